@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test chaos storm versions check demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test chaos storm soak versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -38,6 +38,9 @@ chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minut
 storm: setup  ## Restart and kill brokers of clusters of three under writers and a mirror; half an hour.
 	$(BIN)/python -m pytest -m long tests/chaos
 
+soak: setup  ## Mirror with Dagster for an hour while processes are killed; writes docs/soak.md. Options: MINUTES=5 SEED=7.
+	$(BIN)/python -m tests.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED))
+
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints failover fencing following growth losses pins recount source_queries)
 # without the tests of what Kafka 2.4 does not report, see docs/versions.md
@@ -47,11 +50,18 @@ versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as de
 	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -m "not long and not newer_kafka" $(COPY_TESTS) || exit 1; \
 	done
 
+deploy-check: setup  ## Run every step of the container image in a folder, with all downloads; ten minutes.
+	$(BIN)/python -m pytest -m long tests/integration/test_image.py
+
 check: setup  ## Run linters, the type checker and the import rules.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup  ## Build the documentation into var/site, and write its generated pages.
+	$(BIN)/python -m scripts.reference
+	$(BIN)/mkdocs build --strict
 
 demo: setup  ## Mirror clusters on this machine while the mirror and a node are killed.
 	$(BIN)/relay demo

@@ -1,1 +1,61 @@
-"""Copy Kafka topics from one cluster to another in batch: exactly once, verbatim, proved."""
+"""Copy Kafka topics from one cluster to another in batch: exactly once, verbatim, proved.
+
+Everything in `__all__` is imported when it is used first: see docs/api.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relay_pipelines.api import Mirror, Mirrors, Status, asset_key, load, partitions
+    from relay_pipelines.component import MirrorComponent, Topic
+    from relay_pipelines.definitions import definitions
+    from relay_pipelines.errors import ConfigError, RelayError
+    from relay_pipelines.run.result import RunResult
+    from relay_pipelines.run.run_plan import RunPlan
+    from relay_pipelines.verify.audit import Audit, Level
+    from relay_pipelines.verify.selection import Selection
+
+__all__ = [
+    "Audit",
+    "ConfigError",
+    "Level",
+    "Mirror",
+    "MirrorComponent",
+    "Mirrors",
+    "RelayError",
+    "RunPlan",
+    "RunResult",
+    "Selection",
+    "Status",
+    "Topic",
+    "asset_key",
+    "definitions",
+    "load",
+    "partitions",
+]
+_HOMES = {
+    "Audit": "verify.audit",
+    "ConfigError": "errors",
+    "Level": "verify.audit",
+    "MirrorComponent": "component",
+    "RelayError": "errors",
+    "RunPlan": "run.run_plan",
+    "RunResult": "run.result",
+    "Selection": "verify.selection",
+    "Topic": "component",
+    "definitions": "definitions",
+}
+"""Where a name is defined, if not in `relay_pipelines.api`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'api')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,18 +1,30 @@
 """The PySpark data source `relay`: offset ranges of a mirror's clusters, or its ledger.
 
 After `register(spark)`: `spark.read.format("relay").option("mirror", ...).option("topic",
-...).load()`. There is one Spark partition per topic-partition; it yields Arrow batches with only
-the columns of the schema.
+...).load()`, or `readStream`. There is one Spark partition per topic-partition; it yields Arrow
+batches with only the columns of the schema.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from relay_pipelines import settings
 from relay_pipelines.copy.columns import (
@@ -22,7 +34,14 @@ from relay_pipelines.copy.columns import (
     is_log_append_time,
     records_in,
 )
-from relay_pipelines.errors import ConfigError, DestinationError, SourceError
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    LogTruncatedError,
+    RetentionPassedError,
+    RetriableError,
+    SourceError,
+)
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, targets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -30,7 +49,7 @@ from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state import checkpoint, ledger, ledger_columns
-from relay_pipelines.state.ledger_reader import LedgerFollower, read_records
+from relay_pipelines.state.ledger_reader import read_ledger, read_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +58,7 @@ if TYPE_CHECKING:
 NAME = "relay"
 _OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window", "ranges")
 _LEDGER_OPTIONS = ("config", "mirror", "topic", "window")
+_STREAM_OPTIONS = ("config", "mirror", "topic", "side", "start", "max_offsets")
 _KINDS = ("records", "ledger")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
@@ -65,6 +85,8 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
             ledger has for it.
         ranges: instead of start and end, exactly these offsets of the side: JSON of partition to
             [start, end].
+        max_offsets: of a stream: how many offsets a micro-batch may read; all that is new by
+            default.
     """
 
     @classmethod
@@ -86,16 +108,32 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         Raises:
             ConfigError: an option or a column is wrong.
         """
+        self._check_columns(schema)
+        options = dict(self.options)
+        if _kind(options) == "ledger":
+            return _ledger_reader(options, schema.names)
+        return _Reader(_ranges(options), schema.names)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's
+        """Return the stream reader of these columns.
+
+        Raises:
+            ConfigError: an option or a column is wrong.
+        """
+        self._check_columns(schema)
+        if _kind(self.options) == "ledger":
+            raise ConfigError(
+                "a stream of the format relay has no ledger", remedy="read it with spark.read"
+            )
+        return _StreamReader(dict(self.options), schema.names)
+
+    def _check_columns(self, schema: StructType) -> None:
         unknown = [name for name in schema.names if name not in self._columns]
         if unknown:
             raise ConfigError(
                 f"the format relay has no column {unknown[0]!r}",
                 remedy=f"it has {', '.join(self._columns)}",
             )
-        options = dict(self.options)
-        if _kind(options) == "ledger":
-            return _ledger_reader(options, schema.names)
-        return _Reader(_ranges(options), schema.names)
 
 
 class _Range(InputPartition):  # type: ignore[misc]
@@ -115,20 +153,171 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return self._ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, _Range):
-            return  # Spark passes one empty partition if there are none
-        builder = ColumnBuilder(self._columns, partition.wanted.topic_partition)
-        with (
-            garbage_collection_paused(),
-            ClusterClient(partition.cluster, SourceError, "relay-frame") as client,
-        ):
-            for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
-                for span in spans:
-                    for records in records_in(span):
-                        builder.add(records, log_append_time=is_log_append_time(span))
-                # one batch per fetch, so that large records do not make it larger
-                if builder.records:
-                    yield builder.take()
+        if isinstance(partition, _Range):  # Spark passes one empty partition if there are none
+            yield from _read(partition, self._columns)
+
+
+def _read(partition: _Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read a range. In a task."""
+    builder = ColumnBuilder(columns, partition.wanted.topic_partition)
+    with (
+        garbage_collection_paused(),
+        ClusterClient(partition.cluster, SourceError, "relay-frame") as client,
+    ):
+        for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
+            for span in spans:
+                for records in records_in(span):
+                    builder.add(records, log_append_time=is_log_append_time(span))
+            # one batch per fetch, so that large records do not make it larger
+            if builder.records:
+                yield builder.take()
+
+
+_Offsets = dict[str, int]
+"""The next offset to read by partition."""
+_Kept = dict[str, Any]
+"""The same, with the topic's id, as Spark keeps it in the checkpoint of a query."""
+_TOPIC_ID = "topic_id"
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads a topic in micro-batches: `read` in tasks, everything else in the query's process."""
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
+        _refuse_unknown(options, _STREAM_OPTIONS, "a stream of the format relay")
+        self._start = options.get("start", "earliest")
+        self._limit = _max_offsets(options)
+        self._place = _place(options)
+        self._columns = columns
+        self._last: _Offsets | None = None
+
+    def initialOffset(self) -> _Kept:  # noqa: N802 - PySpark's name, as all below
+        with self._place.client() as client:
+            wanted = self._place.topic_partitions(client)
+            offsets = _by_partition(_offsets(client, wanted, "start", self._start))
+            return offsets | {_TOPIC_ID: self._topic_id(client)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._last = self._now()[2]
+
+    def latestOffset(self, start: _Kept, limit: ReadLimit) -> _Kept:  # noqa: N802
+        topic_id, low, ends = self._now()
+        begun, topic = _without_id(start), self._place.target.topic
+        refuse_another_topic(topic, start.get(_TOPIC_ID, ""), topic_id)
+        refuse_losses(topic, begun, low, ends)
+        begins = {partition: begun.get(partition, low[partition]) for partition in ends}
+        wanted = ends if self._last is None else self._last
+        limited = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return next_offsets(begins, wanted, limited) | {_TOPIC_ID: topic_id}
+
+    def partitions(self, start: _Kept, end: _Kept) -> Sequence[InputPartition]:
+        topic = self._place.target.topic
+        return [
+            _Range(
+                self._place.cluster,
+                OffsetRange(TopicPartition(topic, int(partition)), start.get(partition, 0), offset),
+            )
+            for partition, offset in _without_id(end).items()
+            if offset > start.get(partition, 0)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, _Range):
+            yield from _read(partition, self._columns)
+
+    def _now(self) -> tuple[str, _Offsets, _Offsets]:
+        """The topic's id, and where its partitions begin and end."""
+        with self._place.client() as client:
+            wanted = self._place.topic_partitions(client)
+            low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
+            end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+            return self._topic_id(client), _by_partition(low), _by_partition(end)
+
+    def _topic_id(self, client: ClusterClient) -> str:
+        return client.topic(self._place.target.topic).topic_id
+
+
+def _without_id(kept: _Kept) -> _Offsets:
+    return {partition: offset for partition, offset in kept.items() if partition != _TOPIC_ID}
+
+
+def refuse_another_topic(topic: str, known_id: str, topic_id: str) -> None:
+    """Refuse to go on in a topic that was created again: its offsets are those of other records.
+
+    Args:
+        known_id: of the topic that the stream has read; an id is empty before Kafka 2.8.
+
+    Raises:
+        DataLossError: it would skip the first records without a word.
+    """
+    if known_id and topic_id and known_id != topic_id:
+        raise LogTruncatedError(
+            f"topic {topic} was created again since the stream has read it",
+            remedy="start another query, with a checkpoint folder of its own",
+        )
+
+
+def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) -> None:
+    """Refuse to go on if the topic no longer has what comes next, or what was read.
+
+    Raises:
+        DataLossError: a stream that went on would skip records without a word.
+    """
+    remedy = "start another query, with a checkpoint folder of its own"
+    for partition, offset in start.items():
+        at, end = TopicPartition(topic, int(partition)), ends.get(partition, 0)
+        if low.get(partition, 0) > offset:
+            raise RetentionPassedError(
+                f"offsets {offset} to {low[partition]} are gone: retention deleted them"
+                " before the stream has read them",
+                remedy=remedy,
+                topic_partition=at,
+                offset=offset,
+            )
+        if end < offset:
+            raise LogTruncatedError(
+                f"it ends at offset {end}, and the stream has read up to {offset}: the topic was"
+                " created again, or has lost records",
+                remedy=remedy,
+                topic_partition=at,
+                offset=offset,
+            )
+
+
+def next_offsets(begins: _Offsets, ends: _Offsets, limit: int | None) -> _Offsets:
+    """Return where a micro-batch ends: each partition gets its part of the limit, or one offset.
+
+    Args:
+        begins: where it begins.
+        ends: how far it may go; a partition that is not in it stays where it is.
+    """
+    new = {at: max(0, ends.get(at, begin) - begin) for at, begin in begins.items()}
+    total = sum(new.values())
+    left = total if limit is None else limit
+    found = dict(begins)
+    for partition, count in new.items():
+        # in proportion to what is left, and never nothing of everything
+        share = min(count, left, -(-count * left // total)) if total else 0
+        found[partition] += share
+        total, left = total - count, left - share
+    return found
+
+
+def _by_partition(offsets: Mapping[TopicPartition, int]) -> _Offsets:
+    return {str(at.partition): offset for at, offset in sorted(offsets.items())}
+
+
+def _max_offsets(options: Mapping[str, str]) -> int:
+    text = options.get("max_offsets", "0")
+    if not text.isdecimal():
+        raise ConfigError(
+            f"option max_offsets: {text!r} is not a number",
+            remedy="write a number such as 1000000, or leave it out for all that is new",
+        )
+    return int(text)
 
 
 class _LedgerReader(DataSourceReader):  # type: ignore[misc]
@@ -173,7 +362,7 @@ def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSour
     cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger.TOPIC)
     ranges = []
     with ClusterClient(cluster, DestinationError, "relay-frame") as client:
-        if not client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+        if client.has_topic(ledger.TOPIC):
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]
@@ -200,8 +389,43 @@ def _refuse_unknown(options: Mapping[str, str], known: Sequence[str], subject: s
             )
 
 
-def _ranges(options: Mapping[str, str]) -> list[_Range]:
-    _refuse_unknown(options, _OPTIONS, "the format relay")
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A topic of a mirror, on one of its sides."""
+
+    name: str
+    mirror: Mirror
+    topic: str
+    at_source: bool
+
+    @property
+    def cluster(self) -> Cluster:
+        """The first node of the source, or the destination."""
+        return self.mirror.nodes[0] if self.at_source else self.mirror.destination_cluster
+
+    @property
+    def target(self) -> Target:
+        """The topic's name on this side."""
+        if self.at_source:
+            return Target(self.topic)
+        return targets([self.topic], self.mirror.topics.rename)[self.topic]
+
+    def client(self) -> ClusterClient:
+        """Connect to the cluster."""
+        error: type[RetriableError] = SourceError if self.at_source else DestinationError
+        return ClusterClient(self.cluster, error, "relay-frame")
+
+    def topic_partitions(self, client: ClusterClient) -> list[TopicPartition]:
+        """The partitions of the topic; the pinned one alone if it is pinned."""
+        target = self.target
+        return [
+            topic_partition
+            for topic_partition in client.topic(target.topic).topic_partitions
+            if target.partition in {None, topic_partition.partition}
+        ]
+
+
+def _place(options: Mapping[str, str]) -> _Place:
     name, mirror = _mirror(options)
     side, topic = options.get("side", "source"), options.get("topic", "")
     if side not in _SIDES:
@@ -211,25 +435,23 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
         )
     if not topic:
         raise ConfigError("option topic is missing", remedy="name a topic of the source")
+    return _Place(name, mirror, topic, side == "source")
+
+
+def _ranges(options: Mapping[str, str]) -> list[_Range]:
+    _refuse_unknown(options, _OPTIONS, "the format relay")
+    place = _place(options)
     if "window" in options:
-        return _window_ranges(name, mirror, options["window"], topic, at_source=side == "source")
-    cluster = mirror.nodes[0] if side == "source" else mirror.destination_cluster
-    target = Target(topic) if side == "source" else targets([topic], mirror.topics.rename)[topic]
+        return _window_ranges(place, options["window"])
     if "ranges" in options:
-        given = _given_ranges(target.topic, options["ranges"])
-        return [_Range(cluster, offsets) for offsets in given if len(offsets)]
-    with ClusterClient(
-        cluster, SourceError if side == "source" else DestinationError, "relay-frame"
-    ) as client:
-        wanted = [
-            topic_partition
-            for topic_partition in client.topic(target.topic).topic_partitions
-            if target.partition in {None, topic_partition.partition}
-        ]
+        given = _given_ranges(place.target.topic, options["ranges"])
+        return [_Range(place.cluster, offsets) for offsets in given if len(offsets)]
+    with place.client() as client:
+        wanted = place.topic_partitions(client)
         starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
         ends = _offsets(client, wanted, "end", options.get("end", "latest"))
     return [
-        _Range(cluster, OffsetRange(topic_partition, start, end))
+        _Range(place.cluster, OffsetRange(topic_partition, start, end))
         for topic_partition in wanted
         if (end := ends[topic_partition]) > (start := starts[topic_partition])
     ]
@@ -299,20 +521,14 @@ def _timestamp_ms(option: str, text: str) -> int:
         ) from None
 
 
-def _window_ranges(
-    name: str, mirror: Mirror, key: str, topic: str, *, at_source: bool
-) -> list[_Range]:
-    follower = LedgerFollower(
-        mirror.destination_cluster, name, None, mirror.copy_options, SystemClock()
-    )
-    try:
-        entries = [
-            entry
-            for entry in follower.history()
-            if entry.window == key and entry.source.topic_partition.topic == topic
-        ]
-    finally:
-        follower.close()
+def _window_ranges(place: _Place, key: str) -> list[_Range]:
+    mirror, topic = place.mirror, place.topic
+    found = read_ledger(mirror.destination_cluster, place.name, mirror.copy_options, SystemClock())
+    entries = [
+        record.entry
+        for record in found
+        if record.entry.window == key and record.entry.source.topic_partition.topic == topic
+    ]
     if not entries:
         raise ConfigError(
             f"the ledger has no entries of topic {topic!r} in window {key!r}",
@@ -320,9 +536,8 @@ def _window_ranges(
         )
     whole: dict[TopicPartition, OffsetRange] = {}
     for entry in entries:
-        offsets = entry.source if at_source else entry.destination
+        offsets = entry.source if place.at_source else entry.destination
         before = whole.get(offsets.topic_partition, offsets)
         start, end = min(offsets.start, before.start), max(offsets.end, before.end)
         whole[offsets.topic_partition] = OffsetRange(offsets.topic_partition, start, end)
-    cluster = mirror.nodes[0] if at_source else mirror.destination_cluster
-    return [_Range(cluster, offsets) for _, offsets in sorted(whole.items()) if len(offsets)]
+    return [_Range(place.cluster, offsets) for _, offsets in sorted(whole.items()) if len(offsets)]

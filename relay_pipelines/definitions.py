@@ -1,10 +1,14 @@
-"""Dagster's definitions, built from relay.yaml without network calls.
+"""Dagster's definitions, built from relay.yaml.
 
-The file is $RELAY_CONFIG, or else ./relay.yaml.
+Dagster loads this module as a code location of its own; the file is then $RELAY_CONFIG, or else
+./relay.yaml. `relay_pipelines.definitions(path)` returns the same for a project of one's own.
 """
 
 import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import dagster as dg
 
@@ -22,68 +26,94 @@ from relay_pipelines.checks import (
 )
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import audits, backfill_by_date, mirror_lane, mirror_once, replay
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.lanes.topic_catalog import Catalog, discover
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.resources import KafkaResource, SparkResource, kafka_key, spark_key
 from relay_pipelines.sensors import health, planner
 from relay_pipelines.settings import Mirror
 
+Change = Callable[[dg.AssetSpec], dg.AssetSpec]
 
-def build(config: Path) -> dg.Definitions:
-    """Build the definitions of a relay.yaml.
+
+def unchanged(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """Leave a spec as it is."""
+    return spec
+
+
+def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged) -> dg.Definitions:
+    """Build the definitions of a relay.yaml; they have no executor, so that they can be merged.
+
+    The first loading asks the sources for the topics that patterns select; a source that does not
+    answer is left to its planner. Later ones make no network calls.
+
+    Args:
+        prefix: the key prefix: the first parts of all asset keys, and of all other names.
+        change: returns the specs of mirrored topics as a user wants them, with their keys.
 
     Raises:
         ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
             code location.
     """
     loaded = settings.load(config)
-    catalog = Catalog.beside(config)
+    catalog = Catalog.beside(config, prefix)
+    discover(catalog, loaded.mirrors, SystemClock())
     parts = [
-        _mirror(name, mirror, catalog, automation=loaded.automation)
+        _mirror(name, mirror, catalog, prefix, change, automation=loaded.automation)
         for name, mirror in loaded.mirrors.items()
     ]
     kafka = KafkaResource(config_path=str(config.absolute()))
 
     shared = dg.Definitions(
         jobs=[
-            mirror_once.build(loaded, catalog),
-            backfill_by_date.build(loaded, catalog),
-            replay.build(loaded, catalog),
-            audits.build(loaded, catalog),
+            mirror_once.build(loaded, catalog, prefix),
+            backfill_by_date.build(loaded, catalog, prefix),
+            replay.build(loaded, catalog, prefix),
+            audits.build(loaded, catalog, prefix),
         ],
-        resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
-        # a run is one op: a separate process for it would cost two seconds
-        executor=dg.in_process_executor,
+        resources={kafka_key(prefix): kafka, spark_key(prefix): SparkResource(kafka=kafka)},
     )
     return dg.Definitions.merge(shared, *parts)
 
 
-def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) -> dg.Definitions:
-    lanes = lanes_of(name, mirror, catalog.known(name, mirror))
+def _mirror(
+    name: str,
+    mirror: Mirror,
+    catalog: Catalog,
+    prefix: tuple[str, ...],
+    change: Change,
+    *,
+    automation: bool,
+) -> dg.Definitions:
+    path = naming.path(prefix, name)
+    lanes = lanes_of(name, mirror, catalog.known(name, mirror), prefix)
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus(status.value)
-    sample_audit = audits.scheduled(name, mirror, catalog, schedule_status)
+    sample_audit = audits.scheduled(name, mirror, catalog, schedule_status, prefix)
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
     node_checks = (available, divergence)
     return dg.Definitions(
         assets=[
-            *(mirrored.build(lane, mirror) for lane in lanes if lane.topics),
+            *dg.map_asset_specs(
+                change, [mirrored.build(lane, mirror) for lane in lanes if lane.topics]
+            ),
             *(external.plan(lane) for lane in lanes),
-            *external.sources(name, mirror, lanes),
-            *external.nodes(name, mirror),
-            *external.audits(name, mirror, lanes),
+            *external.sources(path, mirror, lanes),
+            *external.nodes(path, mirror),
+            *external.audits(path, mirror, lanes),
         ],
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
             *(lag_target.build(lane) for lane in lanes if lane.topics),
             *(audit.build(lane, mirror.audit) for lane in lanes if lane.topics),
-            *(check.build(name, node) for node in mirror.nodes for check in node_checks),
+            *(check.build(name, node, prefix) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),
         sensors=[
             *(planner.build(lane, lane_jobs[lane.name], catalog, status) for lane in lanes),
-            health.build(name, mirror, status),
+            health.build(name, mirror, status, prefix),
         ],
         schedules=[sample_audit] if sample_audit else [],
     )
@@ -93,7 +123,36 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
 def defs() -> dg.Definitions:
     """The definitions that Dagster loads from this module."""
     try:
-        return build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))
+        loaded = build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))
     except ConfigError as error:
         # of any other class, Dagster would show it below a message of its own
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
+    # runs of assets are one op, too: a separate process for it would cost two seconds
+    return dg.Definitions.merge(loaded, dg.Definitions(executor=dg.in_process_executor))
+
+
+def definitions(
+    path: str | Path = "relay.yaml", *, key_prefix: str | Sequence[str] = ()
+) -> dg.Definitions:
+    """Return the definitions of a relay.yaml, to merge with those of one's own project.
+
+    They have no executor: runs of assets use that of the project, the jobs their own. The keys of
+    their resources begin with `relay_`.
+
+    Args:
+        key_prefix: the first parts of all asset keys; other names have it, too. Of two relay.yaml
+            in one project, one needs it.
+
+    Raises:
+        ConfigError: relay.yaml is missing or invalid, or the key prefix is.
+    """
+    return build(Path(path), naming.parts(key_prefix))
+
+
+class _CallableModule(ModuleType):
+    """This module, which has the name of its function in `relay_pipelines`."""
+
+    __call__ = staticmethod(definitions)
+
+
+sys.modules[__name__].__class__ = _CallableModule

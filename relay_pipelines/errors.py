@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from relay_pipelines.model import TopicPartition
 
+DIFFERENCE = 4
+"""The exit code of a check that found a difference."""
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended, as shells report it."""
 
@@ -175,7 +177,7 @@ class DivergedNodeError(RelayError):
 class TamperedError(RelayError):
     """A record of the ledger, or a statement, is not what was written."""
 
-    exit_code = 4
+    exit_code = DIFFERENCE
     needs_operator = True
 
 

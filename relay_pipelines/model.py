@@ -57,6 +57,21 @@ class TimestampType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassSpec:
+    """The user's code, a filter, a transform or a token provider, and its arguments.
+
+    Args:
+        name: `module:name`, or the name of an entry point.
+        config: keyword arguments, as JSON.
+        folder: the configuration's folder, which is searched for modules after the installed ones.
+    """
+
+    name: str
+    config: str = "{}"
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
     """How to talk to a cluster. Secrets never show in `repr`.
 
@@ -64,6 +79,8 @@ class Security:
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
         mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; only with a SASL protocol.
         token_endpoint: where OAUTHBEARER gets tokens, with the client credentials grant.
+        token_provider: the user's function that OAUTHBEARER gets tokens from instead.
+        sasl_extensions: what OAUTHBEARER sends beside the token, by name (KIP-342).
         ca_location: PEM file with the authorities to trust; None trusts the system's.
         certificate_location: PEM file with the client certificate chain, if the broker needs one.
         key_location: PEM file with the client's private key.
@@ -83,6 +100,8 @@ class Security:
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scope: str | None = None
+    token_provider: ClassSpec | None = field(default=None, repr=False)
+    sasl_extensions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,21 +351,6 @@ class CopyOptions:
     backoff_max_ms: int = 5_000
     max_bytes_per_second: int = 0
     parallelism: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ClassSpec:
-    """A class of the user's, a filter or a transform, and its arguments.
-
-    Args:
-        name: `module:Class`, or the name of an entry point.
-        config: keyword arguments, as JSON.
-        folder: the configuration's folder, which is searched for modules after the installed ones.
-    """
-
-    name: str
-    config: str = "{}"
-    folder: str = ""
 
 
 class OnRecordError(StrEnum):

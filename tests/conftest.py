@@ -82,7 +82,12 @@ def _cluster(
 ) -> Iterator[EmbeddedCluster]:
     folder = tmp_path_factory.mktemp(name)
     version = request.config.getoption(f"{name}_kafka")
-    cluster = OldKafka(version, folder) if version else EmbeddedCluster(name, folder=folder)
+    cluster = (
+        OldKafka(version, folder)
+        if version
+        # the records of the tests are from years ago
+        else EmbeddedCluster(name, folder=folder, config={"log.retention.ms": "-1"})
+    )
     cluster.start()
     yield cluster
     # data and logs of a run that failed stay for whoever wants to know why

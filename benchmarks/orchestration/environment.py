@@ -26,6 +26,7 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import Cluster
+from relay_pipelines.resources import kafka_key
 from relay_pipelines.settings import load
 from tests.support import commands
 
@@ -179,7 +180,7 @@ class Ticker:
         self._scene = environment
         self._name = name
         self._sensor = definitions.get_repository_def().get_sensor_def(name)
-        self._kafka = (definitions.resources or {})["kafka"]
+        self._kafka = (definitions.resources or {})[kafka_key()]
 
     def tick(self) -> dg.SensorResult:
         """Evaluate the planner and apply its result as the daemon does."""
@@ -187,7 +188,7 @@ class Ticker:
         context = dg.build_sensor_context(
             instance=instance,
             cursor=environment.cursors.get(self._name),
-            resources={"kafka": self._kafka},
+            resources={kafka_key(): self._kafka},
         )
         result = self._sensor(context)
         assert isinstance(result, dg.SensorResult)

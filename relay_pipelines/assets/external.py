@@ -16,21 +16,21 @@ def plan(lane: Lane) -> dg.AssetSpec:
             "Frozen offset ranges, one asset partition per window. A run cuts a window of all that"
             " is new when it can copy it, so that the next one copies what a failed one left out."
         ),
-        group_name=naming.group(lane.mirror),
+        group_name=naming.group(lane.path),
         kinds={"plan"},
         metadata={"every": f"{lane.window.every / 1000:g} s", "topics": len(lane.topics)},
     )
 
 
-def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
+def sources(path: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
     """The mirrored topics at the source."""
     return [
         dg.AssetSpec(
-            naming.source_asset(mirror_name, topic),
-            deps=[naming.node_asset(mirror_name, node.name) for node in mirror.nodes],
+            naming.source_asset(path, topic),
+            deps=[naming.node_asset(path, node.name) for node in mirror.nodes],
             description=f"Topic {topic} at the source. The planner reports its end offsets when"
             " they have changed, every five minutes at most.",
-            group_name=naming.source_group(mirror_name),
+            group_name=naming.source_group(path),
             kinds={"kafka"},
             metadata={"nodes": ", ".join(str(node) for node in mirror.nodes)},
         )
@@ -39,32 +39,32 @@ def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.Asse
     ]
 
 
-def audits(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
+def audits(path: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
     """The audits that the mirror's schedule repeats, if it has one."""
     if mirror.audit.schedule is None:
         return []
     topics = (topic for lane in lanes for topic in lane.topics)
     return [
         dg.AssetSpec(
-            naming.sample_audit_asset(mirror_name),
-            deps=[naming.mirrored_asset(mirror_name, topic) for topic in topics],
-            description=f"Audits of {mirror_name} at the level {mirror.audit.level}, one"
+            naming.sample_audit_asset(path),
+            deps=[naming.mirrored_asset(path, topic) for topic in topics],
+            description=f"Audits of {path} at the level {mirror.audit.level}, one"
             " materialisation each. What they found is in the checks `audit` of the topics.",
-            group_name=naming.group(mirror_name),
+            group_name=naming.group(path),
             kinds={"audit"},
             metadata={"schedule": mirror.audit.schedule},
         )
     ]
 
 
-def nodes(mirror_name: str, mirror: Mirror) -> list[dg.AssetSpec]:
+def nodes(path: str, mirror: Mirror) -> list[dg.AssetSpec]:
     """The source nodes: whether they answer, how fast, and how far each is behind."""
     return [
         dg.AssetSpec(
-            naming.node_asset(mirror_name, node.name),
+            naming.node_asset(path, node.name),
             description=f"Source node {node}. A materialisation says that it is healthy, an"
             " observation that it is not.",
-            group_name=naming.nodes_group(mirror_name),
+            group_name=naming.nodes_group(path),
             kinds={"kafka"},
         )
         for node in mirror.nodes

@@ -19,7 +19,7 @@ from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark.session import free_slots
 
@@ -34,15 +34,16 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
         name=f"window_{lane.identifier}",
         specs=_specs(lane, mirror),
         check_specs=[
-            *(message_counts.spec(lane.mirror, topic) for topic in lane.topics),
+            *(message_counts.spec(lane.path, topic) for topic in lane.topics),
             *(
-                expectations.spec(lane.mirror, topic, each)
+                expectations.spec(lane.path, topic, each)
                 for topic in lane.topics
                 for each in mirror.expectations_of(topic)
             ),
         ],
         can_subset=True,
-        pool=naming.pool(lane.mirror, lane.name),
+        pool=naming.pool(lane.path, lane.name),
+        required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
     )(_op(lane))
 
 
@@ -53,12 +54,12 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     servers = ",".join(mirror.destination.bootstrap_servers)
     return [
         dg.AssetSpec(
-            naming.mirrored_asset(lane.mirror, topic),
-            deps=[naming.source_asset(lane.mirror, topic)],
-            partitions_def=window_log.windows(lane.mirror, topic),
+            naming.mirrored_asset(lane.path, topic),
+            deps=[naming.source_asset(lane.path, topic)],
+            partitions_def=window_log.windows(lane.path, topic),
             description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic},"
             " exactly once.",
-            group_name=naming.group(lane.mirror),
+            group_name=naming.group(lane.path),
             kinds={"kafka", "pyspark"},
             owners=list(mirror.owners),
             metadata={"dagster/uri": f"kafka://{servers}/{renamed[topic]}", "lane": lane.name},
@@ -69,9 +70,8 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
 
 
 def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
-    def copy(
-        context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[Event]:
+    def copy(context: dg.AssetExecutionContext) -> Iterator[Event]:
+        kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
         frozen = _frozen(context, lane)
 
         def events(stop: Stop, session: Session) -> Iterator[Event]:
@@ -93,7 +93,7 @@ def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
         raise final_failure(
             context.op_execution_context,
             "no window is chosen: materialise a window of this topic, or run the job"
-            f" {naming.lane_job(lane.mirror, lane.name)}, which copies what is new",
+            f" {naming.lane_job(lane.path, lane.name)}, which copies what is new",
         )
     key = context.partition_key
     frozen = window_log.find(context.instance, lane, key)
@@ -118,7 +118,7 @@ def _copy(
     topics = [
         topic
         for topic in lane.topics
-        if naming.mirrored_asset(lane.mirror, topic) in context.selected_asset_keys
+        if naming.mirrored_asset(lane.path, topic) in context.selected_asset_keys
     ]
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
     turns.take(context.op_execution_context, lane, kafka.clock, stop)
@@ -179,7 +179,7 @@ def _expectations(
         for found in results:
             if expectations.blocked(window, found):
                 forbid_retries(context.op_execution_context)  # it would find the same
-            yield expectations.result(lane.mirror, window.topic, found)
+            yield expectations.result(lane.path, window.topic, found)
 
 
 def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:

@@ -22,11 +22,11 @@ def of_job(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> 
     for topic in report.topics:
         if not topic.failure:
             yield dg.AssetMaterialization(
-                naming.mirrored_asset(lane.mirror, topic.topic),
+                naming.mirrored_asset(lane.path, topic.topic),
                 partition=window,
                 metadata=metadata.of_topic(lane, report, topic, context.run_id),
             )
-        yield message_counts.evaluation(lane.mirror, topic, window)
+        yield message_counts.evaluation(lane.path, topic, window)
 
 
 def of_assets(
@@ -36,10 +36,10 @@ def of_assets(
     for topic in report.topics:
         if not topic.failure:
             yield dg.MaterializeResult(
-                asset_key=naming.mirrored_asset(lane.mirror, topic.topic),
+                asset_key=naming.mirrored_asset(lane.path, topic.topic),
                 metadata=metadata.of_topic(lane, report, topic, context.run.run_id),
             )
-            yield message_counts.result(lane.mirror, topic)
+            yield message_counts.result(lane.path, topic)
 
 
 def of_lane(
@@ -48,6 +48,6 @@ def of_lane(
     """Yield what the copy found out about nodes, and about configurations if it saw all topics."""
     for node, why in report.result.diverged.items():
         context.log.error("node %s is in quarantine: %s", node, why)
-        yield divergence.evaluation(lane.mirror, node, why)
+        yield divergence.evaluation(lane.path, node, why)
     if all_topics:
         yield topic_configs.evaluation(lane, report.differences)

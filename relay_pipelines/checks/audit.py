@@ -18,9 +18,15 @@ from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings.audits import AuditSettings
-from relay_pipelines.verify.audit import BY_RECORD, Level, PartitionAudit, not_verified
+from relay_pipelines.verify.audit import (
+    BY_RECORD,
+    Level,
+    PartitionAudit,
+    default_seed,
+    not_verified,
+)
 from relay_pipelines.verify.difference import Difference
 from relay_pipelines.verify.selection import Selection
 
@@ -39,7 +45,7 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
     specs = [
         dg.AssetCheckSpec(
             naming.AUDIT,
-            asset=naming.mirrored_asset(lane.mirror, topic),
+            asset=naming.mirrored_asset(lane.path, topic),
             description="The destination is what the source was, by the last audit. Executed here,"
             f" it audits all that the ledger has, at the level {settings.level}; launch the job"
             " `audit` for windows, dates and other levels.",
@@ -47,10 +53,14 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
         for topic in lane.topics
     ]
 
-    @dg.multi_asset_check(name=f"audit_{lane.identifier}", specs=specs, can_subset=True)
-    def audit_check(
-        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[dg.AssetCheckEvaluation]:
+    @dg.multi_asset_check(
+        name=f"audit_{lane.identifier}",
+        specs=specs,
+        can_subset=True,
+        required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
+    )
+    def audit_check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation]:
+        kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
         keys = sorted(context.selected_asset_check_keys)
         if context.run.asset_selection:
             yield from last_evaluations(context.instance, keys)
@@ -65,6 +75,7 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
             default_seed(kafka.clock),
             topics,
             selection,
+            lane.prefix,
         )
 
         def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
@@ -111,11 +122,6 @@ def _repeated(last: dg.AssetCheckEvaluation, timestamp: float) -> dg.AssetCheckE
         metadata={**last.metadata, _REPEATED: time},
         partition=last.partition,
     )
-
-
-def default_seed(clock: Clock) -> str:
-    """Today's date: the same as that of `relay audit`."""
-    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
 
 
 def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetCheckEvaluation]:
@@ -165,7 +171,7 @@ def _evaluation(
     """
     now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
     return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored_asset(request.mirror, topic),
+        asset_key=naming.mirrored_asset(request.path, topic),
         check_name=naming.AUDIT,
         partition=request.selection.window or now.isoformat(timespec="milliseconds"),
         **found,

@@ -6,7 +6,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
 from relay_pipelines.plan.node_choice import NodeVerdict
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
 
 
@@ -21,16 +21,18 @@ def evaluation(mirror: str, verdict: NodeVerdict) -> dg.AssetCheckEvaluation:
     )
 
 
-def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
+def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetChecksDefinition:
     """The check that people run from the UI."""
 
     @dg.asset_check(
-        asset=naming.node_asset(mirror, node.name),
+        asset=naming.node_asset(naming.path(prefix, mirror), node.name),
         name=naming.AVAILABLE,
         description="The node answers, holds what is to be copied next, and is not behind the"
         " others.",
+        required_resource_keys={kafka_key(prefix)},
     )
-    def available_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+    def available_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        kafka = kafka_of(context, prefix)
         settings = kafka.mirror(mirror)
         try:
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)

@@ -6,7 +6,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
 from relay_pipelines.prepare import node_quarantine
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot import cluster_snapshot
 
 _DESCRIPTION = "The node holds the last copied record of every topic-partition, unchanged."
@@ -26,13 +26,17 @@ def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
     )
 
 
-def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
+def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetChecksDefinition:
     """The check that people run from the UI; it puts a node that differs into quarantine."""
 
     @dg.asset_check(
-        asset=naming.node_asset(mirror, node.name), name=naming.DIVERGENCE, description=_DESCRIPTION
+        asset=naming.node_asset(naming.path(prefix, mirror), node.name),
+        name=naming.DIVERGENCE,
+        description=_DESCRIPTION,
+        required_resource_keys={kafka_key(prefix)},
     )
-    def divergence_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+    def divergence_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        kafka = kafka_of(context, prefix)
         settings = kafka.mirror(mirror)
         try:
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)

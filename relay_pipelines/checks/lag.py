@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import open_since, open_transactions, plural, seconds
+from relay_pipelines.console.formatting import open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.plan.positions import data_loss, lag_records
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.plan.positions import data_loss, lag_records, open_since
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -90,8 +90,10 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         name=naming.LAG,
         description="The oldest record not yet copied, also one in an open transaction, is younger"
         f" than {seconds(lane.window.lag_target / 1000)}.",
+        required_resource_keys={kafka_key(lane.prefix)},
     )
-    def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+    def lag_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        kafka = kafka_of(context, lane.prefix)
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         found = measure(kafka, snapshot)
         return dg.AssetCheckResult(

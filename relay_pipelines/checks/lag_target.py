@@ -12,7 +12,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.positions import data_loss, lag_records
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -51,7 +51,7 @@ def evaluations(lane: Lane, topics: Mapping[str, str]) -> Iterator[dg.AssetCheck
     """
     for topic, why in topics.items():
         yield dg.AssetCheckEvaluation(
-            asset_key=naming.mirrored_asset(lane.mirror, topic),
+            asset_key=naming.mirrored_asset(lane.path, topic),
             check_name=naming.LAG_TARGET,
             passed=not why,
             description=_words(why),
@@ -64,17 +64,21 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     specs = [
         dg.AssetCheckSpec(
             naming.LAG_TARGET,
-            asset=naming.mirrored_asset(lane.mirror, topic),
+            asset=naming.mirrored_asset(lane.path, topic),
             description="No record, also none in an open transaction, waits for longer than"
             f" {seconds(lane.window.lag_target / 1000)}.",
         )
         for topic in lane.topics
     ]
 
-    @dg.multi_asset_check(name=f"lag_target_{lane.identifier}", specs=specs, can_subset=True)
-    def lag_target_check(
-        context: dg.AssetCheckExecutionContext, kafka: KafkaResource
-    ) -> Iterator[dg.AssetCheckResult]:
+    @dg.multi_asset_check(
+        name=f"lag_target_{lane.identifier}",
+        specs=specs,
+        can_subset=True,
+        required_resource_keys={kafka_key(lane.prefix)},
+    )
+    def lag_target_check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        kafka = kafka_of(context, lane.prefix)
         keys = {key.asset_key.path[-1]: key for key in context.selected_asset_check_keys}
         try:
             snapshot = kafka.snapshot(lane.mirror, keys.__contains__, configs=False)

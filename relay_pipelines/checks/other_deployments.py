@@ -12,7 +12,7 @@ from relay_pipelines.console.formatting import seconds
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.prepare.losses import BY_DRIVER
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 RECENT_SECONDS = 600.0
@@ -61,10 +61,10 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         name=naming.OTHER_DEPLOYMENTS,
         description="Only runs of this Dagster instance have copied these topics in the last"
         f" {seconds(RECENT_SECONDS)}.",
+        required_resource_keys={kafka_key(lane.prefix)},
     )
-    def other_deployments_check(
-        context: dg.AssetCheckExecutionContext, kafka: KafkaResource
-    ) -> dg.AssetCheckResult:
+    def other_deployments_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        kafka = kafka_of(context, lane.prefix)
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         foreign = find(context.instance, snapshot, kafka.clock.now_ms() / 1000)
         return dg.AssetCheckResult(**_found(foreign), severity=dg.AssetCheckSeverity.WARN)

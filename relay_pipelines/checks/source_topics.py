@@ -11,7 +11,7 @@ import dagster as dg
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.prepare import topics
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -39,8 +39,10 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         name=naming.SOURCE_TOPICS,
         description="Every copied topic that is still selected, and every topic that relay.yaml"
         " names, exists at the source, and every copied topic has an asset.",
+        required_resource_keys={kafka_key(lane.prefix)},
     )
-    def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+    def source_topics_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        kafka = kafka_of(context, lane.prefix)
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         unlisted = sorted(set(snapshot.destinations).difference(lane.topics))
         return dg.AssetCheckResult(

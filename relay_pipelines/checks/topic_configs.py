@@ -13,7 +13,7 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import kafka_key, kafka_of
 
 _DESCRIPTION = "Topic configurations match the source, for the keys in topics.config_keys."
 _SHOWN_ROWS = 200
@@ -33,8 +33,14 @@ def evaluation(lane: Lane, found: Sequence[Difference]) -> dg.AssetCheckEvaluati
 def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI; it changes nothing."""
 
-    @dg.asset_check(asset=lane.windows_asset, name=naming.CONFIGS, description=_DESCRIPTION)
-    def configs_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+    @dg.asset_check(
+        asset=lane.windows_asset,
+        name=naming.CONFIGS,
+        description=_DESCRIPTION,
+        required_resource_keys={kafka_key(lane.prefix)},
+    )
+    def configs_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        kafka = kafka_of(context, lane.prefix)
         found = topic_configs.differences(kafka.snapshot(lane.mirror, lane.belongs))
         return dg.AssetCheckResult(**_found(found), severity=dg.AssetCheckSeverity.WARN)
 

@@ -1,16 +1,23 @@
 """The command line: it parses options, calls the other rooms, and returns an exit code.
 
-    app                the commands and their options
-    entry              the entry point: errors become one line and an exit code
-    context            the global options, relay.yaml and the mirrors that were named
-    session            the Spark session of a command
-    run_command        the command run
-    inspect_commands   the commands that only show: check, plan, status
-    ledger_commands    the commands ledger and attest
-    audit_command      the command audit
-    nodes_command      the command nodes
-    acls_command       the command acls
-    spark_command      the command spark
+    app                   the commands and their options
+    entry                 the entry point: errors become one line and an exit code
+    context               the global options, relay.yaml and the mirrors that were named
+    run_command           the command run
+    rounds_command        run --every: rounds of all mirrors
+    lasting_problems      what keeps failing from round to round
+    inspect_commands      the commands that only show: check, plan, status
+    watch_command         status --watch
+    ledger_commands       the commands ledger and attest
+    audit_command         the command audit
+    replay_command        the command replay
+    expectations_command  the command expectations
+    exporter_command      the command exporter
+    convert_command       the command convert
+    nodes_command         the command nodes
+    acls_command          the command acls
+    init_command          the command init
+    spark_command         the command spark
 
 `relay_pipelines.console` prints. Spark, pandas and Dagster are imported when a command needs them.
 """

@@ -29,7 +29,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 data-loss guard,"
     " 4 a check found a difference, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -154,11 +153,57 @@ def run(
 
 
 @app.command()
-def status(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
+def status(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    *,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Show lag, rate and time left, until Ctrl-C."),
+    ] = False,
+    every: Annotated[
+        str,
+        typer.Option("--every", metavar="DURATION", help="How often to look, with --watch: 2s."),
+    ] = "2s",
+    as_json: Json = False,
+) -> int:
     """Show source end, checkpoint and lag per topic-partition."""
+    if watch:
+        from relay_pipelines.cli import watch_command
+
+        return watch_command.run(context.obj, mirror or [], every, as_json=as_json)
     from relay_pipelines.cli import inspect_commands
 
     return inspect_commands.status(context.obj, mirror or [], as_json=as_json)
+
+
+@app.command()
+def exporter(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 for all.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=1, max=65_535, help="The port to listen on.")
+    ] = 9465,
+    every: Annotated[
+        str, typer.Option("--every", metavar="DURATION", help="How often to look: 15s, 1m.")
+    ] = "15s",
+    partitions: Annotated[
+        int,
+        typer.Option(
+            "--partitions",
+            min=0,
+            metavar="N",
+            help="A mirror with more topic-partitions gets series per topic; 0 for always.",
+        ),
+    ] = 1_000,
+) -> int:
+    """Serve metrics of mirrors, wherever they run, to Prometheus."""
+    from relay_pipelines.cli import exporter_command as command
+
+    return command.run(context.obj, mirror or [], (host, port), every, partitions)
 
 
 class LedgerFormat(StrEnum):
@@ -308,6 +353,10 @@ def audit(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Also write the report to this HTML page."),
     ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option("--textfile", metavar="FILE", help="Also write the results as metrics."),
+    ] = None,
     *,
     as_json: Json = False,
 ) -> int:
@@ -328,6 +377,7 @@ def audit(
         share=share / 100,
         seed=seed,
         html=html,
+        textfile=textfile,
         as_json=as_json,
         replay=replay,
     )
@@ -502,6 +552,18 @@ def acls(
     return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
 
 
+@app.command()
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Where; the current folder by default.")
+    ] = Path(),
+) -> int:
+    """Write a commented relay.yaml, and Dagster's files, into a folder. Overwrites nothing."""
+    from relay_pipelines.cli import init_command as command
+
+    return command.run(folder)
+
+
 class SparkAction(StrEnum):
     """What to do with the Spark Connect server."""
 
@@ -529,6 +591,25 @@ def spark(
     if action is SparkAction.START:
         return command.start(context.obj, conf or [])
     return (command.stop if action is SparkAction.STOP else command.status)(context.obj)
+
+
+class Origin(StrEnum):
+    """Whose configuration is converted."""
+
+    KAF_RELAY = "kaf-relay"
+    MIRRORMAKER2 = "mirrormaker2"
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The other mirror's file.")],
+    origin: Annotated[Origin, typer.Option("--from", help="Whose configuration it is.")],
+    output: Output = None,
+) -> int:
+    """Write the configuration of another mirror as relay.yaml."""
+    from relay_pipelines.cli import convert_command as command
+
+    return command.run(origin.value, file, output)
 
 
 @app.command()

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stderr, stdout
 from relay_pipelines.console.progress import bytes_progress
-from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, ConfigError
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.replay import mirror_of_replay
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.settings import Mirror
-from relay_pipelines.verify.audit import BY_RECORD, Audit, Level, begin
+from relay_pipelines.verify.audit import BY_RECORD, Audit, Level
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection, parse_offsets, parse_time
 
-_DIFFERENCE = 4
 _FAILED = 1
 
 
@@ -51,6 +47,7 @@ class Options:
     share: float
     seed: str | None
     html: Path | None
+    textfile: Path | None
     as_json: bool
     replay: str | None = None
 
@@ -60,10 +57,11 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
     if options.against is not None or options.key is not None:
         return _run_against(invocation, names, options)
     selection = _selection(options)
-    if options.html is not None and not options.html.parent.is_dir():
-        raise ConfigError(
-            f"--html: there is no folder {options.html.parent}", remedy="create it first"
-        )
+    for option, file in (("--html", options.html), ("--textfile", options.textfile)):
+        if file is not None and not file.parent.is_dir():
+            raise ConfigError(
+                f"{option}: there is no folder {file.parent}", remedy="create it first"
+            )
     if options.client != Client.RELAY and not Level(options.level).compares:
         raise ConfigError(
             f"--client {options.client} is for comparing both sides",
@@ -71,19 +69,25 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
         )
     settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    found: list[Audit] = []
+    audits: dict[str, Audit | None] = {}
     with stop.heard():
         try:
             for name, mirror in selected_mirrors(settings, names).items():
+                audits[name] = None
                 with invocation.reporting_errors(name):
-                    audit = _audit(name, mirror, selection, options, session)
-                    found.append(audit)
+                    bound = api.Mirror(name, mirror, session)
+                    audit = audits[name] = _audit(bound, selection, options)
                     report(invocation, audit, as_json=options.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; run again, or audit less with --since or --level sample")
         finally:
             session.stop()
+    found = [audit for audit in audits.values() if audit is not None]
+    if options.textfile is not None and not stop():  # an audit that was cut short proves nothing
+        from relay_pipelines.metrics import audit_metrics
+
+        audit_metrics.write(options.textfile, audits)
     if options.html is not None:
         from relay_pipelines.console import audit_page
 
@@ -108,7 +112,7 @@ def _run_against(invocation: Invocation, names: Sequence[str], options: Options)
     found = audit_against(options.against, name, mirror, SystemClock(), options.key)
     for line in found.differences:
         messages.error(f"{name}: {line}")
-        invocation.raise_exit_code(_DIFFERENCE)
+        invocation.raise_exit_code(DIFFERENCE)
     if options.as_json:
         messages.document(json_output.against_statement(found))
         return invocation.exit_code
@@ -175,46 +179,33 @@ def _time(option: str, text: str | None) -> int | None:
     return None if text is None else parse_time(option, text)
 
 
-def _audit(
-    name: str, mirror: Mirror, selection: Selection, options: Options, session: Session
-) -> Audit:
+def _audit(mirror: api.Mirror, selection: Selection, options: Options) -> Audit:
     clock = SystemClock()
     started = clock.monotonic()
     if options.replay is not None:
-        name, mirror = mirror_of_replay(name, mirror, options.replay, clock)
-    today = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date()
-    audit = begin(
-        name,
-        mirror,
+        mirror = mirror.of_replay(options.replay)
+    audit = mirror.begin_audit(
         selection,
-        Level(options.level),
-        clock,
+        level=options.level,
         share=options.share,
-        seed=options.seed or str(today),
-        client=Client(options.client),
+        seed=options.seed,
+        client=options.client,
     )
     if audit.work:
-        _read(audit, session)
+        total = sum(each.size_bytes for each in audit.work)
+        sizes = mirror.read(audit)
+        with bytes_progress(f"{audit.mirror}: read", total, stderr()) as advance, closing(sizes):
+            for size_bytes in sizes:
+                advance(size_bytes)
     audit.seconds = clock.monotonic() - started
     return audit
-
-
-def _read(audit: Audit, session: Session) -> None:
-    from relay_pipelines.verify import audit_job  # Spark is slow to import
-
-    total = sum(each.size_bytes for each in audit.work)
-    results = audit_job.work(session, audit.job, audit.work, f"relay-audit-{uuid.uuid4().hex[:12]}")
-    with bytes_progress(f"{audit.mirror}: read", total, stderr()) as advance, closing(results):
-        for result in results:
-            audit.add(result.chunks, result.parts)
-            advance(result.size_bytes)
 
 
 def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     """Print what an audit found, and raise the exit code."""
     for line in audit.problems:
         messages.error(f"{audit.mirror}: {line}")
-        invocation.raise_exit_code(_DIFFERENCE)
+        invocation.raise_exit_code(DIFFERENCE)
     for line in audit.errors:
         messages.error(f"{audit.mirror}: {line}")
         invocation.raise_exit_code(_FAILED)

@@ -15,6 +15,8 @@ from relay_pipelines.errors import ConfigError, RelayError
 if TYPE_CHECKING:
     from relay_pipelines.settings import Mirror, Settings
 
+_LEAST_MS = 1_000
+
 
 @dataclass(slots=True)
 class Invocation:
@@ -77,3 +79,24 @@ def the_mirror(settings: Settings, names: Iterable[str]) -> tuple[str, Mirror]:
             remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
         )
     return only
+
+
+def every_seconds(text: str) -> float:
+    """Return the seconds of the option `--every`.
+
+    Raises:
+        ConfigError: it is not a duration of a second or more.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from relay_pipelines.settings.config_types import Duration
+
+    try:
+        every_ms = TypeAdapter(Duration).validate_python(text)
+    except ValidationError:
+        every_ms = 0
+    if every_ms < _LEAST_MS:
+        raise ConfigError(
+            f"--every {text!r} is not a duration of 1s or more", remedy="write it as 1s, 10s or 5m"
+        )
+    return every_ms / 1000

@@ -11,21 +11,19 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import plural, stdout
-from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, ConfigError
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations, validate
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.config_types import LongDuration
 from relay_pipelines.settings.expectations import Severity
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.state.ledger_reader import LedgerFollower
-
-_DIFFERENCE = 4
+from relay_pipelines.state.ledger_reader import read_ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +126,9 @@ def _windows(name: str, mirror: Mirror, wanted: Wanted) -> list[TopicWindow]:
         ConfigError: the ledger has nothing of it, or no expectations are configured for it.
     """
     clock = SystemClock()
-    follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
     since_ms = clock.now_ms() - wanted.last_ms if wanted.last else None
-    try:
-        entries = follower.history(since_ms)
-    finally:
-        follower.close()
+    found = read_ledger(mirror.destination_cluster, name, mirror.copy_options, clock, since_ms)
+    entries = [record.entry for record in found]
     if wanted.window and not any(entry.window == wanted.window for entry in entries):
         windows = sorted({entry.window for entry in entries} - {""})[-10:]
         raise ConfigError(
@@ -143,7 +138,7 @@ def _windows(name: str, mirror: Mirror, wanted: Wanted) -> list[TopicWindow]:
             else "see `relay ledger` for what it has",
         )
     title = wanted.window or f"the last {wanted.last}"
-    found = from_ledger(
+    copied = from_ledger(
         title,
         entries,
         lambda entry: (
@@ -152,13 +147,13 @@ def _windows(name: str, mirror: Mirror, wanted: Wanted) -> list[TopicWindow]:
             and (since_ms is None or entry.committed_at_ms >= since_ms)
         ),
     )
-    if not found:
+    if not copied:
         of_topic = f" of the source topic {wanted.topic!r}" if wanted.topic else ""
         raise ConfigError(
             f"the ledger has no copies{of_topic} in {title}",
             remedy="see `relay ledger` for what it has",
         )
-    expecting = [window for window in found if mirror.expectations_of(window.topic)]
+    expecting = [window for window in copied if mirror.expectations_of(window.topic)]
     if not expecting:
         raise ConfigError(
             "no expectations are configured for the topics that were copied",
@@ -219,4 +214,4 @@ def _report(
             messages.warning(line)
         else:
             messages.error(line)
-            invocation.raise_exit_code(_DIFFERENCE)
+            invocation.raise_exit_code(DIFFERENCE)

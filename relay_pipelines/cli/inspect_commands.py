@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import open_transactions, plural, replay_line, stdout
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import preflight, replay, run_plan
+from relay_pipelines.run import preflight, replay
 from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, lag
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
@@ -39,13 +40,11 @@ def plan(
     invocation: Invocation, names: Sequence[str], topic: str | None, *, why: bool, as_json: bool
 ) -> int:
     """Show what a run would copy."""
-    clock = SystemClock()
+    clock, settings = SystemClock(), invocation.settings()
     found = []
-    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+    for name, mirror in selected_mirrors(settings, names).items():
         with invocation.reporting_errors(name):
-            planned = run_plan.plan(
-                cluster_snapshot.take_snapshot(name, mirror, clock, only_topic=topic)
-            )
+            planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
             found.append(json_output.plan(planned, clock.now_ms()))
             if not as_json:
                 show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
@@ -102,8 +101,9 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
+            lags = lag.measure(snapshot, mirror.copy_options, clock)
             states = replay.replays(name, mirror, clock)
-            document = json_output.status(snapshot, clock.now_ms(), states)
+            document = json_output.status(snapshot, lags, clock.now_ms(), states)
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))

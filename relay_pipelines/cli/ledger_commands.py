@@ -16,11 +16,9 @@ from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import format_time, plural, stdout
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.retries import retry
-from relay_pipelines.settings import Mirror
 from relay_pipelines.state import ledger_columns
 from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import read_ledger
 
 _SHOWN = 20  # entries of each mirror, for people
 
@@ -55,7 +53,11 @@ def ledger(
         with invocation.reporting_errors(name):
             records = [
                 record
-                for record in _records(name, mirror)
+                for record in read_ledger(
+                    mirror.destination_cluster,
+                    *(name, mirror.copy_options, SystemClock()),
+                    with_replays=True,
+                )
                 if topic in {None, record.entry.source.topic_partition.topic}
             ]
             count = last or (len(records) if is_data else _SHOWN)
@@ -68,17 +70,6 @@ def ledger(
     if file_format != "table":
         _write({"json": _json, "csv": _csv, "parquet": _parquet}[file_format](found), output)
     return invocation.exit_code
-
-
-def _records(name: str, mirror: Mirror) -> list[LedgerRecord]:
-    clock, options = SystemClock(), mirror.copy_options
-    follower = LedgerFollower(
-        mirror.destination_cluster, name, None, options, clock, with_replays=True
-    )
-    try:
-        return retry(follower.records, name, options, clock, follower)
-    finally:
-        follower.close()
 
 
 def _json(records: Sequence[LedgerRecord]) -> bytes:

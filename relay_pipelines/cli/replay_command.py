@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay_pipelines import api
 from relay_pipelines.cli import inspect_commands, run_command
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import plural, stderr, stdout
 from relay_pipelines.console.progress import progress
@@ -18,6 +18,7 @@ from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.replay import Replay, plan_replay, start_replay
 from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Settings
 from relay_pipelines.verify.selection import parse_offsets, parse_time
@@ -62,15 +63,13 @@ def run(invocation: Invocation, options: Options) -> int:
         return invocation.exit_code
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), run_command.observed(settings.metrics) as metrics:
+    with stop.heard(), run_command.observed(settings.metrics) as publication:
         try:
             replay = start_replay(replay, clock)
             with progress(replay.name, stderr()) as display:
-                observers = [display] if metrics is None else [display, metrics]
-                topic = replay.start.topic
-                result = run_command.copy_planned(
-                    replay.plan, replay.mirror, topic, session, observers
-                )
+                observers = [display] if publication is None else [display, publication.observer]
+                bound = api.Mirror(replay.name, replay.mirror, session)
+                result = bound.copy(replay.plan, replay.start.topic, observers)
         except RelayError as error:
             invocation.fail(error, replay.name)
         except KeyboardInterrupt:

@@ -8,28 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-
+from relay_pipelines import api
 from relay_pipelines.cli import run_command
-from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import format_time, plural, seconds, size, stderr
 from relay_pipelines.console.progress import Lines, status_line
-from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.errors import INTERRUPTED, RelayError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StoppableClock, StopSignal
-from relay_pipelines.settings import Metrics, Mirror
-from relay_pipelines.settings.config_types import Duration
+from relay_pipelines.settings import Mirror
 from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
-    from relay_pipelines.metrics import MetricsObserver
+    from relay_pipelines.metrics import MetricsObserver, Publication
 
-_LEAST_MS = 1_000
 _LOG_SECONDS = 10.0  # between two lines of progress in a log
 _STATUS_SECONDS = 0.5
 
@@ -49,21 +46,22 @@ def run(
     Raises:
         ConfigError: `every` is not a duration of a second or more, or relay.yaml is not valid.
     """
-    every_seconds = _every_seconds(every)
+    pause = every_seconds(every)
     settings = invocation.settings()
     mirrors = selected_mirrors(settings, names)
     clock, stop = SystemClock(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     began = clock.monotonic()
-    with stop.heard(), run_command.observed(settings.metrics) as metrics:
-        rounds = _Rounds(invocation, mirrors, topic, session, metrics, settings.metrics, as_json)
+    # another daemon may hold the port for now: the next rounds try again
+    with stop.heard(), run_command.observed(settings.metrics, at_once=False) as publication:
+        rounds = _Rounds(invocation, mirrors, topic, session, publication, as_json)
         try:
             with status_line(stderr()) as show:
                 while not stop():
                     round_began = clock.monotonic()
                     rounds.copy(show)
                     show(f"{rounds}; the last one ended at {format_time(clock.now_ms())}")
-                    left = round_began + every_seconds - clock.monotonic()
+                    left = round_began + pause - clock.monotonic()
                     # not after a signal that came while signals were deferred
                     StoppableClock(clock, stop).sleep(max(0.0, left))
         except KeyboardInterrupt:
@@ -74,18 +72,6 @@ def run(
     return rounds.exit_code or INTERRUPTED
 
 
-def _every_seconds(text: str) -> float:
-    try:
-        every_ms = TypeAdapter(Duration).validate_python(text)
-    except ValidationError:
-        every_ms = 0
-    if every_ms < _LEAST_MS:
-        raise ConfigError(
-            f"--every {text!r} is not a duration of 1s or more", remedy="write it as 1s, 10s or 5m"
-        )
-    return every_ms / 1000
-
-
 @dataclass(slots=True)
 class _Rounds:
     """The rounds of a command, and what they have copied so far."""
@@ -94,8 +80,7 @@ class _Rounds:
     mirrors: Mapping[str, Mirror]
     topic: str | None
     session: Session
-    metrics: MetricsObserver | None
-    published: Metrics
+    publication: Publication | None
     as_json: bool
     _problems: dict[str, LastingProblems] = field(default_factory=dict, init=False)
     _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
@@ -122,15 +107,23 @@ class _Rounds:
             show: replaces the status line.
         """
         self._rounds += 1
+        found = self._publish(lambda publication: publication.serve())
+        self._lasting("").update(found, complete=False)
         for name, mirror in self.mirrors.items():
-            if not self.session.stop_signal():
+            if not self.session.stopped():
                 self._copy_mirror(name, mirror, show)
-        self._lasting("").update(self._write_metrics(), complete=True)
+        found += self._publish(lambda publication: publication.write())
+        self._lasting("").update(found, complete=True)
 
-    def _write_metrics(self) -> list[Problem]:
+    @property
+    def metrics(self) -> MetricsObserver | None:
+        """What counts the copied records, if they are counted."""
+        return None if self.publication is None else self.publication.observer
+
+    def _publish(self, step: Callable[[Publication], None]) -> list[Problem]:
         try:
-            if self.metrics is not None:
-                self.metrics.write(self.published)
+            if self.publication is not None:
+                step(self.publication)
         except RelayError as error:
             return [problem(error)]
         return []
@@ -139,14 +132,13 @@ class _Rounds:
         lasting = self._lasting(name)
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
-            planned = run_command.plan_mirror(
-                name, mirror, self.topic, patient=False, cache=self._caches[name]
-            )
+            bound = api.Mirror(name, mirror, self.session)
+            planned = bound.prepare(self.topic, patient=False, cache=self._caches[name])
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
                 observers.append(self.metrics)
-            result = run_command.copy_planned(planned, mirror, self.topic, self.session, observers)
+            result = bound.copy(planned, self.topic, observers)
         except RelayError as error:
             if self.invocation.debug:
                 traceback.print_exception(error)

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
+from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
 from relay_pipelines.errors import INTERRUPTED, RelayError
-from relay_pipelines.plan.owners import topic_scope
-from relay_pipelines.prepare import prepared_snapshot, topic_configs, topics
+from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
-from relay_pipelines.run.run import Observer
-from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
-from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
-    from relay_pipelines.metrics import MetricsObserver
+    from relay_pipelines.metrics import MetricsObserver, Publication
 
 
 def run(
@@ -38,7 +32,8 @@ def run(
     mirrors = selected_mirrors(settings, names)
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), observed(settings.metrics) as metrics:
+    with stop.heard(), observed(settings.metrics) as publication:
+        metrics = None if publication is None else publication.observer
         try:
             for name, mirror in mirrors.items():
                 if not stop():
@@ -62,49 +57,20 @@ def _mirror(
     as_json: bool,
 ) -> None:
     """Copy one mirror; a failure is reported and counted, and does not stop the next mirror."""
+    bound = api.Mirror(name, mirror, session)
     try:
-        planned = plan_mirror(name, mirror, topic)
+        planned = bound.prepare(topic)
         for line in warnings(mirror, planned):
             messages.warning(f"{name}: {line}")
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
-            result = copy_planned(planned, mirror, topic, session, observers)
+            result = bound.copy(planned, topic, observers)
     except RelayError as error:
         invocation.fail(error, name)
         if metrics is not None:
             metrics.failed(name, type(error).__name__)
     else:
         report(invocation, planned, result, as_json=as_json)
-
-
-def plan_mirror(
-    name: str,
-    mirror: Mirror,
-    topic: str | None,
-    *,
-    patient: bool = True,
-    cache: CheckpointCache | None = None,
-) -> RunPlan:
-    """Plan to copy all that is new in one mirror.
-
-    Args:
-        topic: plan only this source topic.
-        patient, cache: as in `take_snapshot`.
-
-    Raises:
-        RelayError: a cluster does not answer, or the mirror cannot be copied.
-    """
-    clock = SystemClock()
-    take = partial(
-        cluster_snapshot.take_snapshot,
-        name,
-        mirror,
-        clock,
-        only_topic=topic,
-        patient=patient,
-        cache=cache,
-    )
-    return run_plan.plan(prepared_snapshot.prepare_snapshot(take, mirror, clock))
 
 
 def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
@@ -124,37 +90,20 @@ def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
             yield f"{difference}; {difference.remedy(sync=sync)}"
 
 
-def copy_planned(
-    planned: RunPlan,
-    mirror: Mirror,
-    topic: str | None,
-    session: Session,
-    observers: Sequence[Observer],
-) -> RunResult:
-    """Copy what is planned; a signal stops it at committed checkpoints."""
-    with session.stop_signal.deferred():
-        return copy(
-            planned,
-            mirror,
-            session,
-            observers,
-            SystemClock(),
-            stop=session.stop_signal,
-            scope=topic_scope(topic) if topic else "",
-        )
-
-
 @contextmanager
-def observed(settings: Metrics) -> Iterator[MetricsObserver | None]:
-    """Publish metrics in this context, if the settings say so, and yield what updates them."""
+def observed(settings: Metrics, *, at_once: bool = True) -> Iterator[Publication | None]:
+    """Publish metrics in this context, if the settings say so, and yield where they are published.
+
+    Args:
+        at_once: as in `published`.
+    """
     if settings.address is None and settings.textfile is None:
         yield None
         return
     from relay_pipelines.metrics import MetricsObserver, published
 
-    observer = MetricsObserver(SystemClock())
-    with published(observer, settings):
-        yield observer
+    with published(MetricsObserver(SystemClock()), settings, at_once=at_once) as publication:
+        yield publication
 
 
 def report(invocation: Invocation, planned: RunPlan, result: RunResult, *, as_json: bool) -> None:

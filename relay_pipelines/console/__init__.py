@@ -5,4 +5,6 @@ messages      the lines of errors and warnings, and JSON documents
 tables        the tables of the commands
 json_output   the documents that `--json` prints
 progress      the progress of a run: bars in a terminal, lines elsewhere
+watching      the view of `relay status --watch`
+audit_page    the report of an audit as an HTML page
 """

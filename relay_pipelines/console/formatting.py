@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from relay_pipelines.plan.positions import Position
+from relay_pipelines.plan.positions import Position, open_since
 
 if TYPE_CHECKING:
     from relay_pipelines.run.replay import ReplayState
@@ -63,12 +63,6 @@ def format_time(ms: int) -> str:
 def plural(number: int, noun: str) -> str:
     """Format a number with its noun: 1 record, 2 records."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
-
-
-def open_since(positions: Iterable[Position], now_ms: int) -> float | None:
-    """Return the age of the oldest open transaction in seconds; None if unknown or none."""
-    known = [position.open_since_ms for position in positions if position.open_since_ms is not None]
-    return max(0.0, (now_ms - min(known)) / 1000) if known else None
 
 
 def open_transactions(positions: Iterable[Position], now_ms: int) -> str:

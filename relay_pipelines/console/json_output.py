@@ -6,17 +6,19 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relay_pipelines.console.formatting import format_time, open_since
-from relay_pipelines.model import Checkpoint, OffsetRange
+from relay_pipelines.console.formatting import format_time
+from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
-from relay_pipelines.plan.positions import Position, data_loss, lag_records
+from relay_pipelines.plan.positions import Position, data_loss, open_since
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
 from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.rates import Rate, total
 from relay_pipelines.state.ledger import LedgerRecord
 
 if TYPE_CHECKING:
@@ -103,17 +105,22 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
     }
 
 
-def status(snapshot: ClusterSnapshot, now_ms: int, replays: Sequence[ReplayState] = ()) -> Document:
+def status(
+    snapshot: ClusterSnapshot,
+    lags: Mapping[TopicPartition, PartitionLag],
+    now_ms: int,
+    replays: Sequence[ReplayState] = (),
+) -> Document:
     """Return the progress of every topic-partition, and of every replay."""
-    lags = lag_records(snapshot.positions)
     found = []
     for topic, destination in snapshot.targets.items():
         positions = snapshot.positions_of(topic)
+        of_topic = [lags[position.topic_partition] for position in positions]
         found.append(
             {
                 "topic": topic,
                 "destination": str(destination),
-                "lag_records": sum(lags[position.topic_partition] for position in positions),
+                **_lag(of_topic),
                 "open_transaction_records": _open_records(positions),
                 "topic_partitions": [
                     _position(
@@ -129,7 +136,7 @@ def status(snapshot: ClusterSnapshot, now_ms: int, replays: Sequence[ReplayState
     return {
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,
-        "lag_records": sum(lags.values()),
+        **_lag(lags.values()),
         "open_transaction_records": _open_records(snapshot.positions),
         "topics": found,
         "deleted": dict(snapshot.deleted),
@@ -139,6 +146,26 @@ def status(snapshot: ClusterSnapshot, now_ms: int, replays: Sequence[ReplayState
             for replay in replays
         ],
     }
+
+
+def watched(
+    snapshot: ClusterSnapshot,
+    lags: Mapping[TopicPartition, PartitionLag],
+    rates: Mapping[str, Rate],
+    now_ms: int,
+) -> Document:
+    """Return the status, with the rates of the mirror and of its topics."""
+    document = status(snapshot, lags, now_ms)
+    for topic in document["topics"]:
+        topic.update(_rate(rates.get(topic["topic"], Rate()), topic["lag_records"]))
+        topic["committed_at"] = _last_commit(topic["topic_partitions"])
+    document["committed_at"] = _last_commit(document["topics"])
+    return document | _rate(total(rates.values()), document["lag_records"])
+
+
+def last_error(error: str, now_ms: int) -> Document:
+    """Return an error and its time."""
+    return {"error": error, "at": format_time(now_ms)}
 
 
 def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
@@ -316,7 +343,33 @@ def _open_transaction(position: Position, now_ms: int) -> Document | None:
     }
 
 
-def _position(position: Position, checkpoint: Checkpoint | None, lag: int, now_ms: int) -> Document:
+def _rate(rate: Rate, lag: int) -> Document:
+    """Return records per second, and the time to copy the lag; null if it grows."""
+    left = rate.seconds_left(lag)
+    return {
+        "source_rate": round(rate.source, 1),
+        "copy_rate": round(rate.copied, 1),
+        "seconds_left": None if left is None else round(left, 1),
+    }
+
+
+def _last_commit(documents: Iterable[Document]) -> str | None:
+    return max(filter(None, (one["committed_at"] for one in documents)), default=None)
+
+
+def _lag(lags: Iterable[PartitionLag]) -> Document:
+    """Return records and the age of the oldest; null if the source does not tell it."""
+    found = list(lags)
+    age = oldest_seconds(found)
+    return {
+        "lag_records": sum(lag.records for lag in found),
+        "lag_seconds": None if age is None else round(age, 1),
+    }
+
+
+def _position(
+    position: Position, checkpoint: Checkpoint | None, lag: PartitionLag, now_ms: int
+) -> Document:
     loss = data_loss(position)
     return {
         "partition": position.topic_partition.partition,
@@ -324,7 +377,7 @@ def _position(position: Position, checkpoint: Checkpoint | None, lag: int, now_m
         "source_end": position.end_offset,
         "high_watermark": position.high_watermark,
         "checkpoint": checkpoint.next_offset if checkpoint else None,
-        "lag_records": lag,
+        **_lag([lag]),
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,
         "committed_at": format_time(checkpoint.committed_at_ms) if checkpoint else None,

@@ -19,6 +19,7 @@ from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.rates import PERIOD_SECONDS
 
 if TYPE_CHECKING:
     from relay_pipelines.verify.audit import Audit
@@ -146,18 +147,52 @@ def status(document: Mapping[str, Any]) -> Table:
 
     There are columns for open transactions only if there are any.
     """
-    lag, node = count(document["lag_records"]), document["node"]
     held_up = document["open_transaction_records"] > 0
-    table = _table(f"{document['mirror']}: lag of {lag} records behind {node}")
+    table = _table(f"{document['mirror']}: {lag_in_words(document)} behind {document['node']}")
     open_columns = ("high watermark", "open transaction") if held_up else ()
-    numbers = ("source end", *open_columns, "checkpoint", "lag")
+    numbers = ("source end", *open_columns, "checkpoint", "lag", "oldest")
     _columns(table, ("topic",), numbers, ("node", "last commit"))
     for topic in document["topics"]:
-        sums = ("", *("" for _ in open_columns), "", count(topic["lag_records"]), "", "")
+        sums = ("", *("" for _ in open_columns), "", *lag_cells(topic), "", "")
         table.add_row(_renamed(topic["topic"], topic["destination"]), *sums, style="bold")
         for position in topic["topic_partitions"]:
             table.add_row(*_position(position, held_up=held_up))
     return table
+
+
+def watched(document: Mapping[str, Any], topics: Sequence[Mapping[str, Any]]) -> Table:
+    """Return one row per topic, after one for the mirror."""
+    table = _table(f"{document['mirror']}: from {document['node']}")
+    _columns(
+        table,
+        ("topic",),
+        ("lag", "oldest", "copied/s", "new at source/s", "outlook", "last commit"),
+    )
+    for name, row in (("all topics", document), *((topic["topic"], topic) for topic in topics)):
+        table.add_row(
+            name,
+            *lag_cells(row),
+            count(row["copy_rate"]),
+            count(row["source_rate"]),
+            outlook(row) or "-",
+            row["committed_at"] or "never",
+            style="bold" if row is document else "",
+        )
+    return table
+
+
+def outlook(row: Mapping[str, Any]) -> str:
+    """Say when nothing will be behind any more at the present rates; empty if nothing is.
+
+    With a copy every few seconds, the lag rises and falls. What is younger than the period of the
+    rates has only just come.
+    """
+    if not row["lag_records"]:
+        return ""
+    age, left = row["lag_seconds"], row["seconds_left"]
+    if age is not None and age <= PERIOD_SECONDS:
+        return "keeping up"
+    return "falling behind" if left is None else f"{seconds(left)} left"
 
 
 def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
@@ -284,10 +319,23 @@ def _position(position: Mapping[str, Any], *, held_up: bool) -> list[str]:
         count(position["source_end"]),
         *(open_cells if held_up else []),
         "-" if position["checkpoint"] is None else count(position["checkpoint"]),
-        count(position["lag_records"]),
+        *lag_cells(position),
         position["node"] or "-",
         position["committed_at"] or "never",
     ]
+
+
+def lag_in_words(document: Mapping[str, Any]) -> str:
+    """Describe the lag of a status document: lag of 1,234 records, the oldest 5.0 s old."""
+    records, age = lag_cells(document)
+    lag = f"lag of {records} record{'' if document['lag_records'] == 1 else 's'}"
+    return f"{lag}, the oldest {age} old," if document["lag_records"] else lag
+
+
+def lag_cells(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the lag in records, and the age of the oldest."""
+    records, age = document["lag_records"], document["lag_seconds"]
+    return count(records), "-" if not records else _UNKNOWN if age is None else seconds(age)
 
 
 def _open(transaction: Mapping[str, Any] | None) -> str:

@@ -20,6 +20,6 @@ from top to bottom:
     transaction     records, checkpoint and ledger entry in one transaction
 
     throttle        limits the bytes per second
-    user_class      finds and constructs the user's classes
+    user_class      constructs the user's classes
     failpoints      points at which a test kills or stops the process
 """

@@ -18,12 +18,12 @@ from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
-from relay_pipelines.copy.user_class import describe
 from relay_pipelines.errors import AbortableError, FencedError, RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
 from relay_pipelines.state.checkpoint import Current
+from relay_pipelines.user_code import describe
 
 _LONGEST_WAIT_SECONDS = 1.0
 """How long an open transaction may wait, because it holds up the destination's readers.

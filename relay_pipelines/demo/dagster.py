@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.demo.relay_process import variables_for
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 
@@ -117,9 +118,7 @@ def running(
             shutil.copy(CONFIG_FOLDER / name, folder)
     port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)]
-    unwanted = {"DAGSTER_HOME", "RELAY_CATALOG"}
-    variables = {name: value for name, value in os.environ.items() if name not in unwanted}
-    variables |= {"RELAY_CONFIG": str(folder / "relay.yaml"), **(environment or {})}
+    variables = {**variables_for(folder), **(environment or {})}
     log = folder / "dagster.log"
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command

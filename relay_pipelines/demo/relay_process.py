@@ -14,6 +14,14 @@ from relay_pipelines.errors import RelayError
 
 _RELAY = [sys.executable, "-c", "from relay_pipelines.cli import main; raise SystemExit(main())"]
 _POLL_SECONDS = 0.02
+# they would lead the demo to the user's own clusters, topics and Dagster
+_OF_THE_USER = {"DAGSTER_HOME", "RELAY_CATALOG", "RELAY_CONFIG", "RELAY_CONFIG_YAML"}
+
+
+def variables_for(folder: Path) -> dict[str, str]:
+    """Return the environment of a process that uses the relay.yaml of the demo's folder."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_THE_USER}
+    return kept | {"RELAY_CONFIG": str(folder / "relay.yaml")}
 
 
 class RelayProcess:
@@ -33,7 +41,6 @@ class RelayProcess:
         java_options = os.environ.get("SPARK_SUBMIT_OPTS", "")
         variables = {
             "COLUMNS": str(width),
-            "RELAY_CONFIG": str(folder / "relay.yaml"),
             # the folder's removal also removes the files of a killed Spark
             "TMPDIR": str(temporary),
             "SPARK_LOCAL_DIRS": str(temporary),
@@ -43,7 +50,7 @@ class RelayProcess:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [*_RELAY, *arguments],
                 cwd=folder,
-                env=os.environ | variables,
+                env=variables_for(folder) | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

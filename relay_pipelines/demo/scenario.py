@@ -22,14 +22,13 @@ from relay_pipelines.demo.relay_process import RelayProcess
 from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table
 from relay_pipelines.demo.shop import PARTITIONS, Arrivals, NodeWriters, Shop
 from relay_pipelines.embedded.jars import KAFKA_VERSION
-from relay_pipelines.errors import INTERRUPTED, DestinationError, RelayError
+from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, DestinationError, RelayError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.verify.recount import recount
 
 EVENTS = 240_000
-_DIFFERENCE = 4
 _NIGHT_MS = 4 * 3600 * 1000
 _CHUNKS = 8
 _SHARE = 5
@@ -89,7 +88,7 @@ def _run(folder: Path, events: int, reporter: Reporter, clock: Clock) -> int:
         scenario.copy_rest(arrivals.count)
         equal = scenario.prove()
         reporter.conclude(equal=equal)
-        return 0 if equal else _DIFFERENCE
+        return 0 if equal else DIFFERENCE
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
-from relay_pipelines.demo.shop import PARTITIONS, Arrivals
+from relay_pipelines.demo.shop import Arrivals
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
 _EVENTS = 60_000
@@ -79,7 +78,6 @@ def start_stack(
     opened = open_shop(folder, _EVENTS, reporter, clock)
     environment, shop, writers = until_the_end.enter_context(opened)
     environment.write_relay_yaml(_WINDOWS)
-    Catalog.beside(folder / "relay.yaml").learn(MIRROR, PARTITIONS)
     until_the_end.enter_context(closing(Arrivals(shop, writers, _PER_SECOND, clock)))
     with reporter.step("Start Dagster with its planner and its health sensor"):
         dagster = until_the_end.enter_context(running(folder, port))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from relay_pipelines.console.formatting import format_time
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import Expectation
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import read_ledger
 
 _HOUR_MS = 3_600_000
 _WEEK_MS = 7 * 24 * _HOUR_MS
@@ -50,18 +51,15 @@ def measure(name: str, mirror: Mirror, window: TopicWindow, clock: Clock) -> Vol
     Raises:
         RelayError: the destination is not reachable.
     """
-    follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
+    read = partial(read_ledger, mirror.destination_cluster, name, mirror.copy_options, clock)
     end_ms = window.copied_at_ms
-    try:
-        now, before = (
-            [
-                entry.records
-                for entry in follower.history(end - _HOUR_MS, until_ms=end)
-                if entry.source.topic_partition.topic == window.topic
-                and end - _HOUR_MS <= entry.committed_at_ms <= end
-            ]
-            for end in (end_ms, end_ms - _WEEK_MS)
-        )
-    finally:
-        follower.close()
+    now, before = (
+        [
+            record.entry.records
+            for record in read(end - _HOUR_MS, until_ms=end)
+            if record.entry.source.topic_partition.topic == window.topic
+            and end - _HOUR_MS <= record.entry.committed_at_ms <= end
+        ]
+        for end in (end_ms, end_ms - _WEEK_MS)
+    )
     return Volume(end_ms, sum(now), sum(before) if before else None)

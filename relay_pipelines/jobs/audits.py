@@ -15,10 +15,10 @@ from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.verify.audit import Level
+from relay_pipelines.verify.audit import Level, default_seed
 from relay_pipelines.verify.selection import Selection
 
 Event = dg.AssetCheckEvaluation | dg.AssetMaterialization
@@ -78,26 +78,28 @@ def _selection(settings: Settings) -> dict[str, Any]:
     }
 
 
-def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
     @dg.op(
+        name=naming.job(prefix, "audit_selected"),
         config_schema=_selection(settings) | _depth(Level.RECOUNT, _PEOPLES_SHARE),
         out={},
         pool=naming.AUDITS_POOL,
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
     )
-    def audit_selected(
-        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[Event]:
+    def audit_selected(context: dg.OpExecutionContext) -> Iterator[Event]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
         config = context.op_config
         if config["mirror"] not in settings.mirrors:
             valid = ", ".join(settings.mirrors)
             raise _failure(f"no mirror is called {config['mirror']!r}; there are: {valid}")
         _require_known(config, settings.mirrors[config["mirror"]], catalog)
-        turns.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: config["mirror"]})
+        path = naming.path(prefix, config["mirror"])
+        turns.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
         topics = tuple(config["topics"])
         requests = [
-            _request(config, kafka, config["mirror"], topics, selection)
+            _request(config, kafka, (config["mirror"], prefix), topics, selection)
             for selection in _selections(config)
         ]
         known = topics or _known(config["mirror"], settings.mirrors[config["mirror"]], catalog)
@@ -109,10 +111,11 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         yield from stoppable(context, pyspark, audit)
 
     @dg.job(
-        name="audit",
+        name=naming.job(prefix, "audit"),
         description="Audits what was copied, as `relay audit` does, and reports the check `audit`"
         " of each topic.",
         tags=_TAGS,
+        executor_def=dg.in_process_executor,
     )
     def audit_job() -> None:
         audit_selected()
@@ -121,24 +124,29 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 
 
 def scheduled(
-    name: str, mirror: Mirror, catalog: Catalog, status: dg.DefaultScheduleStatus
+    name: str,
+    mirror: Mirror,
+    catalog: Catalog,
+    status: dg.DefaultScheduleStatus,
+    prefix: tuple[str, ...] = (),
 ) -> dg.ScheduleDefinition | None:
     """Build the schedule of a mirror and its job; None if relay.yaml has none."""
     settings = mirror.audit
     if settings.schedule is None:
         return None
-    op_name = f"sample_{naming.group(name)}"
+    path = naming.path(prefix, name)
+    op_name = f"sample_{naming.group(path)}"
 
     @dg.op(
         name=op_name,
         config_schema=_depth(settings.level, settings.share * _ALL_PERCENT),
         out={},
         pool=naming.AUDITS_POOL,
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
     )
-    def audit_mirror(
-        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[Event]:
-        request = _request(context.op_config, kafka, name, (), Selection())
+    def audit_mirror(context: dg.OpExecutionContext) -> Iterator[Event]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
+        request = _request(context.op_config, kafka, (name, prefix), (), Selection())
         known = _known(name, mirror, catalog)
 
         def audit(stop: Stop, session: Session) -> Iterator[Event]:
@@ -149,15 +157,16 @@ def scheduled(
         yield from stoppable(context, pyspark, audit)
 
     @dg.job(
-        name=naming.sample_audit(name),
+        name=naming.sample_audit(path),
         description=f"Audits {name}: what its schedule repeats.",
-        tags=_TAGS | {naming.TAG_MIRROR: name},
+        tags=_TAGS | {naming.TAG_MIRROR: path},
+        executor_def=dg.in_process_executor,
     )
     def sample_audit() -> None:
         audit_mirror()
 
     @dg.schedule(
-        name=naming.sample_audit(name),
+        name=naming.sample_audit(path),
         job=sample_audit,
         cron_schedule=settings.schedule,
         default_status=status,
@@ -174,19 +183,21 @@ def scheduled(
 def _request(
     config: _Config,
     kafka: KafkaResource,
-    mirror: str,
+    mirror: tuple[str, tuple[str, ...]],
     topics: tuple[str, ...],
     selection: Selection,
 ) -> AuditRequest:
     if not 0 <= config["share"] <= _ALL_PERCENT:
         raise _failure(f"share: expected 0 to 100 percent, got {config['share']}")
+    name, prefix = mirror
     return AuditRequest(
-        mirror,
+        name,
         Level(config["level"]),
         config["share"] / _ALL_PERCENT,
-        config.get("seed") or check.default_seed(kafka.clock),
+        config.get("seed") or default_seed(kafka.clock),
         topics,
         selection,
+        prefix,
     )
 
 
@@ -275,4 +286,4 @@ def _history(report: AuditReport) -> dg.AssetMaterialization:
     }
     if report.page is not None:
         metadata["page"] = dg.MetadataValue.path(report.page)
-    return dg.AssetMaterialization(naming.sample_audit_asset(request.mirror), metadata=metadata)
+    return dg.AssetMaterialization(naming.sample_audit_asset(request.path), metadata=metadata)

@@ -14,7 +14,7 @@ from relay_pipelines.assets.window_events import Event
 from relay_pipelines.console.formatting import plural
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
-from relay_pipelines.lanes import turns
+from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.failing import final_failure
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
@@ -22,7 +22,7 @@ from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import cut_windows
 from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
@@ -59,20 +59,25 @@ def _config(settings: Settings) -> dict[str, Any]:
     return {"mirror": dg.Field(str, default_value=first, description="The mirror's name.")} | _SPAN
 
 
-def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(config_schema=_config(settings), out={})
-    def copy_time_span(
-        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[Event]:
+    @dg.op(
+        name=naming.job(prefix, "copy_time_span"),
+        config_schema=_config(settings),
+        out={},
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    )
+    def copy_time_span(context: dg.OpExecutionContext) -> Iterator[Event]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
         request = _request(context, settings)
         mirror = settings.mirror(request.mirror)
 
         def copy(stop: Stop, session: Session) -> Iterator[Event]:
             reports: list[WindowReport] = []
             problems: list[str] = []
-            for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
+            known = catalog.known(request.mirror, mirror)
+            for lane in lanes_of(request.mirror, mirror, known, prefix):
                 turns.take(context, lane, kafka.clock, stop)
                 copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
                 try:
@@ -88,8 +93,9 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         yield from stoppable(context, pyspark, copy)
 
     @dg.job(
-        name="backfill_by_date",
+        name=naming.job(prefix, "backfill_by_date"),
         description="Cuts the records of a time span into windows, and copies them in order.",
+        executor_def=dg.in_process_executor,
     )
     def backfill_by_date() -> None:
         copy_time_span()

@@ -12,7 +12,6 @@ from relay_pipelines.jobs.window_checks import WindowChecks
 from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
-from relay_pipelines.lanes.source_rate import SourceRate
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_planner import new_windows
@@ -23,6 +22,7 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.rates import Rate, Rates
 from relay_pipelines.state.checkpoint import CheckpointCache
 
 
@@ -61,15 +61,15 @@ class LaneRun:
     _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
     _surveyed_seconds: float = field(default=0.0, init=False)
     _has_all_topics: bool = field(default=True, init=False)
-    _source_rate: SourceRate = field(default_factory=SourceRate, init=False)
-    _rates: Mapping[str, float] = field(default_factory=dict, init=False)
+    _snapshots: Rates = field(default_factory=Rates, init=False)
+    _rates: Mapping[str, Rate] = field(default_factory=dict, init=False)
     _looked: float = field(default=0.0, init=False)
     _is_replaced: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.checks = WindowChecks(
             # other runs end when they have copied
-            *(self.lane.mirror, self.kafka, self.context.log),
+            *(self.lane, self.kafka, self.context.log),
             beside_copy=self.brief,
         )
 
@@ -117,7 +117,7 @@ class LaneRun:
         )
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without
-        self._rates = self._source_rate.learn(snapshot, clock.now_ms())
+        self._rates = self._snapshots.learn(snapshot, clock.now_ms())
         self.catalog.learn(lane.mirror, snapshot.destinations)
         return snapshot
 
@@ -143,7 +143,8 @@ class LaneRun:
             return report
         run_log.recounted(report)
         for topic in report.topics:
-            topic.source_rate = self._rates.get(topic.topic)
+            rate = self._rates.get(topic.topic)
+            topic.source_rate = None if rate is None else rate.source
         yield from window_events.of_job(self.context, self.lane, report)
         found = list(
             window_events.of_lane(self.context, self.lane, report, all_topics=self._has_all_topics)

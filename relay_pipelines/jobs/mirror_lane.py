@@ -17,7 +17,7 @@ from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_run import WindowReport
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 
 GRACE_SECONDS = 60.0
 """How long a session goes on after its time, so that its successor can start."""
@@ -27,10 +27,14 @@ _POLL_SECONDS = 0.25
 def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     """Build the job of a lane."""
 
-    @dg.op(name=f"copy_{lane.identifier}", out={})
-    def copy_windows(
-        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[Event]:
+    @dg.op(
+        name=f"copy_{lane.identifier}",
+        out={},
+        required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
+    )
+    def copy_windows(context: dg.OpExecutionContext) -> Iterator[Event]:
+        kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
+
         def session_of(stop: Stop, session: Session) -> Iterator[Event]:
             # a session tries again soon, and must end soon when it is told to
             if waiting := context.run_tags.get(naming.TAG_WAITING):
@@ -44,7 +48,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
         yield from stoppable(context, pyspark, session_of)
 
     @dg.job(
-        name=naming.lane_job(lane.mirror, lane.name),
+        name=naming.lane_job(lane.path, lane.name),
         description=f"Copies {lane.mirror}/{lane.name}: what is new, "
         + (
             f"every {seconds(lane.window.every / 1000)} for {seconds(lane.window.session / 1000)}."
@@ -52,12 +56,14 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             else "in one window."
         ),
         tags={
-            **naming.tags(lane.mirror, lane.name),
+            **naming.tags(lane.path, lane.name),
             # from the start: a process that dies before it says so itself would block its lane
             naming.TAG_TURN: Turn.STARTING.value,
             # the planner starts the next run, which copies what this one left out
             naming.TAG_MAX_RETRIES: "0",
         },
+        # a run is one op: a separate process for it would cost two seconds
+        executor_def=dg.in_process_executor,
     )
     def mirror_lane() -> None:
         copy_windows()

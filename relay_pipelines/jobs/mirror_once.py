@@ -7,26 +7,30 @@ import dagster as dg
 from relay_pipelines.assets.window_events import Event
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
-from relay_pipelines.lanes import turns
+from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import UNLIMITED
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Settings
 
 
-def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(out={})
-    def copy_everything(
-        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[Event]:
+    @dg.op(
+        name=naming.job(prefix, "copy_everything"),
+        out={},
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    )
+    def copy_everything(context: dg.OpExecutionContext) -> Iterator[Event]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
+
         def copy(stop: Stop, session: Session) -> Iterator[Event]:
             problems = []
             runs = []
-            for lane in _lanes(settings, catalog):
+            for lane in _lanes(settings, catalog, prefix):
                 turns.take(context, lane, kafka.clock, stop)
                 copying = LaneRun(context, lane, kafka, session, stop, catalog)
                 runs.append(copying)
@@ -46,9 +50,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         yield from stoppable(context, pyspark, copy)
 
     @dg.job(
-        name="mirror_once",
+        name=naming.job(prefix, "mirror_once"),
         description="Copies everything that is new, up to the current end of each source, then"
         " ends.",
+        executor_def=dg.in_process_executor,
     )
     def mirror_once() -> None:
         copy_everything()
@@ -56,9 +61,9 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     return mirror_once
 
 
-def _lanes(settings: Settings, catalog: Catalog) -> list[Lane]:
+def _lanes(settings: Settings, catalog: Catalog, prefix: tuple[str, ...]) -> list[Lane]:
     return [
         lane
         for name, mirror in settings.mirrors.items()
-        for lane in lanes_of(name, mirror, catalog.known(name, mirror))
+        for lane in lanes_of(name, mirror, catalog.known(name, mirror), prefix)
     ]

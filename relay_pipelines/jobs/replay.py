@@ -18,7 +18,7 @@ from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.plan.topic_selection import renamed_target, target
-from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.run.replay import Replay, plan_replay, start_replay
 from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
 from relay_pipelines.run.result import RunResult
@@ -73,16 +73,21 @@ def _config(settings: Settings, catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(name="replay_range", config_schema=_config(settings, catalog), out={})
-    def replay_range(
-        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> Iterator[dg.AssetMaterialization]:
+    @dg.op(
+        name=naming.job(prefix, "replay_range"),
+        config_schema=_config(settings, catalog),
+        out={},
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    )
+    def replay_range(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
+
         def copy(stop: Stop, session: Session) -> Iterator[dg.AssetMaterialization]:
             try:
-                yield from _replay(context, kafka, stop, session)
+                yield from _replay(context, kafka, stop, session, prefix)
             except RelayError as error:
                 if error.needs_operator:
                     raise final_failure(context, str(error)) from None
@@ -91,9 +96,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         yield from stoppable(context, pyspark, copy)
 
     @dg.job(
-        name="replay",
+        name=naming.job(prefix, "replay"),
         description="Copies a range of a topic again, into another topic, exactly once. A dry run"
         " by default.",
+        executor_def=dg.in_process_executor,
     )
     def replay() -> None:
         replay_range()
@@ -102,7 +108,11 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 
 
 def _replay(
-    context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
+    context: dg.OpExecutionContext,
+    kafka: KafkaResource,
+    stop: Stop,
+    session: Session,
+    prefix: tuple[str, ...],
 ) -> Iterator[dg.AssetMaterialization]:
     config, clock, log = context.op_config, kafka.clock, context.log
     began = clock.monotonic()
@@ -141,7 +151,8 @@ def _replay(
     )
     problems = [f"{at}: {line}" for at, found in counted.items() for line in found.problems]
     _fail_for(context, problems, needs_operator=True)
-    yield _materialization(config, kafka, request, replay, result, counted)
+    path = naming.path(prefix, config["mirror"])
+    yield _materialization(path, kafka, request, replay, result, counted)
 
 
 def _request(config: Mapping[str, Any], kafka: KafkaResource) -> ReplayRequest:
@@ -181,20 +192,20 @@ def _fail_for(context: dg.OpExecutionContext, lines: list[str], *, needs_operato
 
 
 def _materialization(
-    config: Mapping[str, Any],
+    path: str,
     kafka: KafkaResource,
     request: ReplayRequest,
     replay: Replay,
     result: RunResult,
     counted: Mapping[TopicPartition, Recount],
 ) -> dg.AssetMaterialization:
-    name, to = config["mirror"], target(request.to).topic
+    name, to = path.rpartition("/")[2], target(request.to).topic
     own = renamed_target(request.topic, kafka.mirror(name).topics.rename).topic
     return dg.AssetMaterialization(
         # a topic that the mirror writes has an asset
-        naming.mirrored_asset(name, request.topic)
+        naming.mirrored_asset(path, request.topic)
         if to == own
-        else naming.replayed_asset(name, to),
+        else naming.replayed_asset(path, to),
         description=f"Replay {replay.id} of {request.topic}, from the {request.side}",
         metadata={
             "replay": replay.id,

@@ -20,6 +20,7 @@ from relay_pipelines.checks import expectations
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import validation
 from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.spark.session import context_of, free_slots, slots
@@ -28,7 +29,7 @@ _POLL_SECONDS = 0.25
 
 
 class WindowChecks:
-    """The expectations of a mirror's windows.
+    """The expectations of a lane's windows.
 
     Its methods are for the thread that copies, between two windows.
 
@@ -40,9 +41,9 @@ class WindowChecks:
     """
 
     def __init__(
-        self, mirror: str, kafka: KafkaResource, log: logging.Logger, *, beside_copy: bool
+        self, lane: Lane, kafka: KafkaResource, log: logging.Logger, *, beside_copy: bool
     ) -> None:
-        self._mirror = mirror
+        self._lane = lane
         self._kafka = kafka
         self._log = log
         self._beside_copy = beside_copy
@@ -63,7 +64,7 @@ class WindowChecks:
         Args:
             session: returns the Spark session; called here, because its start is not for threads.
         """
-        settings = self._kafka.mirror(self._mirror)
+        settings = self._kafka.mirror(self._lane.mirror)
         for topic in report.topics:
             if topic.failure or not topic.recorded or not settings.expectations_of(topic.topic):
                 continue
@@ -158,15 +159,15 @@ class WindowChecks:
         results = validation.validate(
             self._session,
             Path(kafka.config_path),
-            self._mirror,
-            kafka.mirror(self._mirror),
+            self._lane.mirror,
+            kafka.mirror(self._lane.mirror),
             window,
             kafka.clock,
             deadline_seconds=validation.DEADLINE_SECONDS,
             beside_copy=self._beside_copy,
         )
         for result in results:
-            event = expectations.evaluation(self._mirror, window.topic, window.name, result)
+            event = expectations.evaluation(self._lane.path, window.topic, window.name, result)
             self._events.put(event)
             if line := expectations.blocked(window, result):
                 self.blocked.append(line)

@@ -10,6 +10,7 @@ from pathlib import Path
 import dagster as dg
 
 from relay_pipelines.console.formatting import plural, size
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.stopping import Session, Stop
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.resources import KafkaResource
@@ -30,6 +31,7 @@ class AuditRequest:
     Args:
         share: of the chunks of a sample, from 0 to 1.
         topics: source topics; none for all that the ledger has.
+        prefix: the key prefix of the definitions.
     """
 
     mirror: str
@@ -38,6 +40,12 @@ class AuditRequest:
     seed: str
     topics: Collection[str] = ()
     selection: Selection = field(default=Selection())
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The mirror's name in Dagster: after the key prefix."""
+        return naming.path(self.prefix, self.mirror)
 
 
 @dataclass(slots=True)

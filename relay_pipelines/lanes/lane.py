@@ -5,7 +5,7 @@ One run copies one window of one lane, in one Spark job.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
@@ -28,6 +28,7 @@ class Lane:
         patterns: patterns of this lane; none for the main lane, which takes the remaining topics.
         foreign_patterns: patterns of other lanes that take precedence over this one.
         takes_new: whether this lane takes topics that were unknown at loading.
+        prefix: the key prefix of the definitions.
     """
 
     mirror: str
@@ -38,16 +39,22 @@ class Lane:
     patterns: tuple[str, ...] = ()
     foreign_patterns: tuple[str, ...] = field(default=(), repr=False)
     takes_new: bool = True
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The mirror's name in Dagster: after the key prefix."""
+        return naming.path(self.prefix, self.mirror)
 
     @property
     def identifier(self) -> str:
         """The part of the lane in names of ops, sensors and pools."""
-        return naming.identifier(self.mirror, self.name)
+        return naming.identifier(self.path, self.name)
 
     @property
     def windows_asset(self) -> dg.AssetKey:
         """The asset of the lane's plan."""
-        return naming.windows_asset(self.mirror, self.name)
+        return naming.windows_asset(self.path, self.name)
 
     @property
     def limits(self) -> WindowLimits:
@@ -76,7 +83,9 @@ class _Group:
     topics: list[str]
 
 
-def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
+def lanes_of(
+    name: str, mirror: Mirror, known: Sequence[str], prefix: tuple[str, ...] = ()
+) -> list[Lane]:
     """The lanes of a mirror, the main lane first.
 
     A lane of more than `MOST_TOPICS` is split. A lane is also split if Dagster cannot distinguish
@@ -85,11 +94,16 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
 
     Args:
         known: topics in the order in which they were first seen.
+        prefix: the key prefix of the definitions.
     """
     decisions = select(known, mirror.topics.allow, mirror.topics.deny)
     included = {decision.topic for decision in decisions if decision.included}
     groups = _groups(mirror, [topic for topic in known if topic in included])
-    return [lane for group in groups for lane in _lanes_of_group(name, mirror, group, included)]
+    return [
+        replace(lane, prefix=prefix)
+        for group in groups
+        for lane in _lanes_of_group(name, mirror, group, included)
+    ]
 
 
 def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:

@@ -1,8 +1,18 @@
-"""Names of assets, partitions, pools and tags in Dagster."""
+"""Names of assets, partitions, jobs, resources, pools and tags in Dagster.
+
+Every `mirror` here is the mirror's path: its name after the key prefix, if the definitions have
+one, such as `eu/shop`. So two relay.yaml fit into one code location.
+"""
+
+import re
+from collections.abc import Sequence
 
 import dagster as dg
 
 from relay_pipelines.console.formatting import format_time
+from relay_pipelines.errors import ConfigError
+
+_PREFIX = re.compile(r"[A-Za-z0-9_]+")
 
 MAIN = "main"
 """The lane of topics that no lane of relay.yaml takes."""
@@ -37,34 +47,63 @@ TAG_TURN = "relay/turn"
 """What a run that copies a lane is doing: see `lanes/turns.py`."""
 
 
+def parts(key_prefix: str | Sequence[str]) -> tuple[str, ...]:
+    """The parts of a key prefix.
+
+    Raises:
+        ConfigError: Dagster refuses a name that begins with it.
+    """
+    prefix = (key_prefix,) if isinstance(key_prefix, str) and key_prefix else tuple(key_prefix)
+    for part in prefix:
+        if not _PREFIX.fullmatch(part):
+            raise ConfigError(
+                f"key_prefix: {part!r} cannot begin a name in Dagster",
+                remedy="use letters, digits and '_'",
+            )
+    return prefix
+
+
+def path(prefix: Sequence[str], mirror: str) -> str:
+    """The path of a mirror: its name after the key prefix."""
+    return "/".join([*prefix, mirror])
+
+
+def job(prefix: Sequence[str], name: str) -> str:
+    """The name of a job for all mirrors of a relay.yaml, and of its op."""
+    return "_".join([*prefix, name])
+
+
 def windows_asset(mirror: str, lane: str) -> dg.AssetKey:
     """The asset of a lane's plan: one asset partition per frozen window."""
-    return dg.AssetKey([mirror, lane, "windows"])
+    return dg.AssetKey([*mirror.split("/"), lane, "windows"])
 
 
 def mirrored_asset(mirror: str, topic: str) -> dg.AssetKey:
     """The asset of a topic at the destination, by its name at the source."""
-    return dg.AssetKey([mirror, topic])
+    return dg.AssetKey([*mirror.split("/"), topic])
 
 
 def replayed_asset(mirror: str, topic: str) -> dg.AssetKey:
     """The asset of a topic to which replays are copied; no lane's name contains a dash."""
-    return dg.AssetKey([mirror, "replayed-to", topic])
+    return dg.AssetKey([*mirror.split("/"), "replayed-to", topic])
 
 
 def source_asset(mirror: str, topic: str) -> dg.AssetKey:
     """The asset of a topic at the source; the graph shows the last part of a key alone."""
-    return dg.AssetKey(["source", mirror, f"source.{topic}"])
+    *prefix, name = mirror.split("/")
+    return dg.AssetKey([*prefix, "source", name, f"source.{topic}"])
 
 
 def node_asset(mirror: str, name: str) -> dg.AssetKey:
     """The asset of a source node."""
-    return dg.AssetKey(["nodes", mirror, name])
+    *prefix, own = mirror.split("/")
+    return dg.AssetKey([*prefix, "nodes", own, name])
 
 
 def sample_audit_asset(mirror: str) -> dg.AssetKey:
     """The asset of the audits that a mirror's schedule repeats."""
-    return dg.AssetKey(["audits", mirror, "sample_audit"])
+    *prefix, name = mirror.split("/")
+    return dg.AssetKey([*prefix, "audits", name, "sample_audit"])
 
 
 def sample_audit(mirror: str) -> str:
@@ -84,7 +123,7 @@ def pool(mirror: str, lane: str) -> str:
 
 def group(mirror: str) -> str:
     """The asset group of a mirror: its topics at the destination, and its plans."""
-    return mirror.replace("-", "_")
+    return re.sub(r"[^a-zA-Z0-9_]", "_", mirror)
 
 
 def source_group(mirror: str) -> str:

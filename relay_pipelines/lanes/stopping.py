@@ -1,20 +1,26 @@
 """How a Dagster run that copies is stopped at the next commit, and how others see that it lives."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import dagster as dg
+from sqlalchemy.exc import SQLAlchemyError
 
 from relay_pipelines.lanes import turns
 from relay_pipelines.lanes.run_log import logged_start
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.run.run import never
 from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.spark.session import first_line
 
 Event = TypeVar("Event")
 Stop = Callable[[], bool]
 Session = Callable[[], Any]
+
+_LOG = logging.getLogger(__name__)
 
 
 def stoppable(
@@ -30,7 +36,7 @@ def stoppable(
         body: gets what asks for a stop, and what starts Spark; yields the events.
     """
     clock = pyspark.kafka.clock
-    with turns.heartbeat(context):
+    with turns.heartbeat(context), _database_errors_in_one_line():
         if threading.current_thread() is not threading.main_thread():
             start = logged_start(lambda: pyspark.spark_session, context.log, clock)
             yield from body(never, start)
@@ -51,3 +57,23 @@ def stoppable(
                     except StopIteration:
                         return
                 yield event
+
+
+@contextmanager
+def _database_errors_in_one_line() -> Iterator[None]:
+    """Say what happened when Dagster's database is away; its own error has fifty lines."""
+    try:
+        yield
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, SQLAlchemyError):
+            found = found.__cause__
+        if found is None:
+            raise
+        why = first_line(getattr(found, "orig", None) or found)
+        line = (
+            f"Dagster's database does not answer: {why}; start it: what is committed stays,"
+            " and the planner's next run copies the rest"
+        )
+        _LOG.error(line)  # Dagster shows a failure when it can store it
+        raise dg.Failure(line) from None

@@ -1,17 +1,21 @@
 """A file with the topics seen at the sources.
 
-The definitions are loaded from it, so that loading makes no network calls.
+The definitions are loaded from it, so that loading makes no network calls once it is there.
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from relay_pipelines.lanes import naming
 from relay_pipelines.plan.topic_selection import literal_names
+from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import node_selection
 
 _ENVIRONMENT = "RELAY_CATALOG"
 _DEFAULT = Path("var", "relay", "topics.json")
@@ -26,20 +30,23 @@ class Catalog:
 
     Args:
         path: path of the file, which need not exist.
+        prefix: the key prefix of the definitions: two relay.yaml with mirrors of the same name may
+            have one file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prefix: Sequence[str] = ()) -> None:
         self.path = path
+        self._prefix = prefix
 
     @staticmethod
-    def beside(config: Path) -> "Catalog":
+    def beside(config: Path, prefix: Sequence[str] = ()) -> "Catalog":
         """The catalog at RELAY_CATALOG, or at var/relay/topics.json next to relay.yaml."""
         named = os.environ.get(_ENVIRONMENT)
-        return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT)
+        return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT, prefix)
 
     def topics(self, mirror: str) -> list[str]:
         """The topics seen of a mirror; none if the file is missing or unreadable."""
-        return list(self._read().get(mirror, []))
+        return list(self._read().get(naming.path(self._prefix, mirror), []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
         """The topics that relay.yaml names literally, then those seen before.
@@ -55,11 +62,11 @@ class Catalog:
         if wanted.issubset(self.topics(mirror)):
             return []
         with self._locked():
-            known = self._read()
-            seen = known.get(mirror, [])
+            known, key = self._read(), naming.path(self._prefix, mirror)
+            seen = known.get(key, [])
             new = sorted(wanted.difference(seen))
             if new:
-                self._write({**known, mirror: [*seen, *new]})
+                self._write({**known, key: [*seen, *new]})
         return new
 
     def _read(self) -> Mapping[str, list[str]]:
@@ -81,3 +88,29 @@ class Catalog:
         draft = self.path.with_suffix(".draft")
         draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
         draft.replace(self.path)
+
+
+def discover(catalog: Catalog, mirrors: Mapping[str, Mirror], clock: Clock) -> None:
+    """Ask sources for the topics that patterns select, if none of a mirror was ever seen.
+
+    So they have assets when the definitions are loaded for the first time. All sources are asked at
+    once, for `health.request_timeout`. A source that does not answer is asked again by the next
+    loading or by its planner, and so is any if the catalog cannot be written.
+    """
+    new = {
+        name: mirror
+        for name, mirror in mirrors.items()
+        if len(literal_names(mirror.topics.allow)) < len(mirror.topics.allow)
+        and not catalog.topics(name)
+    }
+    if not new:
+        return
+    with ThreadPoolExecutor(len(new), thread_name_prefix="discover") as pool:
+        answers = {
+            name: pool.submit(node_selection.probe, name, mirror, clock)
+            for name, mirror in new.items()
+        }
+    for name, answer in answers.items():
+        topics = {at.topic for state in answer.result() for at in state.end_offsets or ()}
+        with suppress(OSError):
+            catalog.learn(name, topics)

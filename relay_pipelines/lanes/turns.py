@@ -71,7 +71,7 @@ class Others:
 
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
     """Say what a run of the lane is doing."""
-    add_tags(instance, run_id, {**naming.tags(lane.mirror, lane.name), naming.TAG_TURN: turn.value})
+    add_tags(instance, run_id, {**naming.tags(lane.path, lane.name), naming.TAG_TURN: turn.value})
 
 
 def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) -> None:
@@ -123,7 +123,7 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     """Look for other runs of the lane."""
     now = SystemClock().now_ms() / 1000
     found = instance.get_run_records(
-        RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_IN_PROGRESS)
+        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
     )
     runs = [
         record.dagster_run
@@ -148,7 +148,7 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
 def bury(instance: DagsterInstance, lane: Lane, now: float) -> list[str]:
     """Report runs of the lane that are dead as failed, and return their ids."""
     found = instance.get_run_records(
-        RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_STARTED)
+        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED)
     )
     dead = [record.dagster_run for record in found if is_dead(record, now)]
     for run in dead:
@@ -178,7 +178,7 @@ def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
     """
     found = instance.get_runs(
         RunsFilter(
-            job_name=naming.lane_job(lane.mirror, lane.name),
+            job_name=naming.lane_job(lane.path, lane.name),
             statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
         )
     )

@@ -20,7 +20,7 @@ _SHOWN_ROWS = 200
 
 def plans(lane: Lane) -> dg.DynamicPartitionsDefinition:
     """The partitions of a lane's plan asset: all its windows."""
-    return dg.DynamicPartitionsDefinition(name=naming.plans_name(lane.mirror, lane.name))
+    return dg.DynamicPartitionsDefinition(name=naming.plans_name(lane.path, lane.name))
 
 
 def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
@@ -36,14 +36,14 @@ def freeze(
     Returns:
         the window with its final key: another run may have used the one that it had.
     """
-    name, number = naming.plans_name(lane.mirror, lane.name), 0
+    name, number = naming.plans_name(lane.path, lane.name), 0
     while instance.has_dynamic_partition(name, frozen.key):
         number += 1
         frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
     yield _event(lane, frozen)
     instance.add_dynamic_partitions(name, [frozen.key])
     for topic in frozen.topics:
-        instance.add_dynamic_partitions(naming.windows_name(lane.mirror, topic), [frozen.key])
+        instance.add_dynamic_partitions(naming.windows_name(lane.path, topic), [frozen.key])
     return frozen
 
 
@@ -90,7 +90,7 @@ def _event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
             ),
             _FROZEN: dg.MetadataValue.text(frozen.to_json()),
         },
-        tags=naming.tags(lane.mirror, lane.name),
+        tags=naming.tags(lane.path, lane.name),
     )
 
 

@@ -140,6 +140,12 @@ def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
     return {at: len(offsets) for at, offsets in uncopied(positions).items()}
 
 
+def open_since(positions: Iterable[Position], now_ms: int) -> float | None:
+    """Return the age of the oldest open transaction in seconds; None if unknown or none."""
+    known = [position.open_since_ms for position in positions if position.open_since_ms is not None]
+    return max(0.0, (now_ms - min(known)) / 1000) if known else None
+
+
 def data_loss(position: Position) -> DataLossError | SourceError | None:
     """The error that holds the topic-partition back; None if nothing does.
 

@@ -57,7 +57,7 @@ def claim(
             known = retry(read, mirror, options, clock, client)
     raise FencedError(
         "other runs claim the same topic-partitions again and again",
-        remedy="let one code location alone copy this mirror",
+        remedy="let one daemon or code location alone copy this mirror",
     )
 
 

@@ -1,6 +1,7 @@
 """What we say to a Kafka broker: bytes, connections, requests; nothing about mirrors or plans.
 
-connection, sasl, tls, oauth    one connection, and how it authenticates
+connection, sasl, tls           one connection, and how it authenticates
+tokens, oauth, user_tokens      the tokens of SASL OAUTHBEARER: kept, requested, or the user's
 client                          one cluster: its brokers, leaders, coordinators
 admin, acls, groups             topics and their configurations, ACLs, consumer groups
 fetch, reader                   the offsets of one topic-partition as spans of record batches

@@ -21,6 +21,10 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import ClusterClient
 
+CLEANUP_POLICY = "cleanup.policy"
+RETENTIONS = ("retention.ms", "retention.bytes")
+"""The keys of what deletes a topic's records; -1 keeps them for ever."""
+
 # codes of Kafka's protocol
 _TOPIC = 2
 _TOPIC_CONFIG = 1

@@ -183,8 +183,13 @@ class ClusterClient:
         return known
 
     def has_topic(self, name: str) -> bool:
-        """Whether the cluster has a topic that the user may see."""
-        return self.metadata([name]).topics[name].error_code != _UNKNOWN_TOPIC
+        """Whether a topic exists, or the user may not see it."""
+        return name in self.existing([name])
+
+    def existing(self, topics: Iterable[str]) -> set[str]:
+        """Return the topics that exist, or that the user may not see."""
+        shown = self.metadata(sorted(topics)).topics
+        return {name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC}
 
     def has_leader(self, topic_partition: TopicPartition) -> bool:
         """Whether the topic-partition has a leader, by the cached metadata."""
@@ -203,7 +208,8 @@ class ClusterClient:
             self.forget()
             raise self.retriable(
                 f"it has no leader on {self.cluster}",
-                remedy="wait for its broker to return",
+                remedy="wait for its broker to return; if it runs, its log says whether its disk is"
+                " full",
                 topic_partition=topic_partition,
             )
         return leader

@@ -20,7 +20,7 @@ from relay_pipelines.errors import RelayError, RetriableError, UnsupportedError
 from relay_pipelines.model import Cluster
 from relay_pipelines.protocol import error_codes, sasl, tls
 from relay_pipelines.protocol.fetch import encode_string
-from relay_pipelines.protocol.oauth import TokenProvider
+from relay_pipelines.protocol.tokens import TokenProvider
 
 Buffer = bytes | bytearray | memoryview
 

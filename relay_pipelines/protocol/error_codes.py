@@ -42,8 +42,8 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
     FencedError: (
         (
-            "another run has taken this topic-partition over; let it finish, and let only one code"
-            " location copy this mirror"
+            "another run has taken this topic-partition over; let it finish, and let only one"
+            " daemon or code location copy this mirror"
         ),
         # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer
         # may have it by now
@@ -63,6 +63,7 @@ _REMEDIES = {
     38: "lower destination.replication_factor: the destination has too few brokers",
     40: "correct the value, or remove the key from topics.config_keys",
     44: "the destination's policy refused it: create the topic by hand or relax the policy",
+    56: "a disk of the broker is full or broken: see its log, make space, and restart it",
     76: "the destination's brokers lack the codec of the batch: upgrade them, or let the producers"
     " of the source use another compression.type",
     87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic:"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
-
-from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from relay_pipelines.errors import (
     PermissionDeniedError,
@@ -19,21 +16,16 @@ from relay_pipelines.model import Security
 if TYPE_CHECKING:
     import requests
 
-# of a token's life, after which we request another one, as sasl.login.refresh.window.factor of
-# Kafka's own client
-_KEPT_SHARE = 0.8
 _OK = 200
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERRORS = 500
 _SHOWN_CHARACTERS = 200
 # without any character that would end it in the SASL message (RFC 6750, 2.1)
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-# with the time to request another one, in monotonic seconds
-_tokens: dict[Security, tuple[str, float]] = {}
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
-class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Provides a cluster's token; a process shares it until shortly before it expires.
+class TokenEndpoint:
+    """Requests tokens from an OAuth token endpoint.
 
     Args:
         at: the cluster and broker, for people.
@@ -43,32 +35,19 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
     def __init__(
         self, security: Security, at: str, retriable: type[RetriableError], timeout_seconds: float
     ) -> None:
-        super().__init__()
         self._security = security
         self._at = at
         self._retriable = retriable
         self._timeout_seconds = timeout_seconds
 
-    def token(self) -> str:
-        """Return a token that is valid for a while.
+    def request(self) -> tuple[str, float]:
+        """Return a new token and its life in seconds, 0 if unknown.
 
         Raises:
             RetriableError: the endpoint does not answer, or says that it cannot now.
             PermissionDeniedError: it refuses the client.
             UnsupportedError: it does not answer as token endpoints do.
         """
-        token, until = _tokens.get(self._security, ("", 0.0))
-        if time.monotonic() >= until:
-            token, seconds = self._ask()
-            _tokens[self._security] = token, time.monotonic() + seconds * _KEPT_SHARE
-        return token
-
-    def forget(self) -> None:
-        """Drop a token that the broker has refused: the next call requests another one."""
-        _tokens.pop(self._security, None)
-
-    def _ask(self) -> tuple[str, float]:
-        """Return a new token and its life in seconds."""
         import requests  # slow to import, and few need it
 
         security = self._security
@@ -109,7 +88,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         if answer.status_code != _OK:
             raise self._refusal(answer.status_code, fields)
         token = fields.get("access_token")
-        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        if not isinstance(token, str) or not TOKEN.fullmatch(token):
             raise UnsupportedError(
                 f"{self._endpoint} gave no token",
                 remedy="check security.token_endpoint and security.scope",

@@ -19,7 +19,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -214,8 +214,8 @@ class _EndOfLog:
         if self._compacted is None:
             topic = self._wanted.topic_partition.topic
             try:
-                policy = topic_configs(self._client, [topic], ["cleanup.policy"])[topic].get(
-                    "cleanup.policy"
+                policy = topic_configs(self._client, [topic], [CLEANUP_POLICY])[topic].get(
+                    CLEANUP_POLICY
                 )
             except PermissionDeniedError:
                 policy = None  # then nothing proves that the records are gone

@@ -10,7 +10,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import Security
-from relay_pipelines.protocol.oauth import TokenProvider
+from relay_pipelines.protocol.tokens import TokenProvider
 
 _NONE = 0
 
@@ -34,7 +34,7 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
     Raises:
         PermissionDeniedError: the broker refuses the mechanism, the user, the password or the
             token.
-        RelayError: the token endpoint gives no token.
+        RelayError: the token endpoint or provider gives no token.
     """
     if not security.protocol.startswith("SASL"):
         return math.inf
@@ -77,10 +77,15 @@ def _as_sent(security: Security) -> str | None:
 
 
 def _refused(connection: Caller, security: Security, said: str) -> RelayError:
-    if security.token_endpoint:
+    if security.token_provider:
+        who, remedy = (
+            f"the token of token provider {security.token_provider.name!r}",
+            "see what it expects of a token; check security.sasl_extensions",
+        )
+    elif security.token_endpoint:
         who, remedy = (
             f"the token of client {security.client_id!r}",
-            "see what it expects of a token; check security.scope",
+            "see what it expects of a token; check security.scope and sasl_extensions",
         )
     else:
         who, remedy = (

@@ -22,7 +22,7 @@ from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare.prepared_snapshot import record_starts
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import replay_ranges, run_plan
@@ -48,7 +48,6 @@ from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import ReplayRecord, StartRecord, replay_name
 
 _RECORD_BYTES = 900_000  # brokers take a record of about 1 MB by default
-_CLEANUP = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +184,7 @@ def _read_replays(
     with destination_client(name, mirror.destination_cluster, options) as client:
 
         def ask() -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
-            if client.metadata([checkpoint.TOPIC]).topics[checkpoint.TOPIC].error_code:
+            if not client.has_topic(checkpoint.TOPIC):
                 return []
             return checkpoint.read_replays(client, name, clock)
 
@@ -344,12 +343,12 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
     with destination_client(name, mirror.destination_cluster, options) as client:
 
         def ask() -> str:
-            shown = client.metadata([to]).topics[to]
+            exists = client.has_topic(to)  # asks for the id of the cluster, too
             if client.cluster_id in sources and selects(mirror, to):
                 raise copied_again(name, to)
-            if shown.error_code or to not in written:
+            if not exists or to not in written:
                 return ""
-            return str(topic_configs(client, [to], (_CLEANUP,))[to][_CLEANUP].value)
+            return topic_configs(client, [to], [CLEANUP_POLICY])[to][CLEANUP_POLICY].value
 
         policy = retry(ask, name, options, clock, client)
     if "compact" in policy:

@@ -189,6 +189,7 @@ class _Run:
         try:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
                 self._count(self._follower.poll())
+                jobs.give_up_without_executors()
                 result.interrupted = self._stop()
         except KeyboardInterrupt:
             result.interrupted = True

@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import retry_if_result
 
-from relay_pipelines.errors import RelayError, Side, error_class
+from relay_pipelines.errors import RelayError, RetriableError, Side, error_class
 from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
@@ -68,6 +68,8 @@ class SparkJobs:
         self._job = replace(job, options=_share(job.options, min(slots, len(all_groups))))
         self._planned = [copy_range.source for copy_range in ranges]
         self._failures: list[RelayError] = []
+        self._lost: RelayError | None = None
+        self._had_executors = clock.monotonic()
         self.outcomes: list[Outcome] = []
         shared = {sql: _with_shares(groups, all_groups) for sql, groups in packed.items()}
         # a limit on the tasks of a run is one for all its jobs: they then run one after another
@@ -93,6 +95,8 @@ class SparkJobs:
     @property
     def errors(self) -> list[RelayError]:
         """Why jobs ended early, and which ranges have no outcome; valid once all have ended."""
+        if self._lost:
+            return [self._lost]
         if not self.outcomes and any(
             failure.needs_operator or failure.retryable for failure in self._failures
         ):
@@ -109,6 +113,27 @@ class SparkJobs:
             *self._failures,
             RelayError(what, remedy="what is committed stays; run again to copy the rest"),
         ]
+
+    def give_up_without_executors(self) -> None:
+        """End the jobs if there are no executors, and for `give_up_after` no other has come.
+
+        Spark would wait for ever: a master that was restarted does not know its applications.
+        """
+        now, limit_seconds = self._clock.monotonic(), self._job.options.give_up_after_ms / 1000
+        alive, known = spark_session.executors(self._session)
+        if alive or limit_seconds < 0:
+            self._had_executors = now
+            return
+        if not known:
+            limit_seconds = max(limit_seconds, spark_session.first_executor_seconds(self._session))
+        if now - self._had_executors > limit_seconds:
+            what = "lost all executors, and has had none for" if known else "started no executor in"
+            self._lost = RetriableError(
+                f"Spark has {what} {limit_seconds:g} s",
+                remedy="check its master and workers; what is committed stays, run again to copy"
+                " the rest",
+            )
+            self.cancel()
 
     def cancel(self) -> None:
         """End the jobs and their tasks; after that, none of them begins another range."""

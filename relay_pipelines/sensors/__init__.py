@@ -1,6 +1,7 @@
 """Sensors: the planner starts the job of a lane, the health sensor probes the nodes.
 
-planner  the sensor of a lane
-health   the sensor of a mirror's source nodes
-pruning  deletes old windows and their runs
+planner        the sensor of a lane
+health         the sensor of a mirror's source nodes
+source_events  reports how far the source topics have grown
+pruning        deletes old windows and their runs
 """

@@ -14,7 +14,7 @@ from relay_pipelines.checks import available, divergence
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.snapshot.node_selection import NodeState
@@ -41,18 +41,27 @@ class _Cursor:
         return json.dumps(asdict(self))
 
 
-def build(name: str, mirror: Mirror, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+def build(
+    name: str, mirror: Mirror, status: dg.DefaultSensorStatus, prefix: tuple[str, ...] = ()
+) -> dg.SensorDefinition:
     """Build the sensor of a mirror's source."""
+    path = naming.path(prefix, name)
 
     @dg.sensor(
-        name=f"health_{naming.group(name)}",
+        name=f"health_{naming.group(path)}",
         description=f"Checks whether each source node of {name} is available and how far it is"
         " behind the others.",
         minimum_interval_seconds=max(1, mirror.source.health.interval // 1000),
         default_status=status,
-        tags={naming.TAG_MIRROR: name},
+        tags={naming.TAG_MIRROR: path},
+        required_resource_keys={kafka_key(prefix)},
     )
-    def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
+    def health(
+        context: dg.SensorEvaluationContext,
+        # a direct call passes the resources by their keys, too: Dagster itself does not
+        **_: object,
+    ) -> dg.SensorResult:
+        kafka = kafka_of(context, prefix)
         settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)
@@ -65,10 +74,10 @@ def build(name: str, mirror: Mirror, status: dg.DefaultSensorStatus) -> dg.Senso
         for state, verdict in nodes:
             due = repeat or last.healthy.get(verdict.name) != verdict.healthy
             if due:
-                events += [_seen(name, state, verdict), available.evaluation(name, verdict)]
+                events += [_seen(path, state, verdict), available.evaluation(path, verdict)]
             # the graph counts only checks that ran after the last materialisation
             if not unknown and (due or quarantined.get(verdict.name) != verdict.quarantined):
-                events.append(divergence.evaluation(name, verdict.name, state.quarantined))
+                events.append(divergence.evaluation(path, verdict.name, state.quarantined))
                 quarantined[verdict.name] = verdict.quarantined
         healthy = {verdict.name: verdict.healthy for verdict in verdicts}
         cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)

@@ -22,7 +22,7 @@ from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.prepare import topics
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.sensors import source_events
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -47,11 +47,15 @@ def build(
         minimum_interval_seconds=_tick_seconds(lane),
         job_name=job.name,
         default_status=status,
-        tags=naming.tags(lane.mirror, lane.name),
+        tags=naming.tags(lane.path, lane.name),
+        required_resource_keys={kafka_key(lane.prefix)},
     )
     def plan(
-        context: dg.SensorEvaluationContext, kafka: KafkaResource
+        context: dg.SensorEvaluationContext,
+        # a direct call passes the resources by their keys, too: Dagster itself does not
+        **_: object,
     ) -> dg.SensorResult | dg.SkipReason:
+        kafka = kafka_of(context, lane.prefix)
         try:
             if not has_lane(kafka.settings, lane, catalog):
                 return dg.SkipReason(
@@ -233,7 +237,7 @@ class _Tick:
             self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
         if not running and not self._has_news(without=resting):
             return []
-        tags = {**naming.tags(self.lane.mirror, self.lane.name), naming.TAG_WAITING: waiting}
+        tags = {**naming.tags(self.lane.path, self.lane.name), naming.TAG_WAITING: waiting}
         if resting_tag := failed.dump():
             tags[naming.TAG_RESTING] = resting_tag
         if new := self._without_asset():
@@ -258,7 +262,7 @@ class _Tick:
 
     def _last_runs(self) -> Sequence[dg.RunRecord]:
         """The last runs of the lane's job, the newest first."""
-        job = naming.lane_job(self.lane.mirror, self.lane.name)
+        job = naming.lane_job(self.lane.path, self.lane.name)
         return self.context.instance.get_run_records(RunsFilter(job_name=job), limit=6)
 
 

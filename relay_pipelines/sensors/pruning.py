@@ -2,6 +2,7 @@
 
 import datetime as dt
 import random
+from pathlib import Path
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -25,26 +26,36 @@ def prune(instance: dg.DagsterInstance, lane: Lane, now: float) -> None:
     """
     for run_id in [*_before_kept_windows(instance, lane, now), *_beyond_kept(instance, lane)]:
         instance.delete_run(run_id)
+        _delete_file(instance, run_id)
         instance.compute_log_manager.delete_logs(prefix=[run_id])
+
+
+def _delete_file(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Delete the file of a run's events, of which Dagster has deleted only the rows."""
+    # only the storage in SQLite has a file per run
+    path_of = getattr(instance.event_log_storage, "path_for_shard", None)
+    if path_of is not None:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path_of(run_id)}{suffix}").unlink(missing_ok=True)
 
 
 def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -> list[str]:
     """Delete the keys of old windows; return runs that ended before the windows that are kept."""
-    plans = naming.plans_name(lane.mirror, lane.name)
+    plans = naming.plans_name(lane.path, lane.name)
     present = sorted(instance.get_dynamic_partitions(plans))
     excess = len(present) - lane.window.keep
     if excess <= 0:
         return []
     for window in present[: min(excess, PER_TICK)]:
         for topic in lane.topics:
-            name = naming.windows_name(lane.mirror, topic)
+            name = naming.windows_name(lane.path, topic)
             if instance.has_dynamic_partition(name, window):
                 instance.delete_dynamic_partition(name, window)
         instance.delete_dynamic_partition(plans, window)
     # the check of other deployments needs the recent ones
     recent = dt.datetime.fromtimestamp(now - RECENT_SECONDS, dt.UTC)
     old = RunsFilter(
-        tags=naming.tags(lane.mirror, lane.name),
+        tags=naming.tags(lane.path, lane.name),
         statuses=_ENDED,
         updated_before=min(_frozen_at(instance, lane, present[excess]), recent),
     )
@@ -62,7 +73,7 @@ def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.date
 def _beyond_kept(instance: dg.DagsterInstance, lane: Lane) -> list[str]:
     """Return runs without a window if there are more runs than windows may be."""
     # by the job, because Dagster needs minutes to find tens of thousands of runs by their tags
-    ended = RunsFilter(job_name=naming.lane_job(lane.mirror, lane.name), statuses=_ENDED)
+    ended = RunsFilter(job_name=naming.lane_job(lane.path, lane.name), statuses=_ENDED)
     beyond = instance.get_run_ids(ended)[lane.window.keep :]
     if not beyond:
         return []

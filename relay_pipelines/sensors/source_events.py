@@ -57,7 +57,7 @@ def _events(
     for position in snapshot.positions:
         if position.topic_partition.topic in ends:
             ends[position.topic_partition.topic].append(position.end_offset)
-    keys = {topic: naming.source_asset(lane.mirror, topic) for topic in topics}
+    keys = {topic: naming.source_asset(lane.path, topic) for topic in topics}
     reported = instance.get_latest_materialization_events(keys.values())
     between = max(_SECONDS, _SECONDS_PER_TOPIC * len(lane.topics))
     for topic, key in keys.items():

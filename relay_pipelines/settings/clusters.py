@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.plan.node_choice import Failback
@@ -14,6 +15,8 @@ from relay_pipelines.settings.config_types import (
     Duration,
     Endpoint,
     ExistingFile,
+    ExtensionName,
+    ExtensionValue,
     Name,
     NotNegative,
     Problem,
@@ -22,11 +25,17 @@ from relay_pipelines.settings.config_types import (
     Section,
     Servers,
     Text,
+    code_name,
+    config_folder,
+    json_problems,
+    refuse,
 )
 
 _CLUSTER = model.Cluster("", ())
 _PASSWORD_KEYS = ("username", "password")
-_TOKEN_KEYS = ("token_endpoint", "client_id", "client_secret")
+_ENDPOINT_KEYS = ("token_endpoint", "client_id", "client_secret")
+_PROVIDER_KEYS = ("token_provider", "token_provider_config")
+_TOKEN_KEYS = (*_ENDPOINT_KEYS, "scope", *_PROVIDER_KEYS, "sasl_extensions")
 _TLS_KEYS = (
     "ca_location",
     "certificate_location",
@@ -56,6 +65,16 @@ class SecuritySettings(Section):
     """The client's secret; prefer `${ENV_VAR}` or `${file:path}` to the secret itself."""
     scope: Text | None = None
     """The scope to request, if the token endpoint needs one; separate several with spaces."""
+    token_provider: Annotated[str, code_name("module:function")] | None = None
+    """A function of yours that returns tokens for OAUTHBEARER: `module:function`.
+
+    The module is installed or next to this file; or name an entry point. It replaces the token
+    endpoint.
+    """
+    token_provider_config: dict[str, Any] = Field(default={}, repr=False)
+    """Keyword arguments for the token provider."""
+    sasl_extensions: dict[ExtensionName, ExtensionValue] = Field(default={})
+    """What OAUTHBEARER sends beside the token, such as `logicalCluster` (KIP-342)."""
     ca_location: ExistingFile | None = None
     """PEM file of the certificate authorities to trust; the system's by default."""
     certificate_location: ExistingFile | None = None
@@ -67,6 +86,14 @@ class SecuritySettings(Section):
     verify_hostname: bool = True
     """Whether the broker's certificate must match the host name."""
 
+    _folder: str = PrivateAttr("")
+
+    @model_validator(mode="after")
+    def _provider_can_be_sent_to_tasks(self, info: ValidationInfo) -> SecuritySettings:
+        self._folder = config_folder(info)
+        refuse(json_problems("token_provider_config", self.token_provider_config))
+        return self
+
     def problems(self) -> Iterator[Problem]:
         """Find keys that the protocol or the mechanism ignores or needs."""
         yield from self._sasl_problems()
@@ -74,7 +101,7 @@ class SecuritySettings(Section):
 
     def _sasl_problems(self) -> Iterator[Problem]:
         if not self.protocol.startswith("SASL_"):
-            for key in ("mechanism", *_PASSWORD_KEYS, *_TOKEN_KEYS, "scope"):
+            for key in ("mechanism", *_PASSWORD_KEYS, *_TOKEN_KEYS):
                 if getattr(self, key):
                     yield (key,), f"needs a SASL protocol, not {self.protocol}"
             return
@@ -82,13 +109,26 @@ class SecuritySettings(Section):
             yield ("mechanism",), f"is missing; {self.protocol} needs it"
             return
         with_token = self.mechanism == "OAUTHBEARER"
-        for key in _TOKEN_KEYS if with_token else _PASSWORD_KEYS:
-            if not getattr(self, key):
-                yield (key,), f"is missing; {self.mechanism} needs it"
-        for key in _PASSWORD_KEYS if with_token else (*_TOKEN_KEYS, "scope"):
+        for key in _PASSWORD_KEYS if with_token else _TOKEN_KEYS:
             if getattr(self, key):
                 why = f"{self.mechanism} does not use it; remove it or choose another mechanism"
                 yield (key,), why
+        yield from self._token_problems() if with_token else self._missing(_PASSWORD_KEYS)
+
+    def _token_problems(self) -> Iterator[Problem]:
+        if self.token_provider:
+            for key in (*_ENDPOINT_KEYS, "scope"):
+                if getattr(self, key):
+                    yield (key,), "has no effect: the tokens come from token_provider"
+            return
+        yield from self._missing(_ENDPOINT_KEYS)
+        if self.token_provider_config:
+            yield ("token_provider_config",), "needs token_provider"
+
+    def _missing(self, keys: tuple[str, ...]) -> Iterator[Problem]:
+        for key in keys:
+            if not getattr(self, key):
+                yield (key,), f"is missing; {self.mechanism} needs it"
 
     def _tls_problems(self) -> Iterator[Problem]:
         if not self.protocol.endswith("SSL"):
@@ -111,12 +151,20 @@ class SecuritySettings(Section):
             client_id=self.client_id,
             client_secret=_secret_value(self.client_secret),
             scope=self.scope,
+            token_provider=self._token_provider(),
+            sasl_extensions=tuple(sorted(self.sasl_extensions.items())),
             ca_location=self.ca_location,
             certificate_location=self.certificate_location,
             key_location=self.key_location,
             key_password=_secret_value(self.key_password),
             verify_hostname=self.verify_hostname,
         )
+
+    def _token_provider(self) -> model.ClassSpec | None:
+        if self.token_provider is None:
+            return None
+        config = json.dumps(self.token_provider_config, sort_keys=True)
+        return model.ClassSpec(self.token_provider, config, self._folder)
 
 
 def _secret_value(secret: Secret | None) -> str | None:

@@ -6,14 +6,17 @@ A message built here never contains the value: a value may be a secret, and only
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Self
+from types import UnionType
+from typing import Annotated, Any, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
+import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -54,6 +57,33 @@ def refuse(problems: Iterable[Problem]) -> None:
         raise PydanticCustomError("problems", "several problems", {"found": found})
 
 
+class Filled(str):
+    """What a reference such as `${NAME}` stands for, if it is the whole value of a key."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+    def as_type(self, annotation: Any) -> Any:
+        """Return the list or mapping that it spells in YAML, if the key takes one.
+
+        A list may also be words with commas between them.
+        """
+        kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+        types = [get_origin(kind) or kind for kind in kinds]
+        wants_list = tuple in types
+        if not wants_list and not any(
+            isinstance(kind, type) and issubclass(kind, dict | Section) for kind in types
+        ):
+            return self
+        with suppress(yaml.YAMLError):
+            found = yaml.safe_load(self)
+            if isinstance(found, list if wants_list else dict):
+                return found
+        return [word.strip() for word in self.split(",")] if wants_list else self
+
+
 class Section(BaseModel):
     """A mapping of relay.yaml: unknown keys are errors, a key without a value has its default."""
 
@@ -66,8 +96,14 @@ class Section(BaseModel):
     def _null_is_default(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        return {key: value for key, value in data.items() if value is not None or key not in known}
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        return {
+            key: value.as_type(known[key].annotation)
+            if isinstance(value, Filled) and key in known
+            else value
+            for key, value in data.items()
+            if value is not None or key not in known
+        }
 
     @model_validator(mode="after")
     def _has_no_problems(self) -> Self:
@@ -102,6 +138,13 @@ def matches(pattern: str, what: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def code_name(form: str) -> AfterValidator:
+    """Accept `module:name`, or the name of an entry point; `form` is the former, for people."""
+    return matches(
+        r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w.-]+", f"{form}, or the name of an entry point"
+    )
 
 
 def _size_bytes(value: object) -> int:
@@ -215,6 +258,26 @@ def _pattern(value: str) -> str:
     raise expected("a regular expression", why)
 
 
+def config_folder(info: ValidationInfo) -> str:
+    """Return the folder of relay.yaml; empty if the settings come from no file."""
+    return str(info.context["folder"]) if info.context else ""
+
+
+def json_problems(key: str, value: object) -> Iterator[Problem]:
+    """Find what cannot be sent to tasks as JSON."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        yield (key,), f"cannot be written as JSON: {error}; put dates in quotes"
+
+
+def _extension_name(value: str) -> str:
+    """Accept what KIP-342 does: letters; `auth` is the token's own."""
+    if not re.fullmatch("[A-Za-z]+", value) or value == "auth":
+        raise expected("a name of letters, and not auth")
+    return value
+
+
 def _in_config_folder(value: str, info: ValidationInfo) -> Path:
     """A relative path starts at the folder of relay.yaml, not where the process was started."""
     folder: Path = info.context["folder"] if info.context else Path()
@@ -257,6 +320,8 @@ Text = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]
 HostPort = Annotated[str, AfterValidator(_host_port)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+ExtensionName = Annotated[str, AfterValidator(_extension_name)]
+ExtensionValue = Annotated[str, matches(r"[ -~]+", "a string of printable ASCII characters")]
 Servers = Annotated[tuple[HostPort, ...], BeforeValidator(_split_servers)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 ExistingFile = Annotated[str, AfterValidator(_existing_file)]

@@ -20,17 +20,15 @@ from relay_pipelines.settings.config_types import (
     Section,
     Size,
     Text,
+    code_name,
+    config_folder,
     expected,
-    matches,
+    json_problems,
     refuse,
 )
 
 _COPY = model.CopyOptions()
 _LOWEST_RATE = 64 << 10
-_ClassName = Annotated[
-    str,
-    matches(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w.-]+", "module:Class, or the name of an entry point"),
-]
 
 
 def _not_too_slow(value: int) -> int:
@@ -112,7 +110,7 @@ class Copying(Section):
 class UserClass(Section):
     """A class that the user wrote."""
 
-    name: _ClassName = Field(alias="class")
+    name: Annotated[str, code_name("module:Class")] = Field(alias="class")
     """`module:Class`, where the module is installed or next to this file; or an entry point."""
     config: dict[str, Any] = Field(default={})
     """Keyword arguments for the class."""
@@ -120,11 +118,8 @@ class UserClass(Section):
 
     @model_validator(mode="after")
     def _can_be_sent_to_tasks(self, info: ValidationInfo) -> UserClass:
-        self._folder = str(info.context["folder"]) if info.context else ""
-        try:
-            json.dumps(self.config)
-        except (TypeError, ValueError) as error:
-            refuse([(("config",), f"cannot be written as JSON: {error}; put dates in quotes")])
+        self._folder = config_folder(info)
+        refuse(json_problems("config", self.config))
         return self
 
     @property

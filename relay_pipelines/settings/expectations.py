@@ -125,7 +125,7 @@ class Expectation(Section):
     """One entry of `expectations`."""
 
     kind: Text
-    """One of `WORDS`, or the name of an expectation in lower case: `expect_column_to_exist`."""
+    """A word such as `keys_not_null`, or an expectation's name such as `expect_column_to_exist`."""
     value: Any = None
     """What the word takes, or the arguments of the expectation."""
     name: Annotated[str, matches(r"[A-Za-z0-9_]+", "letters, digits and '_'")] = ""

@@ -13,16 +13,17 @@ import yaml
 from pydantic import ValidationError
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.settings.config_types import Location, Problem
-from relay_pipelines.settings.models import Settings
+from relay_pipelines.settings.config_types import Filled, Location, Problem
+from relay_pipelines.settings.models import VERSION, Settings
 from relay_pipelines.settings.validation_errors import describe, dotted
 
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _QUOTED = re.compile(r"'([^']*)'")
 _REFERENCE = re.compile(r"(?P<escaped>\$)?\$\{(?P<inside>[^}]*)(?P<closed>\})?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^}]*))?")
 _FILE = "file:"
+_WHOLE_FILE = "RELAY_CONFIG_YAML"
 
 
 def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
@@ -30,17 +31,26 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
 
     Args:
         path: the file; relative paths in it start at its folder.
-        environment: what `${ENV_VAR}` refers to; the environment of the process when None.
+        environment: what `${ENV_VAR}` refers to; the environment of the process when None. Its
+            variable RELAY_CONFIG_YAML replaces the content of the file that RELAY_CONFIG names,
+            ./relay.yaml by default, and of no other one.
 
     Raises:
         ConfigError: one line per problem, and a line with their number before several. It never
             contains a secret.
     """
-    written, root = _read_yaml(path)
-    if written is None:
-        raise ConfigError(f"{path} is empty", remedy="start from relay.example.yaml")
+    variables = os.environ if environment is None else environment
     folder = path.absolute().parent
-    interpolation = _Interpolation(os.environ if environment is None else environment, folder)
+    default = Path(variables.get("RELAY_CONFIG") or "relay.yaml")
+    if path.absolute() == default.absolute() and (whole := variables.get(_WHOLE_FILE)):
+        path, text = Path(_WHOLE_FILE), whole
+    else:
+        text = _text(path)
+    written, root = _read_yaml(path, text)
+    if written is None:
+        raise ConfigError(f"{path} is empty", remedy="start from what `relay init` writes")
+    _refuse_newer(path, written, root)
+    interpolation = _Interpolation(variables, folder)
     filled = interpolation.fill_in(written)
     problems = list(interpolation.problems)
     try:
@@ -55,6 +65,17 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     if problems:  # raised here and not above: a chained pydantic error would contain the values
         raise ConfigError(_message(path, problems, root))
     return settings
+
+
+def _refuse_newer(path: Path, written: Any, root: yaml.Node | None) -> None:
+    """Refuse a file of a later relay with one line, not with one for each key that is unknown."""
+    version = written.get("version") if isinstance(written, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise ConfigError(
+            f"{path}:{_line(root, ('version',))}: version: the file has version {version}, and this"
+            f" relay knows version {VERSION}",
+            remedy="upgrade relay-pipelines, or use the file of before",
+        )
 
 
 def _follows_from(problem: Problem, unresolved: Sequence[Location]) -> bool:
@@ -120,9 +141,8 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
-    """Return the file's content and its tree, or raise one line with line and column."""
-    text = _text(path)
+def _read_yaml(path: Path, text: str) -> tuple[Any, yaml.Node | None]:
+    """Return the text's content and its tree, or raise one line with line and column."""
     try:
         loader = _StrictLoader(text)
         root = loader.get_single_node()
@@ -150,7 +170,7 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} does not exist", remedy="name another file, or start from relay.example.yaml"
+            f"{path} does not exist", remedy="name another file, or write one with `relay init`"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
@@ -161,9 +181,10 @@ def _text(path: Path) -> str:
 
 @dataclass(slots=True)
 class _Interpolation:
-    """Replaces `${ENV_VAR}` and `${file:path}` in all strings; `$${` is a literal `${`.
+    """Replaces `${NAME}`, `${NAME:-default}` and `${file:path}` in all strings; `$${` is a `${`.
 
     It works on the parsed YAML: the content of a variable cannot change the structure of the file.
+    A string that is one reference and no more becomes `Filled`.
 
     Args:
         environment: the environment variables.
@@ -183,9 +204,14 @@ class _Interpolation:
             return [self.fill_in(child, (*location, index)) for index, child in enumerate(value)]
         return self._string(value, location) if isinstance(value, str) else value
 
-    def _string(self, text: str, location: Location) -> str:
+    def _string(self, text: str, location: Location) -> str | None:
         try:
-            return _REFERENCE.sub(self._reference, text)
+            filled = _REFERENCE.sub(self._reference, text)
+            alone = _REFERENCE.fullmatch(text)
+            if alone is None or alone["escaped"]:
+                return filled
+            # an empty default leaves the key without a value; an empty variable may be a mistake
+            return None if not filled and alone["inside"].endswith(":-") else Filled(filled)
         except LookupError as error:
             self.problems.append((location, str(error.args[0])))
             return text
@@ -196,14 +222,18 @@ class _Interpolation:
             return match[0][1:]
         if match["closed"] and inside.startswith(_FILE):
             return self._file(inside.removeprefix(_FILE))
-        if not match["closed"] or not _VARIABLE.fullmatch(inside):
+        variable = _VARIABLE.fullmatch(inside) if match["closed"] else None
+        if variable is None:
             # the message does not show it: it may be a password that happens to contain "${"
             raise LookupError(
-                "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"
+                "expected ${NAME}, ${NAME:-default} or ${file:path}; write $${ for a plain ${"
             )
-        if inside not in self.environment:
-            raise LookupError(f"the environment variable {inside} is not set")
-        return self.environment[inside]
+        name = variable["name"]
+        if variable["default"] is not None:
+            return self.environment.get(name) or variable["default"]
+        if name not in self.environment:
+            raise LookupError(f"the environment variable {name} is not set")
+        return self.environment[name]
 
     def _file(self, name: str) -> str:
         """Return the file's text without the line end that editors and `echo` add."""

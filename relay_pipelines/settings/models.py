@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,8 @@ from relay_pipelines.settings.topics import (
 )
 from relay_pipelines.settings.validation_errors import nearest
 
+VERSION: Final = 1
+"""Grows when a key changes its meaning or goes away, not when one is added."""
 # a lane of very many topics is divided: its second part is named after it, with `_2`
 _LANE_PART = re.compile(r"(?P<lane>.+)_\d+")
 
@@ -164,6 +166,13 @@ class Mirror(RecordSettings):
         }
         return {**from_overrides, **self.lanes}
 
+    def window_of(self, topic: str) -> WindowSettings:
+        """Return the window settings of the lane that copies a source topic."""
+        for lane in self.all_lanes.values():
+            if any(re.fullmatch(pattern, topic) for pattern in lane.topics):
+                return lane.window or self.window
+        return self.window
+
     @property
     def nodes(self) -> tuple[model.Cluster, ...]:
         """The source's nodes, in order of preference; at least one."""
@@ -224,6 +233,8 @@ class Mirror(RecordSettings):
 class Settings(Section):
     """The whole file."""
 
+    version: Literal[1] = VERSION
+    """The version of the keys in this file. A newer one is refused."""
     spark: Spark = Spark(master="local[*]")
     """Where the copy runs."""
     metrics: Metrics = Metrics()

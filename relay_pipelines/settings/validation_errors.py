@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Any, get_args
@@ -18,8 +19,11 @@ from pydantic_core import ErrorDetails
 from relay_pipelines.settings.config_types import Location, Problem
 
 # a refused address may contain a password
-_SECRET_KEYS = frozenset({"password", "key_password", "client_secret", "token_endpoint"})
+_SECRET_KEYS = frozenset(
+    {"password", "key_password", "client_secret", "token_endpoint", "token_provider_config"}
+)
 _SHOWN_CHARACTERS = 80
+_NAME_ALONE = re.compile(r"\$\{\w+\}")  # a default may be a secret
 _KEY = "[key]"  # pydantic's mark for a problem with a mapping's key rather than its value
 _WANTED = {
     "string_type": "a string",
@@ -125,7 +129,11 @@ def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
 
 def _found(location: Location, written: Any, *, kind_only: bool) -> str:
     value = _value_at(location, written)
-    if kind_only or _is_secret(location) or isinstance(value, dict | list):
+    is_secret = _is_secret(location)
+    is_filled = isinstance(value, str) and "${" in value
+    if is_secret and is_filled and _NAME_ALONE.fullmatch(value):
+        return f"the value of {value!r}"
+    if is_secret or isinstance(value, dict | list) or (kind_only and not is_filled):
         return _KINDS.get(type(value), type(value).__name__)
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
@@ -134,7 +142,7 @@ def _found(location: Location, written: Any, *, kind_only: bool) -> str:
         if len(repr(value)) <= _SHOWN_CHARACTERS
         else repr(value)[:_SHOWN_CHARACTERS] + "..."
     )
-    return f"the value of {shown}" if isinstance(value, str) and "${" in value else shown
+    return f"the value of {shown}" if is_filled else shown
 
 
 def _is_secret(location: Location) -> bool:

@@ -7,5 +7,6 @@ start_offsets       where topics start that were never copied
 offsets_by_time     the offsets of a time span
 loop_guard          refuses a mirror that would copy its own copies
 lag                 how old the oldest record is that is not copied yet
+rates               how fast topics grow and are copied, from one snapshot to the next
 clients             clients of a mirror's source and destination
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -242,7 +243,7 @@ def read_checkpoints(
 
     def ask() -> CheckpointSnapshot:
         with destination_client(name, mirror.destination_cluster, options) as destination:
-            if destination.metadata([checkpoint.TOPIC]).topics[checkpoint.TOPIC].error_code:
+            if not destination.has_topic(checkpoint.TOPIC):
                 return CheckpointSnapshot()
             if settled:
                 checkpoint.wait_for_open_transactions(
@@ -387,10 +388,8 @@ class _SnapshotBuilder:
         follower = LedgerFollower(
             self._mirror.destination_cluster, self._name, None, options, self._clock
         )
-        try:
+        with closing(follower):
             found = follower.records(settled=True, last_offsets=_LEDGER_OFFSETS)
-        finally:
-            follower.close()
         newest = {record.entry.source.topic_partition: record for record in found}
         if newest.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
             checkpoint.wait_for_open_transactions(

@@ -1,15 +1,16 @@
-"""How old the oldest record is that is not copied yet."""
+"""How many records are not copied yet, and how old the oldest one is."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.plan.positions import uncopied
+from relay_pipelines.plan.positions import lag_records, uncopied
 from relay_pipelines.protocol import batch_timestamps
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -20,6 +21,53 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _PARTITIONS_READ = 4
 _FETCH_BYTES = 16 << 10
+_MOST_AGES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far the copy of one topic-partition is behind its source.
+
+    Args:
+        records: source offsets that are not copied yet.
+        seconds: the age of the first of them; 0 if there is none, None if it is unknown.
+    """
+
+    records: int
+    seconds: float | None
+
+
+def measure(
+    snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
+) -> dict[TopicPartition, PartitionLag]:
+    """Measure the lag of every topic-partition.
+
+    The age is that of the batch that holds the first uncopied record. Of very many topic-partitions
+    that are behind, the ages are known of those with the most records.
+    """
+    records = lag_records(snapshot.positions)
+    waiting = [position for position in snapshot.positions if records[position.topic_partition]]
+    waiting.sort(key=lambda position: -records[position.topic_partition])
+    # the source does not answer for offsets that retention has removed
+    first = {
+        position.topic_partition: max(position.begin, position.low_watermark)
+        for position in waiting[:_MOST_AGES]
+    }
+    since = timestamps_ms(snapshot, first, options)
+    now_ms = clock.now_ms()
+    return {
+        at: PartitionLag(
+            number, max(0, now_ms - since[at]) / 1000 if at in since else None if number else 0.0
+        )
+        for at, number in records.items()
+    }
+
+
+def oldest_seconds(lags: Iterable[PartitionLag]) -> float | None:
+    """Return the age of the oldest uncopied record; 0 if there is none, None if it is unknown."""
+    behind = [lag.seconds for lag in lags if lag.records]
+    known = [age for age in behind if age is not None]
+    return max(known) if known else None if behind else 0.0
 
 
 def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> int | None:

@@ -99,7 +99,7 @@ class NodeSelection:
     Args:
         others: the nodes to fail over to, in order.
         previous: the node that was read before, if it is another one.
-        verdicts: on every node that was asked.
+        verdicts: on every node; on an only one without asking it.
         unread: what the other nodes answered, without those in quarantine.
     """
 
@@ -136,7 +136,12 @@ def select_node(
         DivergedNodeError: all nodes are in quarantine.
     """
     if len(mirror.nodes) == 1:
-        return NodeSelection(mirror.nodes[0], "the only one")
+        (node,) = mirror.nodes
+        why = checkpoints.quarantined.get(node.name, "")
+        verdict = NodeVerdict(
+            node.name, eligible=not why, healthy=not why, why=why, quarantined=bool(why)
+        )
+        return NodeSelection(node, "the only one", verdicts=(verdict,))
     states = probe(name, mirror, clock, checkpoints.quarantined)
     choice = choose_node(mirror, states, checkpoints, attempt)
     names = [node.name for node in mirror.nodes]

@@ -120,7 +120,7 @@ def _installation() -> str:
     seen = hashlib.sha256()
     for file in [Path(java).resolve(), *jars]:
         status = file.stat()
-        seen.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+        seen.update(f"{file} {status.st_size} {int(status.st_mtime)}\n".encode())
     return seen.hexdigest()[:16]
 
 

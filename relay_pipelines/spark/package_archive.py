@@ -8,8 +8,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import relay_pipelines
-
 
 @functools.cache
 def archive() -> Path:
@@ -17,7 +15,7 @@ def archive() -> Path:
 
     It does not hold the libraries that the package needs: executors must have them installed.
     """
-    package = Path(relay_pipelines.__file__).parent
+    package = Path(__file__).parents[1]
     folder = Path(tempfile.mkdtemp(prefix="relay-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.spark import class_archive, connectivity, package_archive
@@ -39,11 +41,15 @@ LOCAL_DEFAULTS = {
 # a server that does not answer for ten seconds has lost its sessions; by default, the client would
 # wait for ten minutes
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
+_WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _AT_START = (
     *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
     *("spark.kubernetes.", "spark.yarn."),
 )
 _LOG = logging.getLogger(__name__)
+# sessions whose Spark somebody else has started, such as the program that calls us
+_borrowed: WeakSet[Any] = WeakSet()
+_starting = threading.Lock()
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
 
 
@@ -54,7 +60,7 @@ def connect(
     *,
     verbose: bool = False,
 ) -> Any:
-    """Return a Spark session, a new one or the active one.
+    """Return a Spark session of our own; of the Spark of this process if it has one already.
 
     Args:
         master: any Spark master. A local one also retries failed tasks, unlike Spark's default.
@@ -92,8 +98,10 @@ def connect(
 def end(session: Any) -> None:
     """Stop a session, and with it the Python workers of a local one.
 
-    A worker would survive its cancelled task for seconds.
+    A worker would survive its cancelled task for seconds. The Spark of others goes on.
     """
+    if session in _borrowed:
+        return
     context = context_of(session)
     with suppress(Exception):  # it has ended already
         _end_accumulators(context)
@@ -110,9 +118,12 @@ def end(session: Any) -> None:
 def _leave_connect_mode() -> None:
     """Let the next session of this process, or of one that it starts, be a classic one.
 
-    PySpark leaves it on, also after a session that did not start.
+    PySpark leaves it on, also after a session that did not start. It stays if the program has a
+    session of its own.
     """
-    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    if connect is None or connect.SparkSession._get_default_session() is None:  # noqa: SLF001
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
 def _end_accumulators(context: Any) -> None:
@@ -181,6 +192,34 @@ def slots(session: Any) -> int:
     return max(1, int(known))
 
 
+def executors(session: Any) -> tuple[int, int]:
+    """Return how many executors a session has, and how many it has had so far.
+
+    One and one with Spark Connect, which does not say, and on this machine.
+    """
+    context = context_of(session)
+    if context is None:
+        return 1, 1
+    try:
+        spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
+        if spark.isLocal():
+            return 1, 1
+        store = spark.statusStore()
+        alive, known = (store.executorList(only_alive).size() for only_alive in (True, False))
+    except Exception:  # noqa: BLE001 - the session has ended, and the job says why
+        return 1, 1
+    return max(0, alive - 1), max(0, known - 1)  # the driver is one of them
+
+
+def first_executor_seconds(session: Any) -> float:
+    """Return how long a classic session may wait for its first executor, by Spark's own setting."""
+    try:
+        conf = context_of(session)._jsc.sc().getConf()  # noqa: SLF001 - PySpark parses no durations
+        return float(conf.getTimeAsSeconds(_WAITING_TIME, "30s"))
+    except Exception:  # noqa: BLE001 - the session has ended, and the job says why
+        return math.inf
+
+
 def slots_beside_copy(session: Any) -> int:
     """Return how many slots other jobs may take, so that a copy always finds one.
 
@@ -200,7 +239,7 @@ def free_slots(session: Any) -> bool:
     from pyspark import SparkContext
 
     context = context_of(session)
-    if context is None:
+    if context is None or session in _borrowed:
         return False
     with suppress(Exception):  # it has died
         tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - PySpark's own lacks it
@@ -234,6 +273,35 @@ def unreachable(session: Any) -> RetriableError | None:
 
 
 def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+    if "SPARK_REMOTE" in os.environ:
+        raise ConfigError(
+            f"PySpark takes SPARK_REMOTE from the environment instead of {master}",
+            remedy="unset it, or set spark.remote",
+        )
+    from pyspark import SparkContext
+
+    with _starting:  # two threads would start two JVMs
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - no other way to know
+            return _own(master, conf, verbose=verbose)
+        return _of_this_process(conf)
+
+
+def _of_this_process(conf: Mapping[str, str]) -> Any:
+    """Return a session beside those of the program: it keeps its settings, views and Spark."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate().newSession()
+    _borrowed.add(session)
+    _warn_of(
+        [key for key, value in conf.items() if not _set(session, key, value)],
+        "the Spark of this process ignores %s; set this where it is started",
+    )
+    if not session.sparkContext.master.startswith("local"):
+        session.sparkContext.addPyFile(str(package_archive.archive()))
+    return session
+
+
+def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)
@@ -281,19 +349,24 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user cannot change what the client warns about
-        session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
+        # not one that the program has, which may even be one of another server
+        session = SparkSession.builder.appName("relay").remote(remote).create()
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         ignored = [key for key, value in conf.items() if not _set(session, key, value)]
         session.addArtifacts(str(package_archive.archive()), pyfile=True)
     # our own error follows
     warnings.filterwarnings("ignore", re.escape("[RETRIES_EXCEEDED]"))
-    if ignored:
-        _LOG.warning(
-            "spark.conf: the running Spark Connect server ignores %s; set this where the server is"
-            " started, such as `relay spark start --conf`",
-            ", ".join(ignored),
-        )
+    _warn_of(
+        ignored,
+        "the running Spark Connect server ignores %s; set this where the server is started, such as"
+        " `relay spark start --conf`",
+    )
     return session
+
+
+def _warn_of(ignored: list[str], text: str) -> None:
+    if ignored:
+        _LOG.warning("spark.conf: " + text, ", ".join(ignored))
 
 
 def _set(session: Any, key: str, value: str) -> bool:

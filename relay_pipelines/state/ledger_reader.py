@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -53,14 +54,19 @@ class LedgerFollower:
         self._clock = clock
         self._positions: dict[TopicPartition, int] = {}
 
-    def start(self) -> None:
+    def start(self, *, patient: bool = True) -> None:
         """Begin at the ledger's end.
+
+        Args:
+            patient: as in `retry`.
 
         Raises:
             RelayError: the destination is not reachable.
         """
         ask = partial(self._client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
-        self._positions = retry(ask, self._mirror, self._options, self._clock, self._client)
+        self._positions = retry(
+            ask, self._mirror, self._options, self._clock, self._client, patient=patient
+        )
 
     def rewind(self) -> None:
         """Begin at the oldest entry that the topic still holds."""
@@ -97,24 +103,6 @@ class LedgerFollower:
         retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
         return records
 
-    def history(
-        self,
-        since_ms: int | None = None,
-        *,
-        until_ms: int | None = None,
-        settled: bool = False,
-        last_offsets: int | None = None,
-    ) -> list[LedgerEntry]:
-        """Return every entry that the topic still holds, oldest first; arguments as of `records`.
-
-        Raises:
-            RelayError: the destination is not reachable.
-        """
-        found = self.records(
-            since_ms, until_ms=until_ms, settled=settled, last_offsets=last_offsets
-        )
-        return [record.entry for record in found]
-
     def records(
         self,
         since_ms: int | None = None,
@@ -138,7 +126,7 @@ class LedgerFollower:
         Raises:
             RelayError: the destination is not reachable.
         """
-        if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+        if not self._client.has_topic(ledger.TOPIC):
             return []  # nothing was ever mirrored to this destination
         if settled:
             self._settle()
@@ -192,6 +180,34 @@ class LedgerFollower:
             for record in some
             if self._run_id in {None, record.entry.run_id}
         ]
+
+
+def read_ledger(
+    destination: Cluster,
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
+    since_ms: int | None = None,
+    *,
+    until_ms: int | None = None,
+    settled: bool = False,
+    with_replays: bool = False,
+    only_own_must_be_entries: bool = False,
+) -> list[LedgerRecord]:
+    """Return every entry that the topic still holds, as `LedgerFollower.records`; with retries.
+
+    Raises:
+        RelayError: the destination is not reachable.
+    """
+    follower = LedgerFollower(
+        destination,
+        *(mirror, None, options, clock),
+        with_replays=with_replays,
+        only_own_must_be_entries=only_own_must_be_entries,
+    )
+    with closing(follower):
+        ask = partial(follower.records, since_ms, until_ms=until_ms, settled=settled)
+        return retry(ask, mirror, options, clock, follower)
 
 
 def read_records(

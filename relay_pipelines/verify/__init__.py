@@ -4,6 +4,8 @@ coverage           what the ledger says about every source offset
 selection          what to audit: a topic, a window, offsets, dates
 range_index        finds ranges by an offset
 recount            counts the records of a range again, at the destination
+recount_parts      a range in parts, each of which a task counts
+accounted          the destination offsets of which the ledger has every entry
 audit              an audit of a mirror: coverage, recount, comparison
 audit_job          the Spark jobs of the comparison
 chunks             reads a chunk on both sides

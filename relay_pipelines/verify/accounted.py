@@ -60,7 +60,7 @@ def read_before_ledger(
     found = read_all_mirrors(client, clock) if client.has_topic(TOPIC) else []
     ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
     wanted = {*copies, *(each.destination for each in ours)}
-    existing = {topic for topic in {at.topic for at in wanted} if client.has_topic(topic)}
+    existing = client.existing({at.topic for at in wanted})
     there = [at for at in wanted if at.topic in existing]
     return BeforeLedger(ours, client.list_offsets(there, LATEST, READ_COMMITTED))
 

@@ -168,7 +168,8 @@ def _existing(
         at: {entry.destination.topic_partition.topic for entry in some}
         for at, some in entries.items()
     }
-    gone = {topic for topic in set().union(*copied.values()) if not client.has_topic(topic)}
+    written = set().union(*copied.values())
+    gone = written - client.existing(written)
     audit.differences += [
         f"{at}: the destination has no topic {topic!r} any more"
         for at, topics in copied.items()

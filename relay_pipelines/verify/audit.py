@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -21,13 +22,12 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client, source_client
-from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
@@ -37,9 +37,7 @@ from relay_pipelines.verify.selection import Selected, Selection, select
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 BY_RECORD = "record by record"
-_CLEANUP, _RETENTIONS = "cleanup.policy", ("retention.ms", "retention.bytes")
 _NOT_COMPARED = "not compared: "
-_UNKNOWN_TOPIC = 3
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
@@ -273,6 +271,11 @@ def _outcome(found: PartitionAudit | Audit) -> str:
     return "not verified" if found.not_verified else "agrees"
 
 
+def default_seed(clock: Clock) -> str:
+    """Return today's date in UTC: all samples of a day are the same unless a seed is given."""
+    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
+
+
 def begin(
     name: str,
     mirror: Mirror,
@@ -295,9 +298,9 @@ def begin(
         TamperedError: a record of the ledger is no entry.
         RelayError: a cluster does not answer, or refuses.
     """
-    reads = level is not Level.LEDGER
-    there = _at_destination(name, mirror, clock) if reads else _Destination()
     ledger = read_verified_ledger(name, mirror, clock)
+    reads = level is not Level.LEDGER
+    there = _at_destination(mirror, ledger, clock) if reads else _Destination()
     entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
     expired = _expired(selection, ledger)
@@ -384,6 +387,9 @@ def _plan_recount(
     for entry in entries:
         if entry.records and entry.destination.topic_partition in shared:
             written[entry.destination.topic_partition].append(entry)
+    replayed: dict[TopicPartition | None, list[OffsetRange]] = defaultdict(list)
+    for one in ledger.replayed:
+        replayed[one.topic_partition].append(one)
     accounted = ledger.accounted()
     for some in written.values():
         some.sort(key=lambda entry: entry.destination)
@@ -394,10 +400,7 @@ def _plan_recount(
             for entry in written[found.destination]
             if entry.source.topic_partition != each.topic_partition
         ]
-        by_replays = tuple(
-            one for one in ledger.replayed if one.topic_partition == found.destination
-        )
-        parts = parts_of(
+        found.parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
@@ -405,8 +408,8 @@ def _plan_recount(
             accounted.get(found.destination, OffsetRange(found.destination, 0, 0))
             if found.destination
             else None,
+            replayed[found.destination],
         )
-        found.parts = [replace(part, replayed=by_replays) for part in parts]
 
 
 def _plan(
@@ -428,7 +431,10 @@ def _plan(
             continue
         topic = each.topic_partition.topic
         here, there = configs[0].get(topic), configs[1].get(found.destination.topic, {})
-        kinds = None if here is None else here.get(_CLEANUP, ""), there.get(_CLEANUP, "")
+        kinds = (
+            None if here is None else here.get(CLEANUP_POLICY, ""),
+            there.get(CLEANUP_POLICY, ""),
+        )
         found.rule = _why_not(
             audit, mirror.record_policy(topic), kinds, is_shared=found.destination in shared
         )
@@ -439,7 +445,7 @@ def _plan(
             found.chunks = [_compacted(each, found.destination)]
         else:
             found.rule = BY_RECORD
-            is_kept = all(there.get(key) == "-1" for key in _RETENTIONS)
+            is_kept = all(there.get(key) == "-1" for key in RETENTIONS)
             chunks = [_chunk(entry, shared, is_kept=is_kept) for entry in each.copied]
             found.chunks = _sampled(audit, chunks)
 
@@ -550,12 +556,11 @@ class _Destination:
     configs: Configs = field(default_factory=dict)
 
 
-def _at_destination(name: str, mirror: Mirror, clock: Clock) -> _Destination:
+def _at_destination(mirror: Mirror, ledger: VerifiedLedger, clock: Clock) -> _Destination:
     options = mirror.copy_options
-    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-    topics = {checkpoint.destination.topic for checkpoint in checkpoints.values()}
-    client = destination_client(name, mirror.destination_cluster, options, "audit")
-    configs = _configs(client, topics, name, options, clock)
+    topics = {checkpoint.destination.topic for checkpoint in ledger.checkpoints.values()}
+    client = destination_client(ledger.mirror, mirror.destination_cluster, options, "audit")
+    configs = _configs(client, topics, ledger.mirror, options, clock)
     return _Destination(frozenset(topics - configs.keys()), configs)
 
 
@@ -569,8 +574,7 @@ def _configs(
     patient: bool = True,
 ) -> Configs:
     def ask() -> Configs:
-        shown = client.metadata(sorted(topics)).topics
-        existing = [name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC]
+        existing = sorted(client.existing(topics))
         return {
             topic: {key: str(config.value) for key, config in values.items()}
             for topic, values in topic_configs(client, existing, NEEDED_CONFIGS).items()

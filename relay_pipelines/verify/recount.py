@@ -23,7 +23,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, topic_configs
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -38,15 +38,13 @@ from relay_pipelines.protocol.records import body_of
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import wait_until_stable
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.range_index import RangeIndex
 
 _CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
-_CLEANUP = "cleanup.policy"
 _CODEC = "compression.type"
-_RETENTIONS = ("retention.ms", "retention.bytes")
-NEEDED_CONFIGS = (_CLEANUP, _CODEC, *_RETENTIONS)
+NEEDED_CONFIGS = (CLEANUP_POLICY, _CODEC, *RETENTIONS)
 """The keys of a destination topic's configuration that a count needs."""
 
 
@@ -153,16 +151,17 @@ def recount(
         RelayError: the destination does not answer, or refuses.
     """
     wanted = [offset_range for offset_range in ranges if len(offset_range)]
-    recounts: dict[TopicPartition, Recount] = {}
     if not wanted:
-        return recounts
+        return {}
     with destination_client(mirror, destination, options, "recount") as client:
 
         def count(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
         ) -> list[Recount]:
-            ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
-            found = retry(partial(ask, whole=before is not None), mirror, options, clock)
+            found = _entries(
+                *(mirror, wanted, destination, options, clock, committed_since_ms),
+                whole=before is not None,
+            )
             own, replayed = own_and_replayed(mirror, found)
             accounted = {} if before is None else before.accounted(found)
             entries = _by_source(own, committed_since_ms)
@@ -177,8 +176,7 @@ def recount(
             look = partial(read_before_ledger, client, mirror, clock, copies)
             before = retry(look, mirror, options, clock, client)
             counted += count([each.range for each in foreign], before)
-        recounts |= {each.range.topic_partition: each for each in counted}
-    return recounts
+    return {each.range.topic_partition: each for each in counted}
 
 
 def recount_entries(
@@ -232,21 +230,21 @@ def _entries(
     Args:
         whole: all that the ledger has, and not only those since `since_ms` if they are enough.
     """
-    follower = LedgerFollower(
-        destination, mirror, None, options, clock, with_replays=True, only_own_must_be_entries=True
+    ask = partial(
+        read_ledger,
+        *(destination, mirror, options, clock),
+        with_replays=True,
+        only_own_must_be_entries=True,
     )
-    try:
-        if not whole:
-            found = follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
-            entries = _by_source(own_and_replayed(mirror, found)[0], since_ms)
-            if not any(
-                _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
-                for offset_range in wanted
-            ):
-                return found
-        return follower.history(settled=True)
-    finally:
-        follower.close()
+    if not whole:
+        found = [record.entry for record in ask(max(0, since_ms - _CLOCK_SKEW_MS))]
+        entries = _by_source(own_and_replayed(mirror, found)[0], since_ms)
+        if not any(
+            _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
+            for offset_range in wanted
+        ):
+            return found
+    return [record.entry for record in ask(settled=True)]
 
 
 def own_and_replayed(
@@ -380,27 +378,21 @@ def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
     return missing + wanted.end - position
 
 
+@dataclass
 class _RangeCount:
     """Counts the records of one range at the destination."""
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        wanted: OffsetRange,
-        known: KnownEntries,
-        configs: Mapping[str, Mapping[str, object]],
-        options: CopyOptions,
-        clock: Clock,
-        accounted: Mapping[TopicPartition, OffsetRange],
-    ) -> None:
-        self._client = client
-        self._accounted = accounted
-        self._known = known
-        self._ours = known.covering(wanted)
-        self._configs = configs
-        self._options = options
-        self._clock = clock
-        self._result = Recount(wanted)
+    _client: ClusterClient
+    _wanted: OffsetRange
+    _known: KnownEntries
+    _configs: Mapping[str, Mapping[str, object]]
+    _options: CopyOptions
+    _clock: Clock
+    _accounted: Mapping[TopicPartition, OffsetRange]
+
+    def __post_init__(self) -> None:
+        self._ours = self._known.covering(self._wanted)
+        self._result = Recount(self._wanted)
 
     def count(self) -> Recount:
         result, ours = self._result, self._ours
@@ -442,7 +434,7 @@ class _RangeCount:
         self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
-        if "compact" in self._value(at.topic, _CLEANUP):
+        if "compact" in self._value(at.topic, CLEANUP_POLICY):
             result.thinned = "the destination is compacted"
         elif low > begin and self._keeps_everything(at.topic):
             result.truncated_at = low
@@ -525,7 +517,7 @@ class _RangeCount:
         ) or self._known.is_replayed(at, offset)
 
     def _keeps_everything(self, topic: str) -> bool:
-        return all(self._value(topic, key) == "-1" for key in _RETENTIONS)
+        return all(self._value(topic, key) == "-1" for key in RETENTIONS)
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))

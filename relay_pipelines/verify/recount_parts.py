@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -36,7 +36,7 @@ class RecountPart:
         range: the source offsets.
         entries: what `count_range` needs.
         accounted: of the destination, as of `count_range`; None for all offsets.
-        replayed: as of `KnownEntries`.
+        replayed: as of `KnownEntries`, where the part may be.
     """
 
     range: OffsetRange
@@ -67,6 +67,7 @@ def parts_of(
     others: Sequence[LedgerEntry],
     size_bytes: int,
     accounted: OffsetRange | None,
+    replayed: Iterable[OffsetRange] = (),
 ) -> list[RecountPart]:
     """Cut a range between its chunks, into parts of about a size.
 
@@ -75,9 +76,11 @@ def parts_of(
         others: those of other topic-partitions that are copied to the same one, sorted by
             destination offset.
         accounted: as in `RecountPart`.
+        replayed: where replays wrote to the same one.
     """
     parts: list[RecountPart] = []
-    neighbours = others, RangeIndex([entry.destination for entry in others])
+    by_others = RangeIndex([entry.destination for entry in others])
+    neighbours = others, by_others, RangeIndex(sorted(replayed))
     start, first, size, most_end = wanted.start, 0, 0, -1
     for index, (entry, following) in enumerate(pairwise(own)):
         most_end = max(most_end, entry.source.end)
@@ -158,25 +161,31 @@ def _part(
     wanted: OffsetRange,
     own: Sequence[LedgerEntry],
     indices: tuple[int, int],
-    neighbours: tuple[Sequence[LedgerEntry], RangeIndex],
+    neighbours: tuple[Sequence[LedgerEntry], RangeIndex, RangeIndex],
     accounted: OffsetRange | None,
 ) -> RecountPart:
-    first, end = indices
-    ours = own[first:end]
+    first, last = indices
+    ours = own[first:last]
     # where the scan ends, and losses just before the range
-    later = (own[index] for index in range(end, len(own)))
+    later = (own[index] for index in range(last, len(own)))
     following = next(([entry] for entry in later if entry.records), [])
     before = [entry for entry in own[max(0, first - 1) : first] if entry.gap]
-    others, index = neighbours
+    others, by_others, by_replays = neighbours
+    replayed: list[OffsetRange] = []
     entries = defaultdict(list, {wanted.topic_partition: [*before, *ours, *following]})
-    if placed := [entry.destination for entry in ours if entry.records]:
-        begin = min(each.start for each in placed)
+    # the scan begins at chunks without records, too, except for the first ones of a mirror
+    placed = [each.destination.start for each in ours if not each.gap]
+    begin = min((start for start in placed if start >= 0), default=None)
+    if begin is not None:
         stop = following[0].destination.start if following else sys.maxsize
-        for position in reversed([*index.overlapping(begin, max(begin + 1, stop))]):
+        end = max(begin + 1, stop)
+        for position in reversed([*by_others.overlapping(begin, end)]):
             entries[others[position].source.topic_partition].append(others[position])
+        replayed = [by_replays.ranges[position] for position in by_replays.overlapping(begin, end)]
     return RecountPart(
         wanted,
         dict(entries),
         sum(entry.size_bytes for entry in ours),
         accounted,
+        tuple(replayed),
     )

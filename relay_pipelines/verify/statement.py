@@ -28,6 +28,8 @@ from relay_pipelines.verify.verified_ledger import VerifiedLedger
 
 _KIND, _VERSION = "statement of relay_pipelines", 1
 _NEW_KEY = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
+_NEW_PUBLIC_KEY = "`openssl pkey -in key.pem -pubout -out public.pem` writes it"
+_NEW_STATEMENT = "`relay attest --output FILE` writes one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,9 @@ def read_key(key: Path) -> Ed25519PrivateKey:
     Raises:
         ConfigError: it is not.
     """
+    pem = _bytes_of("key", key, _NEW_KEY)
     try:
-        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    except OSError as error:
-        raise ConfigError(f"cannot read the key {key}: {error.strerror}", remedy=_NEW_KEY) from None
+        private = serialization.load_pem_private_key(pem, password=None)
     except (TypeError, ValueError):
         raise ConfigError(
             f"{key} is no private key in PEM without a password", remedy=_NEW_KEY
@@ -205,13 +206,9 @@ def read_statement(path: Path, trusted: Path | None = None) -> Statement:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    text = _bytes_of("statement", path, _NEW_STATEMENT)
     try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the statement {path}: {error.strerror}",
-            remedy="`relay attest --output FILE` writes one",
-        ) from None
+        document = json.loads(text)
     except ValueError:
         raise _no_statement(path, "it is no JSON") from None
     if not isinstance(document, dict) or document.get("kind") != _KIND:
@@ -224,8 +221,17 @@ def _document(path: Path) -> dict[str, Any]:
 def _no_statement(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{path} is no statement that this relay can read: {why}",
-        remedy="`relay attest --output FILE` writes one",
+        remedy=_NEW_STATEMENT,
     )
+
+
+def _bytes_of(what: str, path: Path, remedy: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the {what} {path}: {error.strerror}", remedy=remedy
+        ) from None
 
 
 def _attested(fields: Mapping[str, Any]) -> Attested:
@@ -256,18 +262,11 @@ def _signer(path: Path, document: Mapping[str, Any]) -> str:
 
 
 def _public_key(path: Path) -> str:
+    pem = _bytes_of("public key", path, _NEW_PUBLIC_KEY)
     try:
-        key = serialization.load_pem_public_key(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the public key {path}: {error.strerror}",
-            remedy="`openssl pkey -in key.pem -pubout -out public.pem` writes it",
-        ) from None
+        key = serialization.load_pem_public_key(pem)
     except ValueError:
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(
-            f"{path} is no public Ed25519 key in PEM",
-            remedy="`openssl pkey -in key.pem -pubout -out public.pem` writes it",
-        )
+        raise ConfigError(f"{path} is no public Ed25519 key in PEM", remedy=_NEW_PUBLIC_KEY)
     return base64.b64encode(key.public_bytes_raw()).decode()

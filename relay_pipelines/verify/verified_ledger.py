@@ -13,7 +13,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import readable_topic_configs
+from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -28,7 +28,7 @@ from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
 from relay_pipelines.verify.recount import own_and_replayed
 
 _CLOCK_SKEW_MS = 600_000  # entries have the time of the machine that committed them
-_RETENTION, _RETENTION_BYTES = "retention.ms", "retention.bytes"
+_RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class VerifiedLedger:
         chains: by source topic-partition.
         checkpoints: as the heads of the chains were read.
         before: what the destination held before the ledger was read.
-        replayed: the destination offsets that the mirror's replays wrote.
         entries: those of the replays, too.
     """
 
@@ -49,7 +48,6 @@ class VerifiedLedger:
     chains: Mapping[TopicPartition, Chain]
     checkpoints: Mapping[TopicPartition, Checkpoint]
     before: BeforeLedger
-    replayed: Sequence[OffsetRange] = ()
     entries: Sequence[LedgerEntry] = ()
 
     def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
@@ -59,6 +57,11 @@ class VerifiedLedger:
             known: entries besides those that the ledger still has.
         """
         return self.before.accounted([*self.entries, *known])
+
+    @property
+    def replayed(self) -> list[OffsetRange]:
+        """The destination offsets that the mirror's replays wrote."""
+        return own_and_replayed(self.mirror, self.entries)[1]
 
     @property
     def breaks(self) -> list[ChainBreak]:
@@ -98,7 +101,6 @@ def read_verified_ledger(
     finally:
         follower.close()
     entries = [record.entry for record in records]
-    _, replayed = own_and_replayed(name, entries)
     records = [record for record in records if record.entry.mirror == name]
     sources = found.keys() | {record.entry.source.topic_partition for record in records}
     kept_since_ms = {
@@ -106,7 +108,7 @@ def read_verified_ledger(
     }
     heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
     chains = verify_chains(records, heads, kept_since_ms)
-    return VerifiedLedger(name, cluster_id, chains, found, before, replayed, entries)
+    return VerifiedLedger(name, cluster_id, chains, found, before, entries)
 
 
 def _before(
@@ -140,12 +142,12 @@ def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, 
 
     0 means never, because nothing was removed. Empty if there is no ledger.
     """
-    if client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+    if not client.has_topic(ledger.TOPIC):
         return {}
     low = client.list_offsets(checkpoint.homes(ledger.TOPIC), EARLIEST, READ_COMMITTED)
-    configs, _ = readable_topic_configs(client, [ledger.TOPIC], (_RETENTION, _RETENTION_BYTES))
+    configs, _ = readable_topic_configs(client, [ledger.TOPIC], RETENTIONS)
     values = {key: config.value for key, config in configs[ledger.TOPIC].items()}
-    retention_ms = int(values.get(_RETENTION, ledger.CONFIGS[_RETENTION]))
+    retention_ms = int(values.get(_RETENTION_MS, ledger.CONFIGS[_RETENTION_MS]))
     now_ms = clock.now_ms()
     since = now_ms - retention_ms + _CLOCK_SKEW_MS if retention_ms >= 0 else 0
     if int(values.get(_RETENTION_BYTES, -1)) >= 0:

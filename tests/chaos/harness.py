@@ -169,7 +169,9 @@ class Mirror:
         job.write_bytes(pickle.dumps(self.job(f"run{len(self.processes)}")))
         return self._start([sys.executable, "-m", "tests.chaos.one_task", str(job)], fault)
 
-    def start_run(self, fault: str = "", spark: dict[str, Any] | None = None) -> Process:
+    def start_run(
+        self, fault: str = "", spark: dict[str, Any] | None = None, *options: str
+    ) -> Process:
         """Start `relay run`, Spark's session included."""
         path = self.folder / f"{self.name}.yaml"
         path.write_text(
@@ -178,7 +180,8 @@ class Mirror:
             )
         )
         return self._start(
-            [str(Path(sys.executable).with_name("relay")), "run", "--config", str(path)], fault
+            [str(Path(sys.executable).with_name("relay")), "run", "--config", str(path), *options],
+            fault,
         )
 
     def copy(self) -> None:

@@ -6,12 +6,16 @@ import dataclasses
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
+from tests.chaos import compare
 from tests.chaos.harness import Mirror, Process, Source
+from tests.support.commands import relay
+from tests.support.small_disk import MISSING, small_disk
 
 NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
 
@@ -90,3 +94,43 @@ def test_destination_frozen(
     broker.resume()
     assert task.statuses() == ["done", "done"]
     mirror.assert_all_arrived()
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_destination_out_of_space(new_mirror: NewMirror, source: Source, tmp_path: Path) -> None:
+    """The broker ends itself; with space and a restart the rounds go on, and no record is missing.
+
+    It holds records, checkpoints, ledger and transactions, and Kafka never writes to a disk again
+    on which a write has failed: the restart is its supervisor's.
+    """
+    with (
+        small_disk(tmp_path / "disk", 48 << 20) as disk,
+        EmbeddedCluster(
+            "full", folder=tmp_path / "full", config={"log.dirs": disk.folder / "data"}
+        ) as full,
+    ):
+        mirror = new_mirror(source, full)
+        mirror.more = {"give_up_after": "2s"}
+        (broker,) = full.brokers
+        disk.fill(4 << 20)
+        run = mirror.start_run("", None, "--every", "1s")
+        run.wait_until(lambda: not broker.running, "the end of the broker")
+        assert disk.free_bytes == 0
+        run.wait_until(lambda: "error: " in run.errors.read_text(), "the end of the first round")
+        disk.clear()
+        broker.start()
+        run.wait_until(lambda: "over after " in run.errors.read_text(), "the next copy")
+        run.send(signal.SIGINT)
+        assert run.end() == 130
+        lines = run.errors.read_text().splitlines()
+        (error,) = [line for line in lines if line.startswith("error: ")]
+        assert error == (
+            f"error: {mirror.name}: destination broker {full.bootstrap_servers[0]} cannot be"
+            " reached: Connection refused; check that it runs, its address, and that"
+            " security.protocol fits its listener"
+        )
+        mirror.assert_all_arrived()
+        runs = {entry["run_id"] for entry in compare.ledger(full, mirror.name)}
+        assert len(runs) > 1, "the disk was full in the middle"
+        audit = relay(tmp_path / f"{mirror.name}.yaml", "audit", "--level", "ledger")
+        assert audit.returncode == 0, audit.stdout + audit.stderr

@@ -26,6 +26,8 @@ from tests.support.independent import until
 
 _START_SECONDS = 120.0
 _CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+_MASTER = "org.apache.spark.deploy.master.Master"
+_HOME = ["--host", "127.0.0.1", "--webui-port", "0"]
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -40,20 +42,28 @@ def python_without_the_package(folder: Path) -> Path:
 
 
 @contextmanager
-def standalone(folder: Path, python: Path) -> Iterator[str]:
-    """Run a master and a worker with two cores; yield the master's address."""
-    port, worker_port = free_ports(2)
-    master = f"spark://127.0.0.1:{port}"
-    home = ["--host", "127.0.0.1", "--webui-port", "0"]
-    with _running(
-        "org.apache.spark.deploy.master.Master",
-        [*home, "--port", str(port)],
-        folder / "master",
-        python,
-    ) as first:
-        _wait_for(port, first, folder / "master.log")
+def master_alone(folder: Path, python: Path, port: int) -> Iterator[str]:
+    """Run a master without workers, kill it at the end, and yield its address."""
+    options = [*_HOME, "--port", str(port)]
+    with _running(_MASTER, options, folder / "master", python) as process:
+        _wait_for(port, process, folder / "master.log")
+        yield f"spark://127.0.0.1:{port}"
+
+
+@contextmanager
+def standalone(folder: Path, python: Path, port: int = 0) -> Iterator[str]:
+    """Run a master and a worker with two cores, and kill them at the end.
+
+    Args:
+        port: of the master; a free one if 0.
+
+    Yields:
+        The master's address.
+    """
+    worker_port, free = free_ports(2)
+    with master_alone(folder, python, port or free) as master:
         told = [
-            *home,
+            *_HOME,
             "--port",
             str(worker_port),
             "--cores",
@@ -66,8 +76,8 @@ def standalone(folder: Path, python: Path) -> Iterator[str]:
         ]
         with _running(
             "org.apache.spark.deploy.worker.Worker", told, folder / "worker", python
-        ) as second:
-            _wait_for(worker_port, second, folder / "worker.log")
+        ) as process:
+            _wait_for(worker_port, process, folder / "worker.log")
             yield master
 
 
@@ -108,18 +118,26 @@ def connect_server(
 
 def executors() -> list[psutil.Process]:
     """Return the JVMs that run the tasks of the standalone cluster."""
-    return [child for child in psutil.Process().children(recursive=True) if _is_executor(child)]
+    return _jvms("ExecutorBackend")
 
 
-def _is_executor(process: psutil.Process) -> bool:
+def masters() -> list[psutil.Process]:
+    """Return the JVMs of the masters."""
+    return _jvms(_MASTER)
+
+
+def _jvms(name: str) -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if _is_jvm_of(child, name)]
+
+
+def _is_jvm_of(process: psutil.Process, name: str) -> bool:
     try:
         command = process.cmdline()
     except psutil.Error:
         return False
     return (
-        bool(command)
-        and command[0].endswith("java")
-        and any("ExecutorBackend" in word for word in command)
+        bool(command) and command[0].endswith("java") and any(name in word for word in command[1:])
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
+from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
@@ -627,18 +628,23 @@ class TestCommand:
     """`relay audit`."""
 
     def test_what_was_copied(self, audited: Audited) -> None:
-        page = audited.folder / "audit.html"
-        done = relay(audited.config(), "audit", "--level", "full", "--html", str(page))
+        page, textfile = audited.folder / "audit.html", audited.folder / "audit.prom"
+        files = ["--html", str(page), "--textfile", str(textfile)]
+        done = relay(audited.config(), "audit", "--level", "full", *files)
         assert done.returncode == 0, done.stderr
         assert "agrees" in done.stdout
         text = page.read_text()
         assert audited.mirror.topic in text
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+        assert _failed(textfile) == {audited.mirror.topic: 0}
 
     def test_a_difference(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
-        done = relay(audited.config(), "audit", "--level", "full", "--json")
+        textfile = audited.folder / "audit.prom"
+        files = ["--textfile", str(textfile)]
+        done = relay(audited.config(), "audit", "--level", "full", "--json", *files)
         assert done.returncode == 4, done.stderr
+        assert _failed(textfile) == {audited.mirror.topic: 1}
         (found,) = json.loads(done.stdout)["mirrors"]
         (partition,) = found["topic_partitions"]
         assert partition["first_difference"]["source"]["offset"] == 45
@@ -662,3 +668,11 @@ class TestCommand:
         done = relay(audited.config(), "audit", *arguments)
         assert done.returncode == 2
         assert error_line(done).startswith(f"{audited.mirror.name}: {line}")
+
+
+def _failed(textfile: Path) -> dict[str, float]:
+    """The results in a textfile by topic."""
+    (family,) = text_string_to_metric_families(textfile.read_text())
+    assert family.name == "kafka_relay_check_failed"
+    assert {sample.labels["check"] for sample in family.samples} == {"audit"}
+    return {sample.labels["topic"]: sample.value for sample in family.samples}

@@ -74,23 +74,6 @@ def test_a_session_uses_the_archive_of_the_first_run(
     assert source_of_classes(client, made.parents[2], tmp_path) == "shared objects file (top)"
 
 
-def test_a_truncated_archive_is_removed(client: Client, made: Path, tmp_path: Path) -> None:
-    """A JVM would end with SIGBUS."""
-    content = made.read_bytes()
-    truncated = copied(made, tmp_path / "cache", content[: len(content) // 2])
-    assert source_of_classes(client, tmp_path / "cache", tmp_path).endswith(".jar")
-    assert not truncated.exists()
-
-
-def test_a_changed_archive_is_removed(client: Client, made: Path, tmp_path: Path) -> None:
-    """A JVM does not notice a changed byte."""
-    content = bytearray(made.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    changed = copied(made, tmp_path / "cache", content)
-    assert source_of_classes(client, tmp_path / "cache", tmp_path).endswith(".jar")
-    assert not changed.exists()
-
-
 def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_path: Path) -> None:
     """Its name and CRC are right, but the JVM that made it has another version."""
     content = made.read_bytes()
@@ -100,14 +83,6 @@ def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_pa
     kept = kept.rename(kept.with_stem(f"{made.stem.partition('-')[0]}-{crc32c(other):08x}"))
     assert source_of_classes(client, tmp_path / "cache", tmp_path).endswith(".jar")
     kept.unlink()  # it was not removed
-
-
-def test_a_cache_that_cannot_be_written(client: Client, tmp_path: Path) -> None:
-    """A session starts without an archive, and none is made."""
-    cache = tmp_path / "cache"
-    cache.write_text("a file")
-    assert source_of_classes(client, cache, tmp_path).endswith(".jar")
-    assert cache.read_text() == "a file"
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -173,12 +173,13 @@ def test_status_shows_each_topic_partition(copied: Copied) -> None:
             "source_end": PLAIN,
             "checkpoint": PLAIN,
             "lag_records": 0,
+            "lag_seconds": 0.0,
             "node": "one",
         }
         expected |= {"high_watermark": PLAIN, "open_transaction": None}
         assert position == {"partition": partition, "problem": None, **expected}
     table = relay(copied.config, "status", "-m", "plain").stdout
-    assert re.search(r"^ *1 +1,500 +1,500 +0 +one +20\d\d-", table, re.MULTILINE), table
+    assert re.search(r"^ *1 +1,500 +1,500 +0 +- +one +20\d\d-", table, re.MULTILINE), table
 
 
 def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> None:
@@ -382,7 +383,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert error_line(done) == (
         f"{tmp_path / 'none.yaml'} does not exist; "
-        "name another file, or start from relay.example.yaml"
+        "name another file, or write one with `relay init`"
     )
 
 

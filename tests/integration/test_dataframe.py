@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.dataframe import COLUMNS, register
+from relay_pipelines.dataframe import COLUMNS, next_offsets, refuse_losses, register
+from relay_pipelines.errors import DataLossError
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.state.ledger_columns import COLUMNS as LEDGER_COLUMNS
 from tests.copying import Mirror
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, Record
+from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
@@ -47,6 +49,15 @@ def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
     settings = commands.mirror(copied.source, copied.destination, copied.topic)
     config = commands.configured(folder, {copied.name: settings})
     return spark.read.format("relay").options(
+        **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
+    )
+
+
+def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
+    """Return a reader of the mirror's topic as a stream."""
+    settings = commands.mirror(copied.source, copied.destination, copied.topic)
+    config = commands.configured(folder, {copied.name: settings})
+    return spark.readStream.format("relay").options(
         **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
     )
 
@@ -121,6 +132,125 @@ def test_only_selected_columns_are_read(spark: Any, mirror: Mirror, tmp_path: Pa
     assert frame.columns == ["value", "partition"]
     assert frame.where("value like '%1%'").count() == 11
     assert frame.where("value is null").count() == 1
+
+
+def test_a_stream_stops_at_the_end_and_resumes(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """Trigger.AvailableNow reads up to where the topic ends, in batches; the next one goes on."""
+
+    def read(**options: str) -> list[list[int]]:
+        """Run the query, and return the offsets of its micro-batches."""
+        batches: list[list[int]] = []
+        found = streaming(spark, mirror, tmp_path, **options).schema("offset long").load()
+        query = (
+            found.writeStream.foreachBatch(
+                lambda frame, _: batches.append(sorted(row.offset for row in frame.collect()))
+            )
+            .option("checkpointLocation", str(tmp_path / "query"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(60)
+        return batches
+
+    numbers = list(range(20))
+    assert read(start="3", max_offsets="8") == [numbers[3:11], numbers[11:19], numbers[19:]]
+    assert read(max_offsets="8") == []
+    mirror.write([Record(b"k", b"later")])
+    assert read() == [[20]]
+
+    at = TopicPartition(mirror.topic, 0)
+    delete_before(mirror.source, at, 21)
+    mirror.write([Record(b"k", b"newest")])
+    assert read() == [[21]], "what was read may be deleted"
+    mirror.write([Record(b"k", b"lost"), Record(b"k", b"kept")])
+    delete_before(mirror.source, at, 23)
+    with pytest.raises(Exception, match="offsets 22 to 23 are gone: retention deleted them before"):
+        read()
+
+
+def test_a_stream_does_not_go_on_in_a_topic_of_the_same_name(
+    spark: Any, mirror: Mirror, tmp_path: Path
+) -> None:
+    """Its offsets are those of other records, however many it has."""
+
+    def read() -> None:
+        found = streaming(spark, mirror, tmp_path).schema("offset long").load()
+        query = found.writeStream.format("noop").trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "query")).start().awaitTermination(60)
+
+    read()
+    delete(mirror.source, mirror.topic)
+    create(mirror.source, mirror.topic, 1)
+    mirror.write([Record(b"k", b"%d" % number) for number in range(30)])
+    with pytest.raises(Exception, match=f"topic {mirror.topic} was created again since the stream"):
+        read()
+
+
+def test_a_stream_of_the_destination(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """It reads what is committed; offsets of transaction markers have no records."""
+    found = streaming(spark, mirror, tmp_path, side="destination").load()
+    query = found.writeStream.format("memory").queryName("copies").trigger(availableNow=True)
+    query.start().awaitTermination(60)
+    copies = sorted(spark.table("copies").collect(), key=lambda row: row.offset)
+    assert [row.value for row in copies] == [record.value for record in mirror.original()[:10]]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"end": "5"}, "a stream of the format relay has no option 'end'; it has config"),
+        ({"what": "ledger"}, "a stream of the format relay has no ledger; read it with spark.read"),
+        ({"max_offsets": "many"}, "option max_offsets: 'many' is not a number"),
+    ],
+)
+def test_bad_options_of_a_stream_are_refused(
+    spark: Any, mirror: Mirror, tmp_path: Path, options: dict[str, str], line: str
+) -> None:
+    def read() -> None:
+        found = streaming(spark, mirror, tmp_path, **options).load()
+        found.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
+
+    with pytest.raises(Exception, match=line):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        ({"0": 4}, "^t-0 at offset 4: offsets 4 to 5 are gone: retention deleted them before the"),
+        (
+            {"0": 5, "1": 8},
+            "^t-1 at offset 8: it ends at offset 7, and the stream has read up to 8: the",
+        ),
+        (
+            {"0": 5, "2": 1},
+            "^t-2 at offset 1: it ends at offset 0, and the stream has read up to 1: the",
+        ),
+    ],
+)
+def test_a_stream_refuses_to_skip_records(start: dict[str, int], line: str) -> None:
+    """It stops instead of guessing; what is still there may be read to the end."""
+    refuse_losses("t", {"0": 5, "1": 7}, {"0": 5, "1": 0}, {"0": 9, "1": 7})
+    with pytest.raises(DataLossError, match=line):
+        refuse_losses("t", start, {"0": 5, "1": 0}, {"0": 9, "1": 7})
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "limit", "found"),
+    [
+        ({"0": 5, "1": 7}, {"0": 9, "1": 7}, None, {"0": 9, "1": 7}),
+        ({"0": 0, "1": 0}, {"0": 90, "1": 10}, 10, {"0": 9, "1": 1}),
+        ({"0": 0, "1": 0, "2": 0}, {"0": 5, "1": 5, "2": 5}, 1, {"0": 1, "1": 0, "2": 0}),
+        ({"0": 5, "1": 0}, {"0": 5, "1": 5}, 1, {"0": 5, "1": 1}),
+        ({"0": 0, "1": 3}, {"0": 5}, 100, {"0": 5, "1": 3}),
+        ({"0": 8}, {"0": 5}, None, {"0": 8}),
+        ({}, {}, 5, {}),
+    ],
+    ids=["all", "in proportion", "few", "one is done", "a new one", "ends before", "none"],
+)
+def test_where_a_micro_batch_ends(begins, ends, limit, found) -> None:
+    """It keeps to the limit, goes on while anything is left, and never goes back."""
+    assert next_offsets(begins, ends, limit) == found
 
 
 @pytest.mark.parametrize(

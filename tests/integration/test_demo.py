@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from relay_pipelines.embedded.ports import free_ports
+from tests.support import wheel
 from tests.support.independent import until
 
 TAKEOVER = re.compile(
@@ -25,14 +25,21 @@ SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events
 UI = "import sys; from relay_pipelines.demo.ui import main; sys.exit(main({port}, keep=False))"
 
 
-def start(folder: Path, events: int) -> subprocess.Popen[str]:
-    return run(folder, SHORT.format(events=events))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as installed from a wheel: the demo does not need a checkout."""
+    return wheel.unpacked(tmp_path_factory.mktemp("wheel"))
 
 
-def run(folder: Path, code: str) -> subprocess.Popen[str]:
+def start(folder: Path, site: Path, events: int) -> subprocess.Popen[str]:
+    return run(folder, site, SHORT.format(events=events))
+
+
+def run(folder: Path, site: Path, code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-u", "-c", code],
-        env=os.environ | {"TMPDIR": str(folder), "COLUMNS": "100"},
+        cwd=folder,
+        env=wheel.environment(site) | {"TMPDIR": str(folder), "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,9 +91,9 @@ def given(lines: list[str]) -> dict[str, list[tuple[str, int, int, int]]]:
 
 
 @pytest.mark.timeout(900)  # three clusters and four Sparks, on a machine that may be busy
-def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behind(tmp_path):
+def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behind(tmp_path, site):
     seen: set[psutil.Process] = set()
-    with start(tmp_path, events=20_000) as process:
+    with start(tmp_path, site, events=20_000) as process:
         lines = read(process, "", seen)
     said = "".join(lines)
     assert process.returncode == 0, said
@@ -135,10 +142,10 @@ def assert_provenance(lines: list[str], records: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_ctrl_c_ends_everything_with_130(tmp_path):
+def test_ctrl_c_ends_everything_with_130(tmp_path, site):
     """The signal comes while `relay run` copies, when there are most processes."""
     seen: set[psutil.Process] = set()
-    with start(tmp_path, events=2_000) as process:
+    with start(tmp_path, site, events=2_000) as process:
         lines = read(process, "$ relay run", seen)
         seen.update(family(process))
         process.send_signal(signal.SIGINT)
@@ -151,10 +158,10 @@ def test_ctrl_c_ends_everything_with_130(tmp_path):
 
 
 @pytest.mark.timeout(600)
-def test_the_ui_prints_its_files_first_and_leaves_nothing_behind(tmp_path):
+def test_the_ui_prints_its_files_first_and_leaves_nothing_behind(tmp_path, site):
     """Its relay.yaml is there as soon as the clusters are, and the log with Dagster."""
     seen: set[psutil.Process] = set()
-    with run(tmp_path, UI.format(port=free_ports(1)[0])) as process:
+    with run(tmp_path, site, UI.format(port=free_ports(1)[0])) as process:
         lines = read(process, "deleted at the end", seen)
         config, log, folder = (Path(line.split()[0]) for line in lines)
         assert (config, log) == (folder / "relay.yaml", folder / "dagster.log")

@@ -42,7 +42,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.fencing import take_over
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import LedgerFollower, read_ledger
 from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.recount import Recount, recount
 from relay_pipelines.verify.verified_ledger import read_verified_ledger
@@ -131,13 +131,9 @@ class Copied:
 
     def ledger(self) -> list[LedgerEntry]:
         """Return all ledger entries in the order of their commits."""
-        follower = LedgerFollower(
-            self.destination, self.name, None, self.mirror().copy_options, CLOCK
-        )
-        try:
-            return follower.history(settled=True)
-        finally:
-            follower.close()
+        options = self.mirror().copy_options
+        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        return [record.entry for record in found]
 
     def chain(self) -> Chain:
         """Return what verification finds in the chain of the ledger."""
@@ -423,7 +419,7 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     assert not copied.snapshot().ledger_records, "too long ago"
 
     monkeypatch.setattr(
-        LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled")
+        LedgerFollower, "records", lambda *_, **__: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
     assert not copied.snapshot().ledger_records

@@ -62,7 +62,7 @@ def written(cluster: Cluster) -> dict[str, Any]:
     said = {field.name: getattr(cluster.security, field.name) for field in fields(Security)}
     return {
         "bootstrap_servers": list(cluster.bootstrap_servers),
-        "security": {key: value for key, value in said.items() if value not in {None, True}},
+        "security": {key: value for key, value in said.items() if value not in {None, True, ()}},
     }
 
 

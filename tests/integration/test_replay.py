@@ -423,11 +423,11 @@ class TestFilters:
 
     def test_of_relay_yaml(self, replayed: Replayed) -> None:
         """They apply at the source, and must not change between two attempts."""
-        (replayed.folder / "even.py").write_text(FILTER)
-        filters = [{"class": "even:Even"}]
+        (replayed.folder / "in_file.py").write_text(FILTER)
+        filters = [{"class": "in_file:Even"}]
         filtered = replayed.settings(filters=filters)
         replayed.start(settings=filtered)
-        with pytest.raises(ConfigError, match=r"was started with filters .*even:Even.*--id"):
+        with pytest.raises(ConfigError, match=r"was started with filters .*in_file:Even.*--id"):
             replayed.plan()
         assert replayed.copy(replayed.start(settings=filtered)).failures == []
         assert_equal(RECORDS[20:80:2], replayed.copied())

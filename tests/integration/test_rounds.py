@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tests.support.independent import (
     until,
     write,
 )
+from tests.support.trap import Trap
 
 LATENCY = 20.0  # seconds, on a machine that is busy with other tests
 
@@ -236,3 +237,78 @@ def test_ctrl_c_in_the_middle_of_a_round(
     assert 0 < copied < MANY // 3
     assert f": {copied:,} records, " in drawn.text.partition("stopped after ")[2]
     assert open_transactions(destination, topic_name) == []
+
+
+def test_two_daemons_with_one_metrics_port(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """The second one says so in a line, goes on, and serves the port once the first has ended."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic_name)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    mirrors = {"m": mirror(source, destination, topic_name)}
+    metrics = {"address": address}
+
+    def served() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            return bool(answer.read() == b"ok\n")
+        return False
+
+    with running(configured(tmp_path, mirrors, metrics=metrics)) as first:
+        until(served, "the metrics", 60)
+        with running(configured(tmp_path, mirrors, metrics=metrics)) as second:
+            until(lambda: len(second.stderr) == 1, "the error", 60)
+            (error,) = second.stderr
+            assert error == (
+                f"error: metrics cannot be served at {address}: Address already in use;"
+                " set metrics.address to a free port of this machine, or leave it out"
+            )
+            assert first.stop(signal.SIGTERM) == 130
+            until(lambda: len(second.stderr) == 2, "the end of the problem", 30)
+            assert second.stderr[1].startswith("over after ")
+            assert served()
+            assert second.stop(signal.SIGTERM) == 130, "nothing fails any more"
+
+
+def test_two_daemons_on_one_mirror(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second takes over what the first has begun; both go on, and no record is there twice."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    here, trap = TopicPartition(topic_name, 0), Trap.unset(tmp_path)
+    for cluster in (source, destination):
+        create(cluster, topic_name)
+    write(source, here, numbered(1000))
+    mirrors = {"m": mirror(source, destination, topic_name)}
+
+    def arrive() -> None:
+        count = len(read(source, here))
+        until(lambda: len(read(destination, here)) >= count, "the records", 60)
+
+    trap.set()
+    monkeypatch.setenv("RELAY_FAULT", trap.fault)
+    with running(configured(tmp_path, mirrors)) as first:
+        until(lambda: trap.sprung, "the middle of the copy")
+        monkeypatch.delenv("RELAY_FAULT")
+        with running(configured(tmp_path, mirrors)) as second:
+            arrive()
+            for process in psutil.Process(first.process.pid).children(recursive=True):
+                process.resume()
+            until(lambda: first.stderr, "what the first says", 30)
+            (error,) = first.stderr
+            assert error.startswith("error: m: ")
+            assert "another run has taken this topic-partition over; let it finish, " in error
+            assert error.endswith(" and let only one daemon or code location copy this mirror")
+            write(source, here, numbered(1100)[1000:])
+            arrive()
+            until(lambda: len(first.stderr) == 2, "the end of the problem", 30)
+            assert first.stderr[1].startswith("m: over after ")
+            assert [daemon.stop(signal.SIGTERM) for daemon in (first, second)] == [130, 130]
+    assert_equal(records_of(source, here), records_of(destination, here))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -26,7 +28,14 @@ from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import PermissionDeniedError, SourceError
-from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
+from relay_pipelines.model import (
+    ClassSpec,
+    Cluster,
+    Outcome,
+    Security,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -35,7 +44,7 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.verify.librdkafka import LibrdkafkaReader
 from tests.copying import Mirror, numbered
 from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
-from tests.support import independent
+from tests.support import independent, token_providers
 from tests.support.certificates import CLIENT_PRINCIPAL
 from tests.support.independent import Record
 from tests.support.token_endpoint import TokenEndpoint
@@ -104,6 +113,24 @@ def copy_as(mirror: Mirror, source: Cluster, destination: Cluster | None = None)
     assert "\n" not in outcome.error
     assert PASSWORD not in f"{outcome}{job}"
     return outcome
+
+
+def provided(
+    guarded: EmbeddedCluster,
+    name: str,
+    provider: str = "issued",
+    *,
+    way: Cluster | None = None,
+    **more: Any,
+) -> Cluster:
+    """The cluster, or another way into it, with tokens of a provider of our own."""
+    way = way or guarded.cluster(Listener.SASL_PLAINTEXT)
+    spec = ClassSpec(f"tests.support.token_providers:{provider}", json.dumps({"name": name} | more))
+    tokens = Security(way.security.protocol, mechanism=OAUTHBEARER, token_provider=spec)
+    if way.security.ca_location:
+        files = ("ca_location", "certificate_location", "key_location")
+        tokens = replace(tokens, **{key: getattr(way.security, key) for key in files})
+    return replace(way, security=tokens)
 
 
 def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeniedError") -> None:
@@ -183,12 +210,19 @@ def test_one_token_serves_all_connections(
     assert tokens.asked == [{"grant_type": "client_credentials", "scope": "kafka"}]
 
 
+@pytest.mark.parametrize("giver", ["endpoint", "provider"])
 def test_expiring_sessions_are_renewed_during_a_copy(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+    guarded: EmbeddedCluster,
+    mirror: Mirror,
+    tokens: TokenEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    giver: str,
 ) -> None:
     """A slow copy outlives several sessions on the connections it began with."""
     tokens.seconds = 2 * SESSION_MS / 1000
     ways = [way_in(guarded, listener, mechanism, tokens) for listener, mechanism in ENDING]
+    if giver == "provider":
+        ways[1] = provided(guarded, mirror.topic, way=ways[1], seconds=tokens.seconds)
     mirror.write(*(numbered(9, 2_000, first=n * 9 + 20) for n in range(14)))
     connected = spied(monkeypatch)
     assert copy_as(mirror, mirror.source).error == ""
@@ -202,7 +236,7 @@ def test_expiring_sessions_are_renewed_during_a_copy(
     assert (outcome.error, outcome.records) == ("", 20 + 14 * 9)
     assert outcome.seconds > 2 * SESSION_MS / 1000
     assert len(connected) == needed
-    assert len(tokens.asked) > 1
+    assert max(len(tokens.asked), token_providers.calls[mirror.topic]) > 1
     mirror.assert_ledger_closes()
 
 
@@ -235,6 +269,167 @@ def test_responses_survive_reauthentication(
         as_it_came
     ] * 3
     connection.close()
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+@pytest.mark.parametrize(("provider", "kept"), [("issued", "kept"), ("plain", "")])
+def test_tokens_from_a_provider(
+    guarded: EmbeddedCluster, mirror: Mirror, provider: str, kept: str, side: str
+) -> None:
+    """A copy is complete with a provider on either side; a token with an expiry is shared."""
+    grant(mirror, "relay")
+    way = provided(guarded, mirror.topic, provider)
+    extended = replace(way.security, sasl_extensions=(("logicalCluster", "lkc"), ("pool", "p 1")))
+    way = replace(way, security=extended)
+    outcome = (
+        copy_as(mirror, way, mirror.destination)
+        if side == "source"
+        else copy_as(mirror, mirror.source, way)
+    )
+    assert (outcome.error, outcome.records) == ("", 20)
+    mirror.assert_equal()
+    assert (token_providers.calls[mirror.topic] == 1) is bool(kept)
+
+
+def test_the_broker_gets_the_extensions(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+    """The broker refuses an extension that KIP-342 does not allow, so it reads them."""
+    way = provided(guarded, mirror.topic)
+    wrong = replace(way.security, sasl_extensions=(("not_letters", "x"),))
+    outcome = copy_as(mirror.with_options(**ONCE), replace(way, security=wrong))
+    assert_refused(mirror, outcome)
+    assert "refused the token of token provider 'tests.support.token_providers:" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("provider", "config", "kind", "said"),
+    [
+        (
+            "foreign",
+            {},
+            "PermissionDeniedError",
+            "refused the token of token provider {provider} (",
+        ),
+        (
+            "denied",
+            {},
+            "PermissionDeniedError",
+            "{provider} was refused: PermissionError: role relay may not sign; check its ",
+        ),
+        ("nothing", {}, "UnsupportedError", "{provider} returned no token; return the token, or a"),
+        (
+            "milliseconds",
+            {},
+            "UnsupportedError",
+            "{provider} returned a token whose expiry is not in seconds; return the token, or a",
+        ),
+        (
+            "issued",
+            {"region": "eu"},
+            "ConfigError",
+            (
+                "{provider} does not take its arguments: got an unexpected keyword argument"
+                " 'region'; check security.token_provider_config"
+            ),
+        ),
+        (
+            "unwritten",
+            {},
+            "ConfigError",
+            (
+                "module 'tests.support.token_providers' has no token provider 'unwritten'; write "
+                "module:function"
+            ),
+        ),
+    ],
+)
+def test_a_provider_that_cannot_work_is_not_retried(
+    guarded: EmbeddedCluster,
+    mirror: Mirror,
+    provider: str,
+    config: dict[str, str],
+    kind: str,
+    said: str,
+) -> None:
+    """One line names the provider and what is wrong with it; it is called once at most."""
+    way = provided(guarded, mirror.topic, provider, **config)
+    outcome = copy_as(mirror.with_options(**ONCE), way, mirror.destination)
+    assert outcome.error_kind == kind
+    assert outcome.seconds < 30
+    assert mirror.copied() == []
+    name = f"'tests.support.token_providers:{provider}'"
+    assert said.format(provider=name) in outcome.error
+    assert token_providers.calls[mirror.topic] <= 1
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [
+        ("issued", "raised ConnectionError: the signer does not answer; see whether it reaches"),
+        ("expired", "returned a token that expired 60 s ago; check the clocks"),
+        ("hanging", "has not returned within 0.2 s; see what it waits for"),
+    ],
+)
+def test_a_provider_that_may_recover_is_retried(
+    guarded: EmbeddedCluster, mirror: Mirror, provider: str, said: str
+) -> None:
+    """A provider that raises, is slow, or is late is called again; one line says so in the end."""
+    token_providers.go_on.clear()
+    way = provided(guarded, mirror.topic, provider)
+    mirror.with_options(give_up_after_ms=500, request_timeout_ms=200, backoff_max_ms=100)
+    if provider == "issued":
+        token_providers.failing.add(mirror.topic)
+    outcome = copy_as(mirror, way, mirror.destination)
+    token_providers.go_on.set()
+    assert_refused(mirror, outcome, "SourceError")
+    assert said in outcome.error
+    # a call that has not returned is waited for again; a second one would not return either
+    assert (token_providers.calls[mirror.topic] == 1) is (provider == "hanging")
+
+
+def test_a_copy_recovers_with_its_provider_or_leaves_the_node(
+    guarded: EmbeddedCluster, mirror: Mirror
+) -> None:
+    """While one node's provider hangs, another node is read; the provider's token is not lost."""
+    grant(mirror, "relay")
+    token_providers.go_on.clear()
+    hanging = replace(provided(guarded, mirror.topic, "hanging"), name="hanging")
+    right = replace(guarded.cluster(), name="right")
+    mirror.with_options(request_timeout_ms=300)
+    job = replace(mirror.job, node=hanging, other_nodes=(right,), destination=right)
+    (outcome,) = copy_ranges(job, [mirror.range()])
+    assert (outcome.error, outcome.records, outcome.node) == ("", 20, "right")
+    mirror.assert_equal()
+    token_providers.go_on.set()
+    mirror.write(numbered(10, first=20))
+    assert copy_as(mirror, hanging, mirror.destination).error == ""
+    mirror.assert_equal()
+
+
+def test_a_token_is_renewed_before_it_expires_and_kept_if_it_cannot_be(
+    guarded: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection gets a token that is not about to expire, or the last one while it is valid."""
+    way = provided(guarded, topic_name, seconds=100.0)
+    address = ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2]))
+    now, later = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now() + later)
+
+    def calls_after(seconds: float) -> int:
+        nonlocal later
+        later += seconds
+        Connection(way, address, "test", SourceError, 10.0).close()
+        return token_providers.calls[topic_name]
+
+    assert calls_after(0) == 1
+    assert calls_after(81) == 2
+    token_providers.failing.add(topic_name)
+    assert calls_after(81) == 3
+    assert calls_after(1) == 3
+    assert calls_after(6) == 4
+    with pytest.raises(SourceError, match="the signer does not answer"):
+        calls_after(10)
+    token_providers.failing.remove(topic_name)
+    assert calls_after(0) == 6
 
 
 def test_each_side_has_its_own_credentials(guarded: EmbeddedCluster, mirror: Mirror) -> None:
@@ -512,10 +707,16 @@ def test_the_next_connection_uses_rotated_files(
             client.metadata([])
 
     connect()
-    rotate(1)
-    with pytest.raises(PermissionDeniedError, match=refused):
-        connect()
-    rotate(0)
+    with ClusterClient(way, SourceError) as standing:
+        standing.metadata([])
+        rotate(1)
+        standing.metadata([])  # an open connection keeps what it began with
+        standing.close()  # as a broker does when it restarts
+        for refuse in (connect, standing.metadata):
+            with pytest.raises(PermissionDeniedError, match=refused):
+                refuse()
+        rotate(0)
+        standing.metadata([])
     connect()
 
 

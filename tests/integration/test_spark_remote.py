@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.run import abort_open_transactions
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
@@ -140,6 +144,70 @@ def test_a_killed_executor_costs_no_record(
     mirror.assert_all_arrived()
 
 
+def test_rounds_go_on_when_a_killed_cluster_is_back(
+    bare_python: Path, mirror: Mirror, tmp_path: Path
+) -> None:
+    """Master, worker and executor die in the middle of a chunk: one line each, and no record.
+
+    The first master that is back has no worker, and dies under the session that waits for one.
+    """
+    trap = Trap.unset(tmp_path)
+    mirror.more = {"give_up_after": "2s"}
+    (port,) = free_ports(1)
+    spark = {
+        "master": f"spark://127.0.0.1:{port}",
+        "conf": {
+            **ON_LOOPBACK,
+            "spark.executorEnv.RELAY_FAULT": trap.fault,
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+        },
+    }
+    trap.set()
+    with spark_processes.standalone(tmp_path / "first", bare_python, port):
+        run = mirror.start_run("", spark, "--every", "1s")
+        run.wait_until(lambda: trap.sprung, "the trap")
+    run.wait_until(lambda: "no Spark answers at" in run.errors.read_text(), "the end of the wait")
+    with spark_processes.master_alone(tmp_path / "alone", bare_python, port):
+        log = tmp_path / "alone" / "master.log"
+        run.wait_until(lambda: "Registered app" in log.read_text(), "a session without a worker")
+        time.sleep(5)  # until the driver has the answer; else it has no session that could wait
+    with spark_processes.standalone(tmp_path / "second", bare_python, port):
+        run.wait_until(
+            lambda: re.search("over after .* has started no executor", run.errors.read_text()),
+            "the next copy",
+        )
+        run.send(signal.SIGINT)
+        assert run.end() == 130
+    lines = run.errors.read_text().splitlines()
+    lost, away, waited = [line for line in lines if line.startswith("error: ")]
+    assert lost.startswith(f"error: {mirror.name}: Spark has lost all executors, and has had none")
+    assert away.startswith(f"error: {mirror.name}: no Spark answers at spark://127.0.0.1:{port}: ")
+    assert waited.startswith(f"error: {mirror.name}: Spark has started no executor in 10 s; ")
+    mirror.assert_all_arrived()
+
+
+def test_a_copy_goes_on_without_the_master(
+    bare_python: Path, mirror: Mirror, tmp_path: Path
+) -> None:
+    """A master that dies in the middle of a chunk takes no executor away: the run ends well."""
+    trap = Trap.unset(tmp_path)
+    trap.set()
+    conf = ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault}
+    with spark_processes.standalone(tmp_path / "cluster", bare_python) as address:
+        run = mirror.start_run("", {"master": address, "conf": conf})
+        run.wait_until(lambda: trap.sprung, "the trap")
+        (master,) = [
+            one for one in spark_processes.masters() if address.rpartition(":")[2] in one.cmdline()
+        ]
+        master.kill()
+        for executor in spark_processes.executors():
+            for worker in executor.children(recursive=True):
+                worker.resume()
+        assert run.end() == 0, run.errors.read_text()[-2000:]
+    assert "error: " not in run.errors.read_text()
+    mirror.assert_all_arrived()
+
+
 def test_spark_connect_copies_without_warnings(
     client: Client, connect_remote: str, mirror: Mirror
 ) -> None:
@@ -154,6 +222,35 @@ def test_spark_connect_copies_without_warnings(
     assert answer["slots"] >= 1
     assert answer["warnings"] == []
     mirror.assert_all_arrived()
+
+
+OWN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Spark
+
+remote = sys.argv[1]
+mine = SparkSession.builder.remote(remote).getOrCreate()
+mine.range(3).createOrReplaceTempView("numbers")
+relay = Session(Spark(remote=remote))
+print(relay() is mine, relay().range(5).count(), relay().catalog.tableExists("numbers"))
+relay.stop()
+print(mine.sql("select count(*) from numbers").first()[0])
+print(SparkSession.builder.remote(remote).getOrCreate() is mine)
+"""
+
+
+def test_a_program_keeps_its_session_of_spark_connect(connect_remote: str) -> None:
+    """It is neither taken nor ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_SESSION, connect_remote],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.splitlines() == ["False 5 False", "3", "True"], done.stderr
 
 
 def test_spark_connect_accepts_several_clients(

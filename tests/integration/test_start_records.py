@@ -22,7 +22,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import read_ledger
 from tests.chaos.harness import family, kill
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
@@ -260,13 +260,9 @@ def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
     taken = topic.snapshot(on_data_loss="continue")
     assert [type(loss) for loss in taken.accepted] == [RetentionPassedError]
     assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
-    follower = LedgerFollower(
-        topic.destination, topic.mirror_name, None, topic.mirror().copy_options, CLOCK
-    )
-    try:
-        entries = follower.history(settled=True)
-    finally:
-        follower.close()
+    options = topic.mirror().copy_options
+    found = read_ledger(topic.destination, topic.mirror_name, options, CLOCK, settled=True)
+    entries = [record.entry for record in found]
     assert [(len(entry.source), entry.skipped) for entry in entries if entry.gap] == [
         (3, {"lost": 3})
     ]

@@ -15,7 +15,15 @@ from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
 from tests.orchestration import graphql
-from tests.support.independent import Record, create, read, records_of, until, write
+from tests.support.independent import (
+    Record,
+    assert_equal,
+    create,
+    read,
+    records_of,
+    until,
+    write,
+)
 
 
 class DevEnvironment:
@@ -105,9 +113,8 @@ class DevEnvironment:
     def assert_equal(self) -> None:
         """Assert that the destination has every record once, in order."""
         for partition, copy in enumerate(self.copies):
-            assert records_of(self.destination, copy) == records_of(
-                self.source, TopicPartition(self.topic, partition)
-            )
+            expected = records_of(self.source, TopicPartition(self.topic, partition))
+            assert_equal(expected, records_of(self.destination, copy))
 
     def all_succeeded(self, dagster: Dagster) -> dict[str, list[str]]:
         """Wait until every run has ended well; return the windows of the topic by status."""

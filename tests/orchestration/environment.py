@@ -20,7 +20,7 @@ from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.window_sizing import WindowLimits
-from relay_pipelines.resources import SparkResource
+from relay_pipelines.resources import SparkResource, kafka_key, spark_key
 from relay_pipelines.settings import load
 from tests.support import independent
 from tests.support.independent import Record
@@ -110,8 +110,8 @@ class Environment:
     @property
     def resources(self) -> dict[str, Any]:
         """The resources of the definitions, with the Spark session of the test run."""
-        kafka = self.definitions.resources["kafka"]
-        return {"kafka": kafka, "pyspark": SharedSpark(kafka=kafka)}
+        kafka = self.definitions.resources[kafka_key()]
+        return {kafka_key(): kafka, spark_key(): SharedSpark(kafka=kafka)}
 
     def fill(self, topic: str, values: Sequence[str], partition: int = 0) -> None:
         """Write records to the source."""
@@ -133,7 +133,9 @@ class Environment:
         name = f"plan_{self.lanes[lane].identifier}"
         sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
         context = dg.build_sensor_context(
-            instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
+            instance=self.instance,
+            cursor=cursor,
+            resources={kafka_key(): self.resources[kafka_key()]},
         )
         result = sensor(context)
         if isinstance(result, dg.SkipReason):
@@ -149,7 +151,9 @@ class Environment:
             f"health_{naming.group(self.name)}"
         )
         context = dg.build_sensor_context(
-            instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
+            instance=self.instance,
+            cursor=cursor,
+            resources={kafka_key(): self.resources[kafka_key()]},
         )
         result = sensor(context)
         assert isinstance(result, SensorResult)
@@ -191,7 +195,7 @@ class Environment:
     def freeze(self, max_records: int = 2**62) -> list[str]:
         """Freeze windows of all that is new and copy none, like runs that are killed."""
         (lane,) = self.lanes
-        kafka = self.resources["kafka"]
+        kafka = self.resources[kafka_key()]
         snapshot = kafka.snapshot(self.name, lane.belongs)
         now_ms = kafka.clock.now_ms()
         limits = WindowLimits(max_records, 2**62)

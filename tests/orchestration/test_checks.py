@@ -10,6 +10,7 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.resources import kafka_key
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
     CREATE_TIME,
@@ -210,7 +211,7 @@ def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]
     (available,) = evaluations(second, naming.AVAILABLE)
     assert not available.passed
     assert not environment.check(available.asset_key, naming.AVAILABLE).passed
-    kafka = environment.resources["kafka"]
+    kafka = environment.resources[kafka_key()]
     node_quarantine.set_quarantine(
         environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock
     )

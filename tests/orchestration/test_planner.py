@@ -11,6 +11,7 @@ from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.resources import kafka_key
 from relay_pipelines.sensors import pruning
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
@@ -133,6 +134,8 @@ def test_old_windows_are_pruned(
     assert environment.windows(topics[0]) == present[2:]
     left = [run.run_id for run in environment.instance.get_runs()]
     assert left == ended[:2]
+    files = (environment.folder / "dagster").rglob("*.db*")
+    assert not [path for path in files if path.name.partition(".")[0] in ended[2:]]
     assert environment.instance.get_materialized_partitions(
         naming.mirrored_asset(environment.name, topics[0])
     ) == set(present[2:])
@@ -310,8 +313,8 @@ class TestBeforeTheReload:
         environment.write(allow)
 
         sensor = environment.location.get_repository_def().get_sensor_def(f"plan_{lane.identifier}")
-        kafka = environment.resources["kafka"]
-        said = sensor(dg.build_sensor_context(environment.instance, resources={"kafka": kafka}))
+        kafka = environment.resources[kafka_key()]
+        said = sensor(dg.build_sensor_context(environment.instance, resources={kafka_key(): kafka}))
 
         assert isinstance(said, dg.SkipReason)
         assert said.skip_message == (

@@ -18,6 +18,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.resources import KafkaResource, kafka_key
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import configure, create, until
 
@@ -240,14 +241,30 @@ def test_a_new_topic_is_copied_without_a_reload(
 def test_a_lane_that_is_taken_out_ends_its_session(
     environment: Environment, topics: list[str], sessions: Sessions
 ) -> None:
-    """It ends in one line; a relay.yaml that cannot be read changes nothing."""
+    """It ends in one line; a relay.yaml that cannot be read, or is newer, changes nothing.
+
+    With a newer one the planner's tick fails with the same line; with the old one, all goes on.
+    """
     allow = [name.replace(".", r"\.") for name in topics]
     running = sessions.start()
     sessions.copied(topics[0], "a99")
     good = environment.config.read_text()
+    name = f"plan_{environment.lanes[0].identifier}"
+    planner = environment.definitions.get_repository_def().get_sensor_def(name)
     environment.config.write_text("mirrors: {")
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
+    environment.config.write_text(f"version: 2\n{good}")
+    environment.fill(topics[0], ["newer"])
+    sessions.copied(topics[0], "newer")
+    kafka = KafkaResource(config_path=str(environment.config))
+    context = dg.build_sensor_context(environment.instance, resources={kafka_key(): kafka})
+    with pytest.raises(dg.Failure, match="version: the file has version 2"):
+        planner(context)
+    environment.config.write_text(good)
+    assert not environment.tick().run_requests, "the session still runs"
+    environment.fill(topics[0], ["older"])
+    sessions.copied(topics[0], "older")
 
     environment.config.write_text(good.replace(environment.name, "other"))
 
@@ -255,7 +272,8 @@ def test_a_lane_that_is_taken_out_ends_its_session(
     assert run.success, failure(run)
     log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
     assert f"{environment.name}/main is no longer in relay.yaml: this session ends" in log
-    assert [line for line in log if line.startswith("relay.yaml has changed, and its last")]
+    kept = [line for line in log if line.startswith("relay.yaml has changed, and its last")]
+    assert "this relay knows version 1; upgrade relay-pipelines" in kept[1]
     environment.write(allow)
 
 

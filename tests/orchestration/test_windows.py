@@ -209,7 +209,7 @@ def test_two_deployments_on_one_mirror(
 
     assert not run.success
     assert "another run has taken this topic-partition over" in failure(run)
-    assert "one code location" in failure(run)
+    assert "one daemon or code location" in failure(run)
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
     tick = environment.tick()

@@ -29,7 +29,7 @@ def environment() -> dict[str, str]:
     return {
         key: value
         for key, value in os.environ.items()
-        if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG"}
+        if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG", "RELAY_CONFIG_YAML"}
     }
 
 

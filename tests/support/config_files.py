@@ -32,6 +32,7 @@ TOKEN = {
     "client_id": "relay",
     "client_secret": "s",
 }
+PROVIDER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_provider": "tokens:signed"}
 
 
 def changed(changes: dict[str, Any]) -> str:

@@ -117,4 +117,5 @@ def _properties(number: int, port: int, zookeeper_port: int, data: Path) -> dict
         "transaction.state.log.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
         "log.cleaner.dedupe.buffer.size": 16 << 20,
+        "log.retention.ms": -1,
     }

@@ -58,7 +58,8 @@ class TokenEndpoint:
 def unsecured(subject: str, seconds: float) -> str:
     """Return a JSON web token without a signature."""
     now = time.time()
-    parts = {"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds}
+    # brokers truncate their time to milliseconds, and refuse tokens of the future
+    parts = {"alg": "none"}, {"sub": subject, "iat": int(now), "exp": now + seconds}
     return (
         ".".join(
             base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster import DagsterInstance
 
+from relay_pipelines.definitions import build
 from relay_pipelines.lanes import naming
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "alerts.py"
@@ -111,3 +114,28 @@ def test_a_check_fails_and_passes_again(
 
     name = "check lag_target of m/orders"
     assert alerts == [f"{name} fails (ERROR): 9 waiting", f"{name} passes again"]
+
+
+def test_a_freshness_policy_is_for_topics_that_are_never_silent(tmp_path: Path):
+    """docs/dagster.md shows how to give a topic one; without that, no asset can become stale."""
+    page = (EXAMPLE.parents[1] / "docs" / "dagster.md").read_text()
+    section = page.partition("### Freshness policies")[2]
+    found = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    example: dict[str, Any] = {}
+    exec(found[1], example)
+    config = tmp_path / "relay.yaml"
+    config.write_text(RELAY.replace("  m:", "  orders:").replace("[orders]", "[payments, rare]"))
+    relay = build(config)
+    with pytest.warns(dg.PreviewWarning):
+        changed = example["with_freshness"](relay)
+
+    def policies(definitions: dg.Definitions) -> dict[str, Any]:
+        graph = definitions.get_repository_def().asset_graph
+        keys = graph.get_all_asset_keys()
+        return {key.to_user_string(): graph.get(key).freshness_policy for key in keys}
+
+    assert set(policies(relay).values()) == {None}
+    stale = {key: policy for key, policy in policies(changed).items() if policy is not None}
+    assert list(stale) == ["orders/payments"]
+    assert changed.get_repository_def().has_job("mirror_orders")

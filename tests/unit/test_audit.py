@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
+from dataclasses import replace
+
+from relay_pipelines.model import (
+    Cluster,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
 from relay_pipelines.verify.audit_job import groups_of
 from relay_pipelines.verify.chain import Chain
@@ -108,6 +116,24 @@ def test_a_part_knows_what_follows_its_copies() -> None:
         (90, 100),
     ]
     assert [part.size_bytes for part in parts(0, 100)] == [300, 300, 300, 100]
+
+
+def test_a_part_knows_what_others_wrote_where_its_chunks_have_no_records() -> None:
+    """Its scan begins there: without their entries, their records would seem to be foreign."""
+    filtered, copied = entry(0, 10, filtered=10), entry(10, 20)
+    other = replace(entry(0, 10), source=OffsetRange(TopicPartition("other", 0), 0, 10))
+    replayed = [OffsetRange(TO, 20, 30), OffsetRange(TO, 2, 4)]
+    for own in ([filtered], [filtered, copied]):
+        (part,) = parts_of(wanted(0, 20), own, [other], 300, None, replayed)
+        assert part.entries[other.source.topic_partition] == [other]
+        assert set(part.replayed) == set(replayed)
+
+
+def test_a_part_knows_only_its_neighbours() -> None:
+    """What others and replays wrote after it goes to other tasks."""
+    replayed = [OffsetRange(TO, offset, offset + 1) for offset in range(100)]
+    found = parts_of(wanted(0, 100), ENTRIES, (), 300, None, replayed)
+    assert [len(part.replayed) for part in found] == [30, 30, 30, 10]
 
 
 def test_parts_are_not_cut_within_entries_that_overlap() -> None:

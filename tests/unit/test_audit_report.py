@@ -14,6 +14,7 @@ from relay_pipelines.cli.audit_command import report
 from relay_pipelines.cli.context import Invocation
 from relay_pipelines.console import json_output, tables
 from relay_pipelines.console.audit_page import page
+from relay_pipelines.metrics import audit_metrics
 from relay_pipelines.verify.coverage import coverage
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.recount_parts import PartResult
@@ -75,6 +76,9 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not verified</span>" in page([audit(found)], 0)
     assert invocation.exit_code == 1
     assert json_output.audit(audit(found))["not_verified"] == "it is compacted"
+    textfile = tmp_path / "audit.prom"
+    audit_metrics.write(textfile, {"m": audit(found)})
+    assert 'check_failed{check="audit",mirror="m",topic=""} 1.0' in textfile.read_text()
 
 
 def test_json() -> None:

@@ -43,13 +43,16 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "plan",
         "run",
         "status",
+        "exporter",
         "ledger",
         "attest",
         "audit",
         "replay",
         "expectations",
         "acls",
+        "init",
         "spark",
+        "convert",
         "demo",
         "ui",
     ]
@@ -90,7 +93,7 @@ def test_every_command_and_option_is_documented() -> None:
         (["-c"], r".*'?-c'?.* requires an argument; see `relay --help`"),
         (
             ["-c", "none.yaml", "plan"],
-            r"none.yaml does not exist; name another file, or start from relay.example.yaml",
+            r"none.yaml does not exist; name another file, or write one with `relay init`",
         ),
         (["plan", "-c", "none.yaml"], r"none.yaml does not exist; .*"),
         (["plan", "--config=none.yaml"], r"none.yaml does not exist; .*"),
@@ -114,6 +117,20 @@ def test_the_environment_may_name_the_configuration(
     assert main(["status", "-c", "given.yaml"]) == 2
     assert re.findall(r"error: (\S+) does not exist", capsys.readouterr().err) == [
         "from-the-environment.yaml",
+        "given.yaml",
+    ]
+
+
+def test_the_environment_may_be_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RELAY_CONFIG_YAML replaces the file that RELAY_CONFIG names; --config wins."""
+    monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
+    monkeypatch.setenv("RELAY_CONFIG_YAML", "mirrors: 1")
+    assert main(["status"]) == 2
+    assert main(["status", "-c", "given.yaml"]) == 2
+    assert re.findall(r"error: (\S+)", capsys.readouterr().err) == [
+        "RELAY_CONFIG_YAML:1:",
         "given.yaml",
     ]
 
@@ -153,6 +170,7 @@ def test_ctrl_c_in_a_command_that_writes_nothing(
     ("arguments", "slow"),
     [
         (["--help"], (*SLOW, "pydantic", "kafka", "aiokafka", "rich")),
+        (["init"], SLOW),
         (["check"], SLOW),
         (["status"], SLOW),
         (["run"], SLOW),

@@ -20,6 +20,7 @@ SAMPLE = r"""
 mirrors:
   to-eu:
     source:
+      health: {request_timeout: 100ms}
       nodes:
         - {name: a, bootstrap_servers: ["192.0.2.1:9092"]}
         - {name: b-2, bootstrap_servers: ["192.0.2.2:9092"]}
@@ -32,7 +33,9 @@ mirrors:
       big: {topics: ['big\..*'], window: {every: 1m}}
       idle: {topics: ['idle.*']}
   logs:
-    source: {nodes: [{name: only, bootstrap_servers: ["192.0.2.4:9092"]}]}
+    source:
+      health: {request_timeout: 100ms}
+      nodes: [{name: only, bootstrap_servers: ["192.0.2.4:9092"]}]
     destination: {bootstrap_servers: ["192.0.2.3:9092"]}
     topics: {allow: ["logs_.*"]}
 """
@@ -330,5 +333,5 @@ def test_a_topic_named_like_the_check_of_another_can_be_loaded(sample):
 def test_a_missing_file_is_one_line(tmp_path):
     with pytest.raises(ConfigError) as caught:
         build(tmp_path / "relay.yaml")
-    remedy = "name another file, or start from relay.example.yaml"
+    remedy = "name another file, or write one with `relay init`"
     assert str(caught.value) == f"{tmp_path}/relay.yaml does not exist; {remedy}"

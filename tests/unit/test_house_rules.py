@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,13 @@ def test_the_lock_file_names_no_index() -> None:
     pinned = [line for line in lines if line and not line.startswith((" ", "#"))]
     assert pinned
     assert all("==" in line and line.endswith("\\") for line in pinned)
+
+
+def test_the_changelog_has_the_form_that_it_says() -> None:
+    """Keep a Changelog: versions with dates, and six kinds of changes."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert versions[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", each) for each in versions[1:])
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds

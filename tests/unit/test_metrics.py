@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
+from relay_pipelines.metrics.serving import Endpoint
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -104,6 +106,22 @@ def test_the_high_watermark_is_summed_over_the_mirrors_of_a_node(observer: Metri
     assert value(observer, "source_highwatermark", node_id="node1") == 364
 
 
+def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObserver) -> None:
+    """A topic that was deleted while records waited would seem to wait for ever."""
+    observer.begin(planned(node="node1"))
+    observer.begin(planned(mirror="other"))
+    position = Position(TopicPartition("payments", 0), 0, 9)
+    observer.begin(plan_of("m", "node2", {"payments": "copy.payments"}, (position,)))
+    of = {"mirror": "m", "topic": "orders", "partition": "0"}
+    for name in ("lag_records", "open_transaction_records", "open_transaction_seconds"):
+        assert value(observer, name, **of) is None
+        assert value(observer, name, **of | {"mirror": "other"}) is not None
+    assert value(observer, "source_highwatermark", node_id="node1") == 107, "of the other mirror"
+    assert value(observer, "source_highwatermark", node_id="node2") == 9
+    observer.begin(planned(mirror="other", node="node2"))
+    assert value(observer, "source_highwatermark", node_id="node1") is None
+
+
 def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver) -> None:
     observer.begin(planned())
     outcome = Outcome(
@@ -122,7 +140,8 @@ def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver)
     assert value(observer, "commit_duration_seconds_count", mirror="m") == 4
     assert value(observer, "commit_duration_seconds_sum", mirror="m") == pytest.approx(0.5)
     assert value(observer, "last_success_timestamp_seconds", mirror="m") == 5.0
-    assert value(observer, "failures_total", mirror="m", error="FencedError") is None
+    # an alert on its increase needs a value before the first one
+    assert value(observer, "failures_total", mirror="m", error="FencedError") == 0
 
 
 def test_a_run_with_nothing_to_copy_succeeds_but_has_no_window(observer: MetricsObserver) -> None:
@@ -181,6 +200,26 @@ def test_served_during_the_run_and_written_at_its_end(
         urllib.request.urlopen(f"http://{address}/metrics")
 
 
+def test_its_own_health(observer: MetricsObserver) -> None:
+    """It answers 503 and says why, for as long as something is wrong."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    wrong = ["no longer looks at m"]
+    endpoint = Endpoint(address, observer.registry, "", lambda: "".join(wrong))
+    endpoint.open()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{address}/healthz")
+        with caught.value as refusal:
+            assert (refusal.code, refusal.read()) == (503, b"no longer looks at m\n")
+        wrong.clear()
+        with urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            assert answer.read() == b"ok\n"
+    finally:
+        endpoint.close()
+
+
 def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -207,15 +246,16 @@ def test_a_file_that_cannot_be_written_is_one_line(
 
 
 def test_the_page_and_the_code_agree() -> None:
-    """docs/metrics.md has one row per metric, with name, kind, labels and meaning, in order."""
+    """docs/metrics.md has one row per metric, with all that the catalogue says, in order."""
     rows = re.findall(
-        r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
+        r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
     )
     assert rows == [
         (
             PREFIX + metric.name,
             metric.kind,
             ", ".join(f"`{label}`" for label in metric.labels),
+            str(metric.by),
             metric.meaning,
         )
         for metric in METRICS
@@ -228,4 +268,6 @@ def test_every_metric_is_exposed_under_its_name(observer: MetricsObserver) -> No
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in observer.registry.collect()
     }
-    assert exposed == {PREFIX + metric.name: metric.kind for metric in METRICS}
+    assert exposed == {
+        PREFIX + metric.name: metric.kind for metric in METRICS if "run" in metric.by
+    }

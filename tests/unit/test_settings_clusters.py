@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 
 from relay_pipelines import model
 from relay_pipelines.settings import load
-from tests.support.config_files import SASL, SECRET, TOKEN, cases, changed, refusal
+from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, cases, changed, refusal
 
 ENDPOINT = (
     "expected an address such as https://host/path, got a string:"
@@ -101,6 +103,53 @@ REFUSED = [
         (
             "@node.security.password: OAUTHBEARER does not use it; remove it or choose another"
             " mechanism"
+        ),
+    ),
+    (
+        "a token provider beside a token endpoint",
+        {"@node/security": PROVIDER | {"token_endpoint": "https://login.example.com/token"}},
+        "@node.security.token_endpoint: has no effect: the tokens come from token_provider",
+    ),
+    (
+        "a token provider that is no name",
+        {"@node/security": PROVIDER | {"token_provider": "tokens: signed"}},
+        (
+            "@node.security.token_provider: expected module:function, or the name of an entry"
+            " point, got 'tokens: signed'"
+        ),
+    ),
+    (
+        "a configuration without a token provider",
+        {"@node/security": TOKEN | {"token_provider_config": {"region": "eu"}}},
+        "@node.security.token_provider_config: needs token_provider",
+    ),
+    (
+        "a configuration that tasks cannot get",
+        {"@node/security": PROVIDER | {"token_provider_config": {"since": dt.date(2026, 1, 1)}}},
+        (
+            "@node.security.token_provider_config: cannot be written as JSON:"
+            " Object of type date is not JSON serializable; put dates in quotes"
+        ),
+    ),
+    (
+        "PLAIN with a token provider",
+        {"@node/security": SASL | {"token_provider": "tokens:signed"}},
+        (
+            "@node.security.token_provider: PLAIN does not use it; remove it or choose another"
+            " mechanism"
+        ),
+    ),
+    (
+        "an extension that replaces the token",
+        {"@node/security": PROVIDER | {"sasl_extensions": {"auth": "x"}}},
+        "@node.security.sasl_extensions.auth: expected a name of letters, and not auth",
+    ),
+    (
+        "an extension with a line end",
+        {"@node/security": PROVIDER | {"sasl_extensions": {"pool": "a\n"}}},
+        (
+            "@node.security.sasl_extensions.pool: expected a string of printable ASCII characters,"
+            " got 'a\\n'"
         ),
     ),
     (
@@ -230,3 +279,19 @@ def test_sasl_with_a_token(load_mirror):
         client_secret=SECRET,
         scope="kafka other",
     )
+
+
+def test_sasl_with_a_token_provider(load_mirror, tmp_path):
+    security = PROVIDER | {
+        "token_provider_config": {"region": "eu-west-1", "secret": "${CLIENT_SECRET}"},
+        "sasl_extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"},
+    }
+    mirror = load_mirror({"@node/security": security}, {"CLIENT_SECRET": SECRET})
+    config = f'{{"region": "eu-west-1", "secret": "{SECRET}"}}'
+    assert mirror.nodes[0].security == model.Security(
+        protocol="SASL_SSL",
+        mechanism="OAUTHBEARER",
+        token_provider=model.ClassSpec("tokens:signed", config, str(tmp_path)),
+        sasl_extensions=(("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1")),
+    )
+    assert SECRET not in repr(mirror) + repr(mirror.nodes[0])

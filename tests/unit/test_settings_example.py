@@ -75,7 +75,15 @@ def test_the_example_loads_with_every_key_in_use(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "client.key.password").write_text("k\n")
     path = tmp_path / "relay.yaml"
-    alternatives = ("master:", "start: earliest", "policy:", "offsets:", "group:")
+    alternatives = (
+        "master:",
+        "start: earliest",
+        "policy:",
+        "offsets:",
+        "group:",
+        "token_provider:",
+        "token_provider_config:",
+    )
     lines = uncommented().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if not any(key in line for key in alternatives)))
     settings = load(path, {"ORDERS_PASSWORD": "p", "RELAY_CLIENT_SECRET": "s"})

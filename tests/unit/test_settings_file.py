@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 
+from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.settings import load
 from tests.support.config_files import (
     MINIMAL,
@@ -14,6 +18,8 @@ from tests.support.config_files import (
     numbered_refusal,
     refusal,
 )
+
+REFERENCE = "expected ${NAME}, ${NAME:-default} or ${file:path}; write $${ for a plain ${"
 
 
 @pytest.mark.parametrize(
@@ -38,8 +44,8 @@ from tests.support.config_files import (
             f"password: !{SECRET} x\n",
             ":1:11: not YAML: could not determine a constructor for the tag ...",
         ),
-        ("", " is empty; start from relay.example.yaml"),
-        ("# nothing\n", " is empty; start from relay.example.yaml"),
+        ("", " is empty; start from what `relay init` writes"),
+        ("# nothing\n", " is empty; start from what `relay init` writes"),
         ("- a\n", ": expected a mapping, got a list"),
         ("just text\n", ": expected a mapping, got a string"),
     ],
@@ -51,7 +57,7 @@ def test_is_refused_with_line_and_column(write_config, text, line):
 
 def test_a_missing_file_says_what_to_do(tmp_path):
     path = tmp_path / "relay.yaml"
-    remedy = "name another file, or start from relay.example.yaml"
+    remedy = "name another file, or write one with `relay init`"
     assert refusal(path) == f"{path} does not exist; {remedy}"
 
 
@@ -176,13 +182,13 @@ def test_the_environment_of_the_process_is_the_default(write_config, monkeypatch
         ("${file:binary}", "the file binary is not UTF-8 text"),
         (
             f"a${{{SECRET}",
-            "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${",
+            REFERENCE,
         ),
         (
             "${NOT-A-NAME}",
-            "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${",
+            REFERENCE,
         ),
-        ("${}", "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"),
+        ("${}", REFERENCE),
     ],
 )
 def test_an_unresolved_reference_is_reported_with_its_key(write_config, tmp_path, written, problem):
@@ -201,5 +207,152 @@ def test_a_missing_variable_causes_no_second_error_for_its_key(write_config):
 def test_an_empty_password_is_refused(write_config):
     """An empty variable usually means that the deployment forgot the secret."""
     path = write_config(changed({"@node/security": SASL | {"password": "${EMPTY}"}}))
-    line = f"{NODE_PATH}.security.password: expected a string that is not empty, got a string"
+    wanted = "expected a string that is not empty, got the value of '${EMPTY}'"
+    line = f"{NODE_PATH}.security.password: {wanted}"
     assert refusal(path, {"EMPTY": ""}) == f"{path}: {line}"
+
+
+def test_a_newer_file_is_refused_with_one_line(write_config):
+    """Its unknown keys are not listed: they are not the problem."""
+    path = write_config(MINIMAL + "version: 2\nreplicas: {}\n")
+    assert numbered_refusal(path) == (
+        f"{path}:8: version: the file has version 2, and this relay knows version 1;"
+        " upgrade relay-pipelines, or use the file of before"
+    )
+    plain = load(write_config(MINIMAL))
+    assert load(write_config(MINIMAL + "version: 1\n")) == plain
+    path = write_config(MINIMAL + "version: '1.0'\n")
+    assert numbered_refusal(path) == f"{path}:8: version: expected 1, got '1.0'"
+
+
+@pytest.mark.parametrize(
+    ("environment", "value"),
+    [({}, "local[3]"), ({"MASTER": ""}, "local[3]"), ({"MASTER": "local[1]"}, "local[1]")],
+    ids=["not set", "empty", "set"],
+)
+def test_a_variable_may_have_a_default(write_config, environment, value):
+    path = write_config(changed({"spark/master": "${MASTER:-local[3]}"}))
+    assert load(path, environment).spark.master == value
+
+
+def test_an_empty_default_leaves_the_key_without_a_value(write_config):
+    """So one file serves with and without a setting."""
+    path = write_config(
+        changed(
+            {
+                "@/copy/chunk": "${CHUNK:-}",
+                "metrics": {"address": "${METRICS:-}"},
+                "@node/security": SASL | {"password": "p${PASSWORD:-}"},
+            }
+        )
+    )
+    settings = load(path, {})
+    assert settings.metrics.address is None
+    assert settings.mirror("orders").copy_options.chunk_bytes == 32 << 20
+    assert settings.mirror("orders").nodes[0].security.password == "p"
+
+
+FROM_VARIABLES = {
+    "automation": "${AUTOMATION}",
+    "metrics/address": "${METRICS}",
+    "spark/conf": "${CONF}",
+    "@/destination/replication_factor": "${COUNT}",
+    "@/topics/allow": "${LIST}",
+    "@/topics/deny": "${YAML_LIST}",
+    "@/topics/sync_configs": "${AUTOMATION}",
+    "@/topics/rename": "${RENAME}",
+    "@/start": "${START}",
+    "@/on_data_loss": "${LOSS}",
+    "@/owners": "${EMPTY_LIST}",
+    "@/copy/chunk": "${SIZE}",
+    "@/copy/parallelism": "${COUNT}",
+    "@/window/every": "${DURATION}",
+    "@/lanes": "${LANES}",
+    "@node/bootstrap_servers": "${SERVERS}",
+}
+VARIABLES = {
+    "AUTOMATION": "on",
+    "METRICS": "127.0.0.1:9464",
+    "CONF": "{spark.executor.memory: 2g, spark.ui.enabled: false}",
+    "COUNT": "3",
+    "LIST": "orders\\..*, payments",
+    "YAML_LIST": "['a{1,2}', 'b, c']",
+    "RENAME": "{topic}",
+    "START": "{timestamp: 2026-01-31}",
+    "LOSS": "continue",
+    "EMPTY_LIST": "[]",
+    "SIZE": "1MiB",
+    "DURATION": "5s",
+    "LANES": "{fast: {topics: [payments], window: {every: 1s}}}",
+    "SERVERS": "a:1, b:2",
+}
+
+
+def test_every_kind_of_value_may_come_from_the_environment(write_config):
+    settings = load(write_config(changed(FROM_VARIABLES)), VARIABLES)
+    mirror = settings.mirror("orders")
+    assert settings.automation is True
+    assert settings.metrics.address == "127.0.0.1:9464"
+    assert settings.spark.conf == {"spark.executor.memory": "2g", "spark.ui.enabled": "false"}
+    assert mirror.destination.replication_factor == 3
+    assert mirror.topics.allow == ("orders\\..*", "payments")
+    assert mirror.topics.deny == ("a{1,2}", "b, c")
+    assert mirror.topics.sync_configs is True
+    assert mirror.topics.rename == load(write_config(MINIMAL)).mirror("orders").topics.rename
+    assert mirror.start.timestamp == 1_769_817_600_000
+    assert mirror.on_data_loss is OnDataLoss.CONTINUE
+    assert mirror.owners == ()
+    assert mirror.copy_options.chunk_bytes == 1 << 20
+    assert mirror.copying.parallelism == 3
+    assert mirror.window.every == 5_000
+    assert mirror.lanes["fast"].topics == ("payments",)
+    assert mirror.nodes[0].bootstrap_servers == ("a:1", "b:2")
+    # tasks get settings, and not what read them
+    assert b"Filled" not in pickle.dumps(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("AUTOMATION", "maybe", "automation: expected true or false"),
+        ("COUNT", "three", "mirrors.orders.copy.parallelism: expected a whole number"),
+        ("SIZE", "1 MiBB", "mirrors.orders.copy.chunk: expected a size such as 64KiB"),
+        ("DURATION", "5", "mirrors.orders.window.every: expected a duration such as 500ms"),
+        ("LANES", "fast", "mirrors.orders.lanes: expected a mapping"),
+        ("CONF", "{a: ", "spark.conf: expected a mapping"),
+        ("LIST", "(", "mirrors.orders.topics.allow[0]: expected a regular expression"),
+        ("LOSS", "no", "mirrors.orders.on_data_loss: expected 'fail' or 'continue'"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(write_config, name, value, problem):
+    found = refusal(write_config(changed(FROM_VARIABLES)), VARIABLES | {name: value})
+    line = next(line for line in found.splitlines() if problem in line)
+    assert f"the value of '${{{name}}}'" in line
+
+
+def test_a_whole_file_may_come_from_the_environment(tmp_path, monkeypatch):
+    """Its relative paths start where the file would be, and its problems name the variable."""
+    monkeypatch.setenv("RELAY_CONFIG_YAML", f"metrics: {{textfile: relay.prom}}\n{MINIMAL}")
+    path = tmp_path / "relay.yaml"
+    monkeypatch.setenv("RELAY_CONFIG", str(path))
+    settings = load(path)
+    assert settings.metrics.textfile == str(tmp_path / "relay.prom")
+    assert settings.mirror("orders").nodes[0].bootstrap_servers == ("kafka-a:9092",)
+    named = {"RELAY_CONFIG": str(path)}
+    whole = named | {"RELAY_CONFIG_YAML": MINIMAL + "    copy:\n      chunk: ${CHUNK}\n"}
+    where = "RELAY_CONFIG_YAML:9: mirrors.orders.copy.chunk"
+    assert numbered_refusal(path, whole) == f"{where}: the environment variable CHUNK is not set"
+    empty = named | {"RELAY_CONFIG_YAML": "# nothing"}
+    assert refusal(path, empty) == "RELAY_CONFIG_YAML is empty; start from what `relay init` writes"
+
+
+def test_a_whole_file_replaces_only_that_of_relay_config(write_config, tmp_path, monkeypatch):
+    """A project may have others, and a command may name another one."""
+    monkeypatch.chdir(tmp_path)
+    whole = {"RELAY_CONFIG_YAML": "nothing: 1"}
+    other = write_config(MINIMAL).rename(tmp_path / "other.yaml")
+    assert load(other, whole).mirror("orders")
+    assert load(other, whole | {"RELAY_CONFIG": "relay.yaml"}).mirror("orders")
+    for path in (tmp_path / "relay.yaml", Path("relay.yaml")):
+        assert "nothing: unknown key" in refusal(path, whole)
+    assert "nothing: unknown key" in refusal(other, whole | {"RELAY_CONFIG": "other.yaml"})

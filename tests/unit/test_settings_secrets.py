@@ -8,7 +8,7 @@ import pytest
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings import load
-from tests.support.config_files import SASL, SECRET, TOKEN, changed
+from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, changed
 
 WRONG_WITH_A_SECRET = [
     {"@node/security": SASL | {"password": [SECRET]}},
@@ -23,6 +23,8 @@ WRONG_WITH_A_SECRET = [
         "@node/security": TOKEN
         | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}
     },
+    {"@node/security": PROVIDER | {"token_provider_config": SECRET}},
+    {"@node/security": PROVIDER | {"token_provider_config": {"secret": SECRET}, "scope": "x"}},
     {"@node/security": SECRET},
     {"@node/security": [SECRET]},
     {"@node/security": SASL | {"mechanism": "${SECRET}"}},

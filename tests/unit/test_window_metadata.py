@@ -14,11 +14,9 @@ import pytest
 from relay_pipelines.lanes import metadata
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog, logged_start
-from relay_pipelines.lanes.source_rate import SourceRate
 from relay_pipelines.lanes.window_run import TopicReport, WindowReport
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import (
     DELETE_HORIZON_BIT,
     TIMESTAMP_TYPE_BIT,
@@ -156,22 +154,6 @@ def test_the_timestamp_of_a_batch(attributes: int, base_ms: int, first_ms: int |
     """The field of the first timestamp holds another time once the cleaner has been there."""
     header = BatchHeader(0, 100, 0, 2, 0, attributes, 0, base_ms, 9, -1, -1, -1, 1)
     assert header.first_timestamp_ms == first_ms
-
-
-def test_the_rate_at_the_source():
-    """It is the growth since the last snapshot, for topic-partitions that were in it."""
-    rate = SourceRate()
-
-    def learn(moment_ms: int, *ends: int) -> dict[str, float]:
-        positions = [
-            Position(TopicPartition("orders", index), 0, end) for index, end in enumerate(ends)
-        ]
-        return rate.learn(SimpleNamespace(positions=positions), moment_ms)
-
-    assert learn(0, 1_000) == {}
-    assert learn(2_000, 1_100, 5_000) == {"orders": 50.0}, "a new topic-partition"
-    assert learn(4_000, 1_100, 5_000) == {"orders": 0.0}
-    assert learn(5_000, 1_000, 5_010) == {"orders": 10.0}, "another node may be behind"
 
 
 class TestRunLog:

@@ -1,0 +1,309 @@
+"""What Python programs call; the commands call the same. `relay_pipelines` exports it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from relay_pipelines import settings
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.owners import topic_scope
+from relay_pipelines.plan.positions import data_loss, lag_records
+from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import Observer
+from relay_pipelines.run.run import run as copy
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.run.session import Session
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state.checkpoint import CheckpointCache
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from relay_pipelines.verify.audit import Audit, Level
+    from relay_pipelines.verify.chunks import Client
+    from relay_pipelines.verify.selection import Selection
+
+_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far one topic-partition was copied.
+
+    Args:
+        source_end: the offset at which readers of committed records stop.
+        next_offset: the source offset that the next run begins with; None if the topic-partition
+            was never copied.
+        lag_records: how many offsets a run would copy.
+        loss: what a data-loss guard holds back; None if it holds nothing back.
+    """
+
+    topic_partition: TopicPartition
+    source_end: int
+    next_offset: int | None
+    lag_records: int
+    loss: RelayError | None
+
+
+class Mirror:
+    """A mirror of a relay.yaml."""
+
+    def __init__(self, name: str, mirror: settings.Mirror, session: Session) -> None:
+        self.name = name
+        self.settings = mirror
+        self._session = session
+
+    def snapshot(self, topic: str | None = None) -> ClusterSnapshot:
+        """Look at both clusters; writes nothing.
+
+        Args:
+            topic: only this source topic.
+
+        Raises:
+            RelayError: a cluster does not answer.
+        """
+        return cluster_snapshot.take_snapshot(self.name, self.settings, _CLOCK, only_topic=topic)
+
+    def status(self) -> list[Status]:
+        """Say how far every topic-partition was copied; writes nothing.
+
+        Raises:
+            RelayError: a cluster does not answer.
+        """
+        positions = self.snapshot().positions
+        lags = lag_records(positions)
+        return [
+            Status(
+                at.topic_partition,
+                at.end_offset,
+                at.next_offset,
+                lags[at.topic_partition],
+                data_loss(at),
+            )
+            for at in positions
+        ]
+
+    def plan(self, topic: str | None = None) -> RunPlan:
+        """Say what a run would copy; writes nothing.
+
+        Args:
+            topic: only this source topic.
+
+        Raises:
+            RelayError: a cluster does not answer.
+        """
+        return run_plan.plan(self.snapshot(topic))
+
+    def prepare(
+        self,
+        topic: str | None = None,
+        *,
+        patient: bool = True,
+        cache: CheckpointCache | None = None,
+    ) -> RunPlan:
+        """Plan a run and write what it needs: where topics start, and accepted losses.
+
+        Args:
+            topic: only this source topic.
+            patient, cache: as in `take_snapshot`.
+
+        Raises:
+            RelayError: a cluster does not answer, or the mirror cannot be copied.
+        """
+        take = partial(
+            cluster_snapshot.take_snapshot,
+            self.name,
+            self.settings,
+            _CLOCK,
+            only_topic=topic,
+            patient=patient,
+            cache=cache,
+        )
+        return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK))
+
+    def copy(
+        self, planned: RunPlan, topic: str | None = None, observers: Sequence[Observer] = ()
+    ) -> RunResult:
+        """Copy what `prepare` has planned; a command's signal stops it at committed checkpoints."""
+        signals = self._session.stop_signal
+        with signals.deferred() if signals else nullcontext():
+            return copy(
+                planned,
+                self.settings,
+                self._session,
+                observers,
+                _CLOCK,
+                stop=self._session.stopped,
+                scope=topic_scope(topic) if topic else "",
+            )
+
+    def run(self, topic: str | None = None) -> RunResult:
+        """Copy all new records, as `relay run` does; failures while copying are in the result.
+
+        Args:
+            topic: only this source topic.
+
+        Raises:
+            RelayError: a cluster does not answer, or the mirror cannot be copied.
+        """
+        return self.copy(self.prepare(topic), topic)
+
+    def of_replay(self, replay_id: str) -> Mirror:
+        """Return the mirror that an earlier replay is, to audit it.
+
+        Raises:
+            ConfigError: there is no such replay.
+            RelayError: the destination does not answer, or refuses.
+        """
+        from relay_pipelines.run.replay import mirror_of_replay  # Arrow is slow to import
+
+        return Mirror(*mirror_of_replay(self.name, self.settings, replay_id, _CLOCK), self._session)
+
+    def audit(
+        self,
+        selection: Selection | None = None,
+        *,
+        level: Level | str = "recount",
+        share: float = 0.05,
+        seed: str | None = None,
+        client: Client | str = "relay",
+    ) -> Audit:
+        """Verify that the destination is what the source was, as `relay audit` does.
+
+        Args:
+            selection: what to audit; everything that the ledger has if None.
+            share: of the chunks that the level `sample` compares, from 0 to 1.
+            seed: chooses these chunks; the date if None.
+            client: which client reads both sides, for the levels that compare them.
+
+        Raises:
+            RelayError: a cluster does not answer, or the ledger does not have the selection.
+        """
+        started = _CLOCK.monotonic()
+        found = self.begin_audit(selection, level=level, share=share, seed=seed, client=client)
+        for _ in self.read(found):
+            pass
+        found.seconds = _CLOCK.monotonic() - started
+        return found
+
+    def begin_audit(
+        self,
+        selection: Selection | None,
+        *,
+        level: Level | str,
+        share: float,
+        seed: str | None,
+        client: Client | str,
+    ) -> Audit:
+        """Find what an audit has to read; `read` reads it."""
+        from relay_pipelines.verify import audit  # Arrow is slow to import
+        from relay_pipelines.verify.chunks import Client
+        from relay_pipelines.verify.selection import Selection
+
+        return audit.begin(
+            self.name,
+            self.settings,
+            selection or Selection(),
+            audit.Level(level),
+            _CLOCK,
+            share=share,
+            seed=seed or audit.default_seed(_CLOCK),
+            client=Client(client),
+        )
+
+    def read(self, found: Audit) -> Generator[int, None, None]:
+        """Read what an audit has to read, and yield how many bytes were read each time."""
+        if not found.work:
+            return
+        from relay_pipelines.verify import audit_job  # Spark is slow to import
+
+        tag = f"relay-audit-{uuid.uuid4().hex[:12]}"
+        with closing(audit_job.work(self._session, found.job, found.work, tag)) as results:
+            for result in results:
+                found.add(result.chunks, result.parts)
+                yield result.size_bytes
+
+
+class Mirrors(Mapping[str, Mirror]):
+    """The mirrors of a relay.yaml by name, which share a Spark session.
+
+    Leaving its `with` block ends the session. A session starts when there is something to copy.
+    """
+
+    def __init__(self, loaded: settings.Settings, session: Session | None = None) -> None:
+        self.settings = loaded
+        self._session = session or Session(loaded.spark)
+        self._mirrors = {
+            name: Mirror(name, mirror, self._session) for name, mirror in loaded.mirrors.items()
+        }
+
+    def __getitem__(self, name: str) -> Mirror:
+        return self._mirrors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mirrors)
+
+    def __len__(self) -> int:
+        return len(self._mirrors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the Spark session if there is one."""
+        self._session.stop()
+
+
+def load(path: str | Path = "relay.yaml") -> Mirrors:
+    """Read a relay.yaml; connects to nothing.
+
+    Raises:
+        ConfigError: it is missing or invalid.
+    """
+    return Mirrors(settings.load(Path(path)))
+
+
+def asset_key(mirror: str, topic: str, *, key_prefix: str | Sequence[str] = ()) -> dg.AssetKey:
+    """Return the key of a mirrored topic's asset.
+
+    Args:
+        topic: its name at the source.
+        key_prefix: that of the definitions.
+    """
+    from relay_pipelines.lanes import naming  # Dagster is slow to import
+
+    return naming.mirrored_asset(naming.path(naming.parts(key_prefix), mirror), topic)
+
+
+def partitions(
+    mirror: str, topic: str, *, key_prefix: str | Sequence[str] = ()
+) -> dg.DynamicPartitionsDefinition:
+    """Return the windows of a mirrored topic: an asset with the same partitions follows them.
+
+    Args:
+        topic: its name at the source.
+        key_prefix: that of the definitions.
+    """
+    from relay_pipelines.lanes import naming, window_log  # Dagster is slow to import
+
+    return window_log.windows(naming.path(naming.parts(key_prefix), mirror), topic)

@@ -1,0 +1,65 @@
+"""The command `exporter`: metrics of mirrors that run elsewhere, until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import prometheus_client
+
+from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
+from relay_pipelines.cli.lasting_problems import LastingProblems, problem
+from relay_pipelines.console import messages
+from relay_pipelines.console.formatting import plural
+from relay_pipelines.errors import RelayError
+from relay_pipelines.metrics.exporter import Exporter
+from relay_pipelines.metrics.serving import HEALTH, Endpoint
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.signals import StopSignal
+
+
+def run(
+    invocation: Invocation,
+    names: Sequence[str],
+    address: tuple[str, int],
+    every: str,
+    most_partitions: int,
+) -> int:
+    """Serve the metrics until a signal, which is how it ends: the exit code is 0.
+
+    Args:
+        address: host and port.
+
+    Raises:
+        ConfigError: the address cannot be used, `every` is not a duration of a second or more, or
+            relay.yaml is not valid.
+    """
+    pause = every_seconds(every)
+    # they would double the number of counters
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    mirrors = selected_mirrors(invocation.settings(), names)
+    clock, stop, lock = SystemClock(), StopSignal(), threading.Lock()
+    lasting = {name: LastingProblems(f"{name}: ", clock) for name in mirrors}
+
+    def report(name: str, error: RelayError | None) -> None:
+        with lock:
+            lasting[name].update([] if error is None else [problem(error)], complete=True)
+
+    exporter = Exporter(mirrors, clock, pause, most_partitions, report)
+    host, port = address
+    where = f"{f'[{host}]' if ':' in host else host}:{port}"
+    remedy = "name a free port with --port, and an address of this machine with --host"
+    endpoint = Endpoint(where, exporter.registry, remedy, exporter.failing)
+    with stop.heard():
+        endpoint.open()
+        exporter.start()
+        served = f"metrics of {plural(len(mirrors), 'mirror')} at http://{where}/metrics"
+        messages.note(f"{served}, its own health at {HEALTH}; Ctrl-C ends it")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            messages.note("stopped")
+        finally:
+            exporter.end()
+            endpoint.close()
+    return invocation.exit_code

@@ -1,0 +1,172 @@
+"""What can be read of a mirror from its clusters, whoever copies: nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.node_choice import NodeVerdict
+from relay_pipelines.plan.positions import Position, data_loss, open_since
+from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot, lag
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
+from relay_pipelines.state.checkpoint import CheckpointCache
+
+_CONFIGS_SECONDS = 300.0
+_QUARANTINED = "quarantined"
+_STATES = ("healthy", "behind", "unavailable", _QUARANTINED)
+
+
+class Sample(NamedTuple):
+    """A value of a metric."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a mirror's clusters look like.
+
+    Args:
+        config_differences: as they were when configurations were requested last.
+    """
+
+    snapshot: ClusterSnapshot
+    lags: Mapping[TopicPartition, PartitionLag]
+    config_differences: int
+    taken_ms: int
+
+
+@dataclass(slots=True)
+class Looker:
+    """Looks at one mirror, again and again."""
+
+    name: str
+    mirror: Mirror
+    clock: Clock
+    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
+    _configs_at: float = field(default=-_CONFIGS_SECONDS, init=False)
+    _differences: int = field(default=0, init=False)
+
+    def look(self) -> Look:
+        """Ask the clusters once; they get a few seconds to answer.
+
+        Raises:
+            RelayError: one of them does not answer, or the mirror cannot be copied.
+        """
+        # configurations are the most expensive request, and change the least
+        now = self.clock.monotonic()
+        configs = now - self._configs_at >= _CONFIGS_SECONDS
+        snapshot = cluster_snapshot.take_snapshot(
+            self.name,
+            self.mirror,
+            self.clock,
+            configs=configs,
+            patient=False,
+            cache=self._cache,
+        )
+        if configs:
+            self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
+        lags = lag.measure(snapshot, self.mirror.copy_options, self.clock)
+        return Look(snapshot, lags, self._differences, self.clock.now_ms())
+
+
+def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sample]:
+    """Yield the values of all gauges of a mirror.
+
+    Args:
+        by_partition: whether topic-partitions have values of their own; otherwise those of a topic
+            are added up, or the worst counts, and the label is empty.
+    """
+    snapshot = look.snapshot
+    groups: defaultdict[tuple[str, str], list[Position]] = defaultdict(list)
+    for position in snapshot.positions:
+        at = position.topic_partition
+        groups[at.topic, str(at.partition) if by_partition else ""].append(position)
+    for labels, positions in groups.items():
+        for name, value in _progress(look, positions):
+            if value is not None:
+                yield Sample(name, (snapshot.mirror, *labels), value)
+    yield from _guards(look, by_partition=by_partition)
+    for topic in snapshot.targets:
+        target_ms = mirror.window_of(topic).lag_target
+        yield Sample("lag_target_seconds", (snapshot.mirror, topic), target_ms / 1000)
+    yield from _nodes(snapshot)
+    yield from _checks(look)
+    last_ms = _last_commit_ms(look, list(snapshot.checkpoints))
+    if last_ms is not None:
+        yield Sample("last_commit_timestamp_seconds", (snapshot.mirror,), last_ms / 1000)
+
+
+def _progress(look: Look, positions: list[Position]) -> Iterator[tuple[str, float | None]]:
+    """Yield the values of one topic-partition, or of all of a topic."""
+    lags = [look.lags[position.topic_partition] for position in positions]
+    committed_ms = _last_commit_ms(look, [position.topic_partition for position in positions])
+    yield "lag_records", sum(lag.records for lag in lags)
+    yield "lag_seconds", oldest_seconds(lags)
+    yield "source_end_offset", sum(position.end_offset for position in positions)
+    yield "checkpoint_offset", sum(position.begin for position in positions)
+    yield "open_transaction_records", sum(len(position.open_transaction) for position in positions)
+    yield "open_transaction_seconds", open_since(positions, look.taken_ms) or 0.0
+    yield "commit_timestamp_seconds", None if committed_ms is None else committed_ms / 1000
+
+
+def _last_commit_ms(look: Look, wanted: list[TopicPartition]) -> int | None:
+    checkpoints = look.snapshot.checkpoints
+    return max(
+        (checkpoints[at].committed_at_ms for at in wanted if at in checkpoints), default=None
+    )
+
+
+def _guards(look: Look, *, by_partition: bool) -> Iterator[Sample]:
+    held_back = Counter(
+        (at.topic, str(at.partition) if by_partition else "", type(loss).__name__)
+        for position in look.snapshot.positions
+        if (loss := data_loss(position)) and (at := position.topic_partition)
+    )
+    for labels, number in held_back.items():
+        yield Sample("held_back", (look.snapshot.mirror, *labels), number)
+
+
+def samples_without_node(mirror: str, nodes: Sequence[str]) -> Iterator[Sample]:
+    """Yield all that is known of a mirror whose nodes are all in quarantine."""
+    for node in nodes:
+        yield from _node(mirror, node, _QUARANTINED, is_read=False)
+
+
+def _nodes(snapshot: ClusterSnapshot) -> Iterator[Sample]:
+    for verdict in snapshot.verdicts:
+        is_read = verdict.name == snapshot.node.name
+        yield from _node(snapshot.mirror, verdict.name, _state(verdict), is_read=is_read)
+        if verdict.eligible:
+            labels = (snapshot.mirror, verdict.name)
+            yield Sample("node_behind_records", labels, verdict.behind)
+
+
+def _node(mirror: str, node: str, found: str, *, is_read: bool) -> Iterator[Sample]:
+    yield Sample("node_read", (mirror, node), is_read)
+    for state in _STATES:
+        yield Sample("node_state", (mirror, node, state), state == found)
+
+
+def _state(verdict: NodeVerdict) -> str:
+    if verdict.quarantined:
+        return _QUARANTINED
+    if not verdict.eligible:
+        return "unavailable"
+    return "healthy" if verdict.healthy else "behind"
+
+
+def _checks(look: Look) -> Iterator[Sample]:
+    snapshot = look.snapshot
+    missing = [*topics.deleted(snapshot), *topics.unseen(snapshot)]
+    for check, failed in (("configs", look.config_differences), ("source_topics", missing)):
+        yield Sample("check_failed", (snapshot.mirror, "", check), bool(failed))

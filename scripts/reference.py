@@ -1,0 +1,352 @@
+"""Writes docs/reference from the code: configuration, commands, metrics, errors, record formats.
+
+Run `.venv/bin/python -m scripts.reference` after a change; a test compares the pages with the code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from relay_pipelines import errors, model
+from relay_pipelines.cli.app import app
+from relay_pipelines.metrics import METRICS, PREFIX
+from relay_pipelines.settings import Settings
+from relay_pipelines.state import checkpoint, ledger
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+_GENERATED = "<!-- written by scripts/reference.py; change the code, not this page -->\n"
+# by the validator that makes the type, see relay_pipelines/settings/config_types.py
+_KINDS = {
+    "_size_bytes": "size",
+    "_duration_ms": "duration",
+    "_duration_or_zero_ms": "duration, or 0",
+    "_give_up_after_ms": "duration, or -1",
+    "_timestamp_ms": "date or time",
+    "_whole_number": "whole number",
+    "_rename": "template, map or list of rules",
+    "_host_port": "host:port",
+    "_endpoint": "http or https address",
+    "_existing_file": "file that exists",
+    "_in_existing_folder": "file in a folder that exists",
+    "_split_servers": "list of host:port, or a string with commas",
+    "_pattern": "regular expression",
+    "_spark_value": "text",
+    "_cron": "cron schedule",
+    "_share": "share such as `1%`",
+}
+_PLAIN = {str: "text", bool: "true or false", int: "whole number", float: "number", Any: "anything"}
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+_BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by file name."""
+    return {
+        name: f"{_GENERATED}{text.strip()}\n"
+        for name, text in (
+            ("configuration.md", _configuration()),
+            ("commands.md", _commands()),
+            ("metrics.md", _metrics()),
+            ("errors.md", _errors()),
+            ("formats.md", _formats()),
+        )
+    }
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("\n", " ").replace("|", "\\|") for cell in cells) + " |"
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [_row(*head), "|" + "---|" * len(head), *(_row(*row) for row in rows)]
+    return "\n".join(lines)
+
+
+def _one_line(text: str | None) -> str:
+    return re.sub(r"\s+", " ", text or "").strip()
+
+
+def _configuration() -> str:
+    text = """# Every configuration key
+The keys of `relay.yaml`, from the models that validate it. A size is `64KiB`, `10MB` or a number of
+bytes; a duration is `500ms`, `3s`, `5m`, `2h` or `1d`. Every value may come from [the
+environment](../configuration.md#from-the-environment).
+[relay.example.yaml](../../relay.example.yaml) shows all keys in place, and
+[configuration](../configuration.md) explains how to use them.
+"""
+    places: dict[type[BaseModel], list[str]] = {}
+    _walk(Settings, "", places)
+    for section, paths in places.items():
+        title = f"`{paths[0]}`" if paths[0] else "The file"
+        also = f" Also: {', '.join(f'`{path}`' for path in paths[1:])}." if paths[1:] else ""
+        text += f"\n## {title}\n{_one_line(section.__doc__)}{also}\n\n"
+        rows = (
+            (
+                f"`{field.alias or name}`",
+                _kind(field.annotation, field.metadata),
+                _default(field),
+                _one_line(field.description),
+            )
+            for name, field in section.model_fields.items()
+        )
+        text += _table(("key", "value", "default", "meaning"), rows) + "\n"
+    return text
+
+
+def _walk(section: type[BaseModel], path: str, places: dict[type[BaseModel], list[str]]) -> None:
+    places.setdefault(section, []).append(path)
+    for name, field in section.model_fields.items():
+        key = field.alias or name
+        for below, suffix in _sections(field.annotation):
+            _walk(below, f"{path}.{key}".lstrip(".") + suffix, places)
+
+
+def _sections(annotation: Any, suffix: str = "") -> Iterator[tuple[type[BaseModel], str]]:
+    """Yield the models inside an annotation, with `[]` for lists and `.<name>` for mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, suffix
+        return
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is tuple:
+        yield from _sections(arguments[0], f"{suffix}[]")
+    elif origin is dict:
+        yield from _sections(arguments[1], f"{suffix}.<name>")
+    elif origin in {UnionType, Union}:
+        for argument in arguments:
+            yield from _sections(argument, suffix)
+    elif arguments:
+        yield from _sections(arguments[0], suffix)
+
+
+def _kind(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:  # noqa: PLR0911 - one line per kind
+    named = [_KINDS.get(getattr(getattr(one, "func", None), "__name__", "")) for one in metadata]
+    if found := next((name for name in named if name), ""):
+        return found
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if hasattr(annotation, "__metadata__"):
+        return _kind(arguments[0], annotation.__metadata__)
+    if origin in {UnionType, Union}:
+        return _kind(next(one for one in arguments if one is not NoneType), metadata)
+    if origin is tuple:
+        return f"list of {_kind(arguments[0])}"
+    if origin is dict:
+        return f"map to {_kind(arguments[1])}"
+    if origin is not None and str(origin).endswith("Literal"):
+        return " \\| ".join(f"`{one}`" for one in arguments).replace("\\|", "or")
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(f"`{one.value}`" for one in annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "map"
+    return "secret text" if annotation is SecretStr else _PLAIN.get(annotation, "text")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value, kind = field.default, _kind(field.annotation, field.metadata)
+    if value is None or isinstance(value, BaseModel) or value in ({}, ()):
+        return ""
+    if kind.startswith("duration") and value > 0:
+        return f"`{_scaled(value, _UNITS)}`"
+    if kind == "size":
+        return f"`{_scaled(value, _BYTES)}`"
+    if kind.startswith("share"):
+        return f"`{value:.0%}`"
+    if isinstance(value, Enum):
+        value = value.value
+    return f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`"
+
+
+def _scaled(value: int, units: tuple[tuple[str, int], ...]) -> str:
+    unit, factor = next((one for one in units if value % one[1] == 0), ("", 1))
+    return f"{value // factor}{unit}"
+
+
+def _commands() -> str:
+    text = """# Every command
+What `relay --help` shows. [The command line](../cli.md) explains the commands.
+"""
+    group = typer.main.get_command(app)
+    entries = [("relay", group), *((f"relay {name}", one) for name, one in group.commands.items())]  # type: ignore[attr-defined]  # a group
+    for name, command in entries:
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        usage = " ".join([name, *(_metavar(one) for one in arguments)])
+        text += f"\n## `{usage}`\n{_one_line(command.help)}\n"
+        options = [one for one in command.params if one.param_type_name == "option"]
+        if options:
+            rows = (
+                (
+                    ", ".join(f"`{spelling}`" for spelling in one.opts),
+                    "flag" if one.is_flag else f"`{_metavar(one)}`",
+                    _option_default(one),
+                    _one_line(one.help),
+                )
+                for one in options
+            )
+            text += "\n" + _table(("option", "value", "default", "meaning"), rows) + "\n"
+    return text
+
+
+def _metavar(parameter: Any) -> str:
+    if parameter.metavar:
+        return str(parameter.metavar)
+    annotation = parameter.type_descriptor.annotation
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(one.value for one in annotation)
+    return "N" if annotation is int else str(parameter.name).upper()
+
+
+def _option_default(option: Any) -> str:
+    value = option.default
+    if value is None or isinstance(value, bool) or value in ((), []):
+        return ""
+    return f"`{getattr(value, 'value', value)}`"
+
+
+def _metrics() -> str:
+    head = """# Every metric
+[Metrics](../metrics.md) explains how to read and collect them.
+
+"""
+    rows = (
+        (
+            f"`{PREFIX}{metric.name}`",
+            metric.kind,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.by.value,
+            metric.meaning,
+        )
+        for metric in METRICS
+    )
+    return head + _table(("name", "kind", "labels", "from", "meaning"), rows)
+
+
+def _errors() -> str:
+    head = """# Every error
+Outcomes, metrics and logs name an error by its class. [Troubleshooting](../troubleshooting.md) says
+what to do about each. *Retried* means that the same process tries again, until `give_up_after`.
+*Needs you* means that another run fails in the same way until a person changes something.
+
+"""
+    rows = (
+        (
+            f"[`{error.__name__}`](../troubleshooting.md#{error.__name__.lower()})",
+            str(error.exit_code),
+            error.side.value or "either",
+            "yes" if error.retryable else "",
+            "yes" if error.needs_operator else "",
+            _one_line((error.__doc__ or "").partition("\n")[0]),
+        )
+        for error in all_errors()
+    )
+    return head + _table(
+        ("error", "exit code", "side", "retried", "needs you", "what happened"), rows
+    )
+
+
+def all_errors(
+    parent: type[errors.RelayError] = errors.RelayError,
+) -> list[type[errors.RelayError]]:
+    """Return the errors of the error tree, parents first, without the base."""
+    found = []
+    for child in parent.__subclasses__():
+        if child.__module__ == errors.__name__:
+            found += [child, *all_errors(child)]
+    return found
+
+
+def _formats() -> str:
+    at = model.TopicPartition("orders", 0)
+    copy = model.TopicPartition("eu.orders", 0)
+    entry = model.LedgerEntry(
+        mirror="orders",
+        source=model.OffsetRange(at, 0, 1200),
+        destination=model.OffsetRange(copy, 0, 1198),
+        records=1198,
+        size_bytes=310_500,
+        batches=12,
+        rewritten=0,
+        skipped={"control": 2},
+        digest="1c291ca3",
+        node="node1",
+        window="",
+        run_id="20260131T120000Z-3f",
+        committed_at_ms=1_769_860_800_000,
+    )
+    begun = model.Checkpoint.initial("orders", at, copy, 0)
+    done = dataclasses.replace(
+        begun, next_offset=1200, node="node1", committed_at_ms=entry.committed_at_ms
+    )
+    linked, (key, value, _) = ledger.chained(done, entry)
+    mark, state, _ = checkpoint.to_record(linked)
+    return f"""# Records of ledger and checkpoints
+Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
+in UTF-8, and the value is JSON with a `version`, which an older relay refuses if it is newer. A key
+is `<mirror>/<source topic>/<partition>`; its partition is the CRC-32 of the key modulo
+{checkpoint.PARTITIONS}.
+
+## `{ledger.TOPIC}`
+{_one_line(model.LedgerEntry.__doc__.partition("Args:")[0])}
+{_described(model.LedgerEntry)}
+
+The record of a first chunk, with its key `{key.decode()}`:
+
+```json
+{json.dumps(json.loads(value), indent=2)}
+```
+
+## `{checkpoint.TOPIC}`
+{_one_line(model.Checkpoint.__doc__.partition("Args:")[0])}
+{_described(model.Checkpoint)}
+
+The checkpoint that is committed with that chunk, with the key `{mark.decode()}`:
+
+```json
+{json.dumps(json.loads(state), indent=2)}
+```
+
+The topic has three more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic
+begins, `<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, and
+`<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a replay is
+`<mirror>.replay@<id>`.
+"""
+
+
+def _described(value: type) -> str:
+    said = {
+        name.strip(): _one_line(text)
+        for names, text in re.findall(
+            r"^    (\w+(?:, \w+)*): (.*?)(?=^    \w+(?:, \w+)*: |\Z)",
+            inspect.cleandoc(value.__doc__ or "").partition("Args:\n")[2],
+            re.MULTILINE | re.DOTALL,
+        )
+        for name in names.split(",")
+    }
+    rows = (
+        (f"`{one.name}`", f"`{one.type}`", said.get(one.name, ""))
+        for one in dataclasses.fields(value)
+    )
+    return "\n" + _table(("field", "type", "meaning"), rows)
+
+
+def main() -> None:
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

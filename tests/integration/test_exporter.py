@@ -1,0 +1,268 @@
+"""`relay exporter` and `relay status --watch` against real brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.metrics import METRICS, PREFIX
+from relay_pipelines.prepare.node_quarantine import set_quarantine
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
+from tests.copying import Mirror
+from tests.integration.test_cli import SOON, in_a_terminal
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.support.independent import CREATE_TIME, Record, create, until
+
+AGE_SECONDS = 300
+LABELS = {PREFIX + metric.name: set(metric.labels) for metric in METRICS}
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Watched:
+    """A mirror of one topic, copied in this process, and one whose source can be stopped."""
+
+    def __init__(
+        self, source: EmbeddedCluster, destination: EmbeddedCluster, own: EmbeddedCluster, name: str
+    ) -> None:
+        self.own = own
+        self.mirror = Mirror(source.cluster(), destination.cluster(), name)
+        self.away = f"{name}-away"
+        create(own.cluster(), self.away)
+        old_ms = time.time_ns() // 1_000_000 - AGE_SECONDS * 1_000
+        records = [Record(None, b"%d" % n, (), (CREATE_TIME, old_ms)) for n in range(10)]
+        self.mirror.write(*([record] for record in records))
+        self.mirror.copy(0, 6)
+        self.mirrors = {
+            self.mirror.name: mirror(source.cluster(), destination.cluster(), name),
+            "away": mirror(
+                own.cluster(),
+                destination.cluster(),
+                self.away,
+                give_up_after="1s",
+                copy={"request_timeout": "2s"},
+            ),
+        }
+
+
+class Process:
+    """A running `relay exporter`."""
+
+    def __init__(self, config: Path, port: int, *options: str) -> None:
+        self._err = config.with_suffix(".err")
+        self.address = f"http://127.0.0.1:{port}"
+        with self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [RELAY, "-c", config, "exporter", "-p", str(port), "--every", "1s", *options],
+                stderr=err,
+                env=environment(),
+            )
+
+    @property
+    def stderr(self) -> list[str]:
+        return self._err.read_text().splitlines()
+
+    def get(self, path: str) -> str:
+        assert self.process.poll() is None, self.stderr
+        try:
+            with urllib.request.urlopen(self.address + path, timeout=5) as answer:
+                return str(answer.read().decode())
+        except urllib.error.URLError:
+            return ""
+
+    def series(self) -> Series:
+        """Scrape; every series has the labels of the catalogue."""
+        found: Series = {}
+        for family in text_string_to_metric_families(self.get("/metrics")):
+            for sample in family.samples:
+                assert set(sample.labels) == LABELS[sample.name]
+                found[sample.name, frozenset(sample.labels.items())] = sample.value
+        return found
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.series().get((PREFIX + name, frozenset(labels.items())))
+
+
+@contextmanager
+def exporting(config: Path, *options: str) -> Iterator[Process]:
+    process = Process(config, free_ports(1)[0], *options)
+    try:
+        yield process
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+@pytest.fixture
+def watched(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    own_cluster: EmbeddedCluster,
+    topic_name: str,
+) -> Watched:
+    return Watched(source_cluster, destination_cluster, own_cluster, topic_name)
+
+
+def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> None:
+    """Lag, commits and nodes follow the clusters; one that is away takes only its mirror away.
+
+    The process lives on, reports the outage in one line and its end in another, and ends with 0.
+    """
+    name, topic = watched.mirror.name, watched.mirror.topic
+    here = {"mirror": name, "topic": topic, "partition": "0"}
+    config = configured(tmp_path, watched.mirrors)
+    with exporting(config) as exporter:
+        until(lambda: exporter.value("up", mirror="away") == 1, "both mirrors", 60)
+        until(lambda: exporter.value("up", mirror=name) == 1, "both mirrors", 60)
+        assert exporter.value("lag_records", **here) == 4
+        age = exporter.value("lag_seconds", **here)
+        assert age is not None
+        assert AGE_SECONDS <= age < AGE_SECONDS + 60
+        assert exporter.value("source_end_offset", **here) == 10
+        assert exporter.value("checkpoint_offset", **here) == 6
+        assert exporter.value("lag_target_seconds", mirror=name, topic=topic) == 600
+        assert exporter.value("node_read", mirror=name, node="one") == 1
+        assert exporter.value("node_state", mirror=name, node="one", state="healthy") == 1
+        assert exporter.value("node_state", mirror=name, node="one", state="quarantined") == 0
+        committed = exporter.value("commit_timestamp_seconds", **here)
+        assert committed == exporter.value("last_commit_timestamp_seconds", mirror=name)
+        assert exporter.get("/healthz") == "ok\n"
+
+        watched.mirror.copy(6)
+        until(lambda: exporter.value("lag_records", **here) == 0, "the copy", 30)
+        assert exporter.value("lag_seconds", **here) == 0
+        until(lambda: exporter.value("consumed_messages_total", topic=topic) == 4, "the ledger", 30)
+
+        taken = relay(config, "exporter", "-p", exporter.address.rpartition(":")[2])
+        assert taken.returncode == 2
+        assert re.fullmatch(
+            r"metrics cannot be served at 127.0.0.1:\d+: Address already in use;"
+            " name a free port with --port, and an address of this machine with --host",
+            error_line(taken),
+        )
+
+        watched.own.brokers[0].kill()
+        until(lambda: exporter.value("up", mirror="away") == 0, "the outage", 60)
+        of_away = {
+            metric
+            for metric, labels in exporter.series()
+            if dict(labels).get("mirror") == "away" and metric != f"{PREFIX}up"
+        }
+        assert of_away == {f"{PREFIX}last_look_timestamp_seconds"}
+        assert exporter.value("up", mirror=name) == 1
+        assert exporter.get("/healthz") == "ok\n", "it is the cluster that is away"
+        watched.own.brokers[0].launch()
+        watched.own.brokers[0].wait_until_serving()
+        until(lambda: exporter.value("up", mirror="away") == 1, "the return", 60)
+        until(lambda: len(exporter.stderr) == 3, "the line of the return", 30)
+        _, error, over = exporter.stderr
+        assert error.startswith("error: away: ")
+        assert over.startswith("away: over after ")
+        sent = time.monotonic()
+        exporter.process.send_signal(signal.SIGTERM)
+        assert exporter.process.wait(60) == 0
+        assert time.monotonic() - sent < SOON
+
+
+def test_without_partitions_there_are_series_per_topic(watched: Watched, tmp_path: Path) -> None:
+    """Their number then depends on the topics alone."""
+    name, topic = watched.mirror.name, watched.mirror.topic
+    config = configured(tmp_path, watched.mirrors)
+    with exporting(config, "-m", name, "--partitions", "0") as exporter:
+        until(lambda: exporter.value("up", mirror=name) == 1, "a look", 60)
+        partitions = {dict(labels).get("partition", "") for _, labels in exporter.series()}
+        assert partitions == {""}
+        of_topic = {"mirror": name, "topic": topic, "partition": ""}
+        assert exporter.value("lag_records", **of_topic) == 4
+
+
+def test_all_nodes_are_in_quarantine(watched: Watched, tmp_path: Path) -> None:
+    """The clusters answer, and every node says why nothing is read."""
+    name, nodes = watched.mirror.name, ("one", "two")
+    own = watched.mirrors[name]
+    own["source"]["nodes"] = [own["source"]["nodes"][0] | {"name": node} for node in nodes]
+    config = configured(tmp_path, watched.mirrors)
+    settings = load(config).mirror(name)
+    set_quarantine(name, settings, dict.fromkeys(nodes, "another record"), SystemClock())
+    with exporting(config, "-m", name) as exporter:
+        until(lambda: exporter.value("up", mirror=name) is not None, "a look", 60)
+        assert exporter.value("up", mirror=name) == 1
+        for node in nodes:
+            state = {"mirror": name, "node": node}
+            assert exporter.value("node_state", **state, state="quarantined") == 1
+            assert exporter.value("node_state", **state, state="healthy") == 0
+            assert exporter.value("node_read", **state) == 0
+        assert "quarantine" in exporter.stderr[-1]
+
+
+class TestWatch:
+    """`relay status --watch`."""
+
+    def test_in_a_terminal(self, watched: Watched, tmp_path: Path) -> None:
+        """The table changes in place, and Ctrl-C leaves a terminal that is as before."""
+        name = watched.mirror.name
+        config = configured(tmp_path, watched.mirrors)
+        process, terminal = in_a_terminal(config, "status", "-m", name, "--watch", "--every", "1s")
+        terminal.until(r"all topics +4 +5 min \d+ s +0 +0 +falling behind")
+        watched.mirror.copy(6)
+        terminal.until(r"all topics +0 +- +\d+ +0 +- +20\d\d-")
+        os.write(terminal.descriptor, b"\x03")
+        terminal.until("stopped")
+        assert process.wait(30) == 0
+        terminal.until_closed()
+        assert "Traceback" not in terminal.text
+        hidden, shown = (terminal._drawn.rfind(b"\x1b[?25" + end) for end in (b"l", b"h"))
+        assert hidden < shown, "the cursor is visible again"
+
+    def test_elsewhere(self, watched: Watched, tmp_path: Path) -> None:
+        """There is a line per mirror and look, or JSON; an outage is its last error."""
+        watched.own.brokers[0].kill()
+        name = watched.mirror.name
+        config = configured(tmp_path, watched.mirrors)
+        time_ = r"20\S+Z"
+        away, here = self.lines(config, 2)
+        assert re.fullmatch(rf"{time_} away: unknown since {time_}: .* cannot be reached: .*", away)
+        assert re.fullmatch(
+            rf"{time_} {name}: lag of 4 records, the oldest 5 min \d+ s old, behind one;"
+            " copied 0/s, new at the source 0/s, falling behind",
+            here,
+        )
+        (line,) = self.lines(config, 1, "--json")
+        documents = {found["mirror"]: found for found in json.loads(line)["mirrors"]}
+        found = documents[name]
+        assert (found["lag_records"], found["answers"], found["last_error"]) == (4, True, None)
+        assert AGE_SECONDS <= found["lag_seconds"] < AGE_SECONDS + 60
+        assert (found["copy_rate"], found["seconds_left"]) == (0.0, None)
+        assert documents["away"]["answers"] is False
+        assert "cannot be reached" in documents["away"]["last_error"]["error"]
+        watched.own.brokers[0].launch()
+        watched.own.brokers[0].wait_until_serving()
+
+    def lines(self, config: Path, count: int, *options: str) -> list[str]:
+        """The first lines that it prints; SIGINT ends it with 0."""
+        process = subprocess.Popen(
+            [RELAY, "-c", config, "status", "--watch", "--every", "1s", *options],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        assert process.stdout is not None
+        found = [process.stdout.readline().rstrip("\n") for _ in range(count)]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+        return found

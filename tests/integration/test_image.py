@@ -1,0 +1,149 @@
+"""The steps of deploy/docker/Dockerfile and the commands of containers, run on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from relay_pipelines.embedded import guardian
+from relay_pipelines.embedded.jars import broker_classpath
+from relay_pipelines.embedded.ports import free_ports
+from tests.chaos.harness import Mirror, kill
+from tests.integration.test_spark_remote import ON_LOOPBACK, Client, Request, client, statuses
+from tests.support.deployment import Image, compose, installed_image
+from tests.support.independent import until
+
+__all__ = ["client"]
+DRIVER_VARIABLES = {
+    # those that Spark gives to an executor's pod
+    "SPARK_EXECUTOR_ID": "1",
+    "SPARK_EXECUTOR_CORES": "1",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+    "SPARK_EXECUTOR_POD_NAME": "relay-exec-1",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_JAVA_OPT_0": "-Dspark.relay=with spaces",
+    "SPARK_JAVA_OPT_1": "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "SPARK_JAVA_OPT_2": "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "SPARK_JAVA_OPT_3": "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "SPARK_JAVA_OPT_4": "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+
+
+@contextmanager
+def running(
+    command: list[str], folder: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command that ends with this process."""
+    watched = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *command]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            watched,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+    try:
+        yield process
+    finally:
+        alive = process.poll() is None
+        below = psutil.Process(process.pid).children(recursive=True) if alive else []
+        process.terminate()
+        process.communicate(timeout=30)
+        kill(below)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as tried:
+        return not tried.connect_ex(("127.0.0.1", port))
+
+
+def test_the_image_is_an_executor_of_spark(
+    client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
+) -> None:
+    """Its entry point, called as Kubernetes does, registers with a driver and runs its tasks."""
+    image = installed_image(tmp_path / "image")
+    (port,) = free_ports(1)
+    conf = ON_LOOPBACK | {"spark.driver.port": str(port), "spark.executor.memory": "512g"}
+    job, ranges = mirror.job()
+    # the worker of the cluster has no 512 GiB: there is no other executor
+    wait = client.start(Request(standalone_master, None, conf, job, [ranges]))
+    until(lambda: answers(port), "the driver", 60, 0.1)
+    address = {"SPARK_DRIVER_URL": f"spark://CoarseGrainedScheduler@127.0.0.1:{port}"}
+    entrypoint = image.path("/opt/relay/entrypoint.sh")
+    with running(
+        [entrypoint, "executor"], tmp_path, image.variables | DRIVER_VARIABLES | address
+    ) as executor:
+        assert statuses(wait()) == ["done", "done"], (tmp_path / "log").read_text()[-2000:]
+        # it ends with its driver
+        assert executor.wait(30) is not None
+    mirror.assert_all_arrived()
+
+
+def test_the_variables_of_a_broker_start_one(tmp_path: Path) -> None:
+    """Kafka's own program for its image makes a configuration of them, and formats the disk."""
+    inside, controller, outside = free_ports(3)
+    folders = {kind: tmp_path / kind for kind in ("default", "mounted", "final")}
+    for folder in folders.values():
+        folder.mkdir()
+    for file in ("server.properties", "log4j2.yaml", "tools-log4j2.yaml"):
+        (folders["default"] / file).write_text("")
+    variables = {
+        key: on_loopback(str(value), {"9092": inside, "9093": controller, "9094": outside})
+        for key, value in compose()["services"]["source"]["environment"].items()
+    } | {"KAFKA_LOG_DIRS": str(tmp_path / "data")}
+    java = ["java", "-Xmx512m", "-cp", broker_classpath()]
+    given = [word for kind, folder in folders.items() for word in (f"--{kind}-configs-dir", folder)]
+    subprocess.run(
+        [*java, "kafka.docker.KafkaDockerWrapper", "setup", *given],
+        env=os.environ | variables,
+        check=True,
+    )
+    properties = folders["final"] / "server.properties"
+    with running([*java, "kafka.Kafka", str(properties)], tmp_path, os.environ):
+        until(lambda: answers(inside), f"the broker, see {tmp_path}/log", 60, 0.1)
+        for port in (inside, outside):
+            admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+            found: Any = admin.describe_cluster(request_timeout=20).result()
+            assert found.cluster_id == variables["CLUSTER_ID"]
+            assert len(found.nodes) == 1
+
+
+def on_loopback(text: str, ports: Mapping[str, int]) -> str:
+    """Replace ports, and names of containers by 127.0.0.1."""
+    for port, own in ports.items():
+        text = re.sub(rf"\b{port}\b", str(own), text)
+    return re.sub(r"(?<=://)[a-z]*(?=:)|(?<=@)localhost", "127.0.0.1", text)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_every_step_of_the_image_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but what needs a container is run, with all downloads: `make deploy-check`."""
+    image = Image(tmp_path / "image")
+    image.build()
+    assert list(Path(image.path("/opt/cache")).rglob("*.jsa"))
+    for command in (["relay", "--help"], ["dagster", "--version"], ["pip", "check"]):
+        subprocess.run(
+            [image.path("/opt/relay/entrypoint.sh"), *command],
+            cwd=image.path("/var/lib/relay"),
+            env=image.variables,
+            check=True,
+        )
+    with capsys.disabled():
+        sys.stdout.write("".join(f"not run: {step}\n" for step in image.not_run))

@@ -1,0 +1,190 @@
+"""docs/soak.md and its picture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from relay_pipelines.console.formatting import count, seconds, size
+from tests.orchestration.soak.growth import Verdict
+from tests.orchestration.soak.limits import FILES, PRUNED, judged
+from tests.orchestration.soak.sampling import Role, Sample, Usage
+
+WIDTH, HEIGHT = 800.0, 120.0
+_MOST_PROCESSES = 40
+_MOST_POINTS = 240
+_MIB = 1 << 20
+# distinguishable for people who are color-blind (Okabe and Ito)
+_COLORS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+    "#56b4e9", "#000000", "#999999", "#7f3c8d", "#a5aa99",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a soak has measured.
+
+    Args:
+        faults: their times and names.
+        starts: how often `dagster dev` was started.
+        records: that were written to the source.
+        stall: the longest time in seconds in which nothing was copied.
+        left: the sizes of the temporary files that were left at the end.
+        complaints: what is wrong with the copy, or the processes left; empty if all is well.
+    """
+
+    seconds: float
+    seed: int
+    samples: Sequence[Sample]
+    faults: Sequence[tuple[float, str]]
+    starts: int
+    records: int
+    stall: float
+    left: Sequence[int] = field(default_factory=list)
+    complaints: Sequence[str] = field(default_factory=list)
+
+    def failures(self) -> list[str]:
+        """What is not as it should be: the copy, and the series that grow beyond their limits."""
+        grown = [
+            f"{series.name}, {series.what}: grows by {series.text(series.growth.slope)}"
+            f" {series.growth.per}; the limit is {series.text(series.growth.limit)}"
+            for series in judged(self.samples)
+            if series.growth.verdict is Verdict.GROWS
+        ]
+        most = max(_processes(sample) for sample in self.samples)
+        if most > _MOST_PROCESSES:
+            grown.append(f"{most} processes at one time; the limit is {_MOST_PROCESSES}")
+        return [*self.complaints, *grown]
+
+
+def as_markdown(report: Report, template: Path, described: Mapping[str, str]) -> str:
+    """Return the page."""
+    return _render(
+        template,
+        report=report,
+        windows=report.samples[-1].windows,
+        faults=sorted(Counter(name for _, name in report.faults).items()),
+        roles=[_used(report.samples, role) for role in Role],
+        series=judged(report.samples),
+        most=max(_processes(sample) for sample in report.samples),
+        failures=report.failures(),
+        described=described,
+    )
+
+
+class Used(NamedTuple):
+    """What a role uses: medians of the second half, and the highest values of the whole run."""
+
+    role: Role
+    middle: Usage
+    highest: Usage
+
+
+class Line(NamedTuple):
+    """One line of the picture."""
+
+    name: str
+    color: str
+    points: str
+
+
+class Panel(NamedTuple):
+    """One chart of the picture; `top` is the value at its upper edge."""
+
+    title: str
+    top: str
+    lines: Sequence[Line]
+
+
+def as_svg(report: Report, template: Path) -> str:
+    """Return the picture: memory, handles, threads and sizes over time, with the faults."""
+    roles = [role for role in Role if any(role in sample.roles for sample in report.samples)]
+
+    def of(name: str) -> dict[str, Callable[[Sample], float]]:
+        return {
+            role: lambda sample, role=role: getattr(sample.roles.get(role, Usage()), name)
+            for role in roles
+        }
+
+    def files(*names: str) -> dict[str, Callable[[Sample], float]]:
+        return {
+            name.replace("`", ""): lambda sample, name=name: sample.files[name] for name in names
+        }
+
+    dagster = [name for name in PRUNED | FILES if "__" not in name]
+    topics = [name for name in FILES if "__" in name]
+    panels = [
+        _panel("memory (PSS)", report, of("pss"), size),
+        _panel("file handles", report, of("handles"), count),
+        _panel("threads", report, of("threads"), count),
+        _panel("Dagster's files", report, files(*dagster), size),
+        _panel("topics with the state", report, files(*topics), size),
+    ]
+    return _render(
+        template,
+        panels=panels,
+        marks=[(WIDTH * at / report.seconds, name) for at, name in report.faults],
+        width=WIDTH,
+        height=HEIGHT,
+        minutes=report.seconds / 60,
+    )
+
+
+def _panel(
+    title: str,
+    report: Report,
+    series: Mapping[str, Callable[[Sample], float]],
+    text: Callable[[float], str],
+) -> Panel:
+    top = max(get(sample) for get in series.values() for sample in report.samples) or 1.0
+
+    def points(get: Callable[[Sample], float]) -> str:
+        return " ".join(
+            f"{WIDTH * sample.seconds / report.seconds:.1f},{HEIGHT * (1 - get(sample) / top):.1f}"
+            for sample in report.samples[:: max(1, len(report.samples) // _MOST_POINTS)]
+        )
+
+    lines = [
+        Line(name, color, points(get))
+        for (name, get), color in zip(series.items(), _COLORS, strict=False)
+    ]
+    return Panel(title, text(top), lines)
+
+
+def _used(samples: Sequence[Sample], role: Role) -> Used:
+    own = [sample.roles[role] for sample in samples if role in sample.roles] or [Usage()]
+    late = [
+        sample.roles[role]
+        for sample in samples
+        if role in sample.roles and sample.seconds >= samples[-1].seconds / 2
+    ] or own
+    names = ("processes", "rss", "pss", "handles", "threads")
+    return Used(
+        role,
+        Usage(0, *(int(median(getattr(usage, name) for usage in late)) for name in names)),
+        Usage(0, *(max(getattr(usage, name) for usage in own) for name in names)),
+    )
+
+
+def _processes(sample: Sample) -> int:
+    return sum(usage.processes for usage in sample.roles.values())
+
+
+def _render(template: Path, **values: object) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=template.name.endswith("svg.j2"),
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"size": size, "count": count, "seconds": seconds}
+    return environment.get_template(template.name).render(**values)

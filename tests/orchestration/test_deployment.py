@@ -1,0 +1,115 @@
+"""The containers of deploy/compose.yaml, run as processes, with a PostgreSQL that is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.demo.dagster import Dagster
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import TopicPartition
+from tests.orchestration import graphql
+from tests.orchestration.dev_environment import DevEnvironment
+from tests.support.deployment import Compose, installed_image
+from tests.support.independent import until
+from tests.support.postgres import Postgres
+
+pytestmark = pytest.mark.timeout(600)
+MIRROR = "orders"  # in deploy/docker/relay.yaml
+DOWN_SECONDS = 25.0  # dagster-postgres tries to connect for 6 s, and a run writes several events
+
+
+class Deployed(DevEnvironment):
+    """The mirror of deploy/docker/relay.yaml, with one topic."""
+
+    @property
+    def asset(self) -> list[str]:
+        """The asset key of the mirrored topic."""
+        return [MIRROR, self.topic]
+
+    @property
+    def copies(self) -> list[TopicPartition]:
+        """The topic-partitions at the destination, which keep their names."""
+        return [TopicPartition(self.topic, partition) for partition in range(2)]
+
+
+@pytest.fixture
+def deployed(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> Deployed:
+    """A mirror that has copied nothing."""
+    return Deployed(tmp_path, source_cluster, destination_cluster, topic_name)
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    """A database server for one test."""
+    server = Postgres()
+    yield server
+    server.close()
+
+
+def test_it_goes_on_by_itself_when_the_database_is_back(
+    deployed: Deployed, postgres: Postgres, tmp_path: Path
+) -> None:
+    """What is produced meanwhile arrives, no record twice, and the pages show it."""
+    image = installed_image(tmp_path / "image")
+    variables = {
+        "SOURCE_SERVERS": deployed.source.bootstrap_servers[0],
+        "DESTINATION_SERVERS": deployed.destination.bootstrap_servers[0],
+        "TOPICS": deployed.topic,
+        "WINDOW_EVERY": "1s",
+        "DAGSTER_POSTGRES_HOST": "127.0.0.1",
+        "DAGSTER_POSTGRES_PORT": str(postgres.port),
+    }
+    compose = Compose(image, variables)
+    deployed.produce(2)  # before the planner looks for the first time
+    with compose.up():
+        dagster = Dagster(compose.url, compose.processes["webserver"])
+        deployed.all_arrived()
+        (session,) = graphql.runs(dagster)
+
+        def windows() -> list[str]:
+            return graphql.partitions(dagster, deployed.asset)["materialized"]
+
+        before = until(windows, "the first window on the page")
+        # its last event: if Dagster itself cannot store one, it prints a traceback of its own
+        plan, check = [MIRROR, "main", "windows"], "configs"
+        until(lambda: graphql.checks(dagster, plan, check), "the end of the first window")
+
+        postgres.kill()
+        deployed.produce(2)
+        time.sleep(DOWN_SECONDS)
+        log = compose.log("code-location")
+        line = "Dagster's database does not answer: "
+        until(lambda: line in log.read_text(), "what the session says", pause_seconds=1)
+        postgres.start()
+
+        deployed.produce(2)
+        deployed.all_arrived()
+        until(lambda: loaded(lambda: graphql.runs(dagster)), "the pages", pause_seconds=1)
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+        until(
+            lambda: set(before) < set(loaded(windows)),
+            "the next window on the page",
+            pause_seconds=1,
+        )
+
+
+def loaded(page: Callable[[], list[Any]]) -> list[Any]:
+    """What a page shows; nothing while it answers with an error.
+
+    The web server keeps one connection for runs and one for events. The first request to use one
+    that the database has closed fails, and the next request opens another.
+    """
+    try:
+        return page()
+    except OSError:
+        return []

@@ -1,0 +1,71 @@
+"""The code blocks of README.md and docs, for the tests that run and check them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NOT_RUN = "not run in tests"
+# how a command begins that no test can run, and why
+CANNOT_RUN = {
+    "git clone ": "it needs the network",
+    "make ": "the tests of the demo and of the UI run the same code",
+    "docker ": "Docker is not there",
+    "docker-compose ": "Docker is not there",
+    "kubectl ": "Kubernetes is not there",
+    "helm ": "Kubernetes is not there",
+    "dg ": "tests/orchestration/test_project.py has such a project",
+    "relay exporter ": "tests/integration/test_exporter.py starts it",
+    "relay replay ": "the clusters have no such offsets, dates and windows",
+    ".venv/bin/dagster dev": "tests/orchestration starts it",
+    ".venv/bin/python clusters.py": "it waits for Enter; the tests have clusters",
+    "kafka-consumer-groups.sh ": "Kafka's scripts are not there, only its jars",
+    "relay nodes --clear ": "no node is in quarantine",
+}
+_FENCE = re.compile(
+    r'^```(?P<language>\w*)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$',
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block between fences.
+
+    Args:
+        page: path of the page in the repository.
+        line: of its first fence.
+        title: a file's name, `NOT_RUN`, or empty.
+    """
+
+    page: str
+    line: int
+    language: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def commands(self) -> list[str]:
+        """What follows each `$`, with continued lines; other lines are output."""
+        joined = self.text.replace("\\\n", " ")
+        return [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
+
+
+def blocks(*languages: str) -> list[Block]:
+    """Return the blocks in these languages, page by page."""
+    found = []
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = path.read_text(encoding="utf-8")
+        for match in _FENCE.finditer(text):
+            if not languages or match["language"] in languages:
+                line = text.count("\n", 0, match.start()) + 1
+                page = str(path.relative_to(ROOT))
+                found.append(
+                    Block(page, line, match["language"], match["title"] or "", match["text"])
+                )
+    return found

@@ -1,0 +1,121 @@
+"""A PostgreSQL server on 127.0.0.1, with a database for Dagster: kill it, and start it again.
+
+Its programs come from Maven Central, like Kafka's jars.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from relay_pipelines.embedded import jars
+from relay_pipelines.embedded.ports import free_ports
+from tests.support.independent import until
+
+VERSION = "17.7"
+_NOBODY = 65_534
+_SECONDS = 60.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Postgres:
+    """One server; `start` after `kill` uses the same port and data.
+
+    PostgreSQL refuses to run as root: then it runs as nobody, which a folder of pytest keeps out.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="relay-postgres-"))
+        self.folder.chmod(0o700)
+        (self.port,) = free_ports(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user: dict[str, Any] = {}
+        if not os.getuid():
+            os.chown(self.folder, _NOBODY, _NOBODY)
+            self._user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+        _unpack(self.folder / "programs")
+        command = ["initdb", "--pgdata", "data", "--username", "dagster", "--auth", "trust"]
+        made = self._start(*command, "--encoding", "UTF8", "--no-locale", "--no-sync")
+        assert made.wait(_SECONDS) == 0, self._log()
+        self.start()
+        with closing(self._connect()) as connection:
+            connection.autocommit = True
+            connection.cursor().execute("CREATE DATABASE dagster")
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts queries."""
+        where = ["-D", "data", "-h", "127.0.0.1", "-p", str(self.port)]
+        self._process = self._start("postgres", *where, "-c", "unix_socket_directories=")
+        until(self._answers, "the start of PostgreSQL", _SECONDS, 0.1)
+
+    def kill(self) -> None:
+        """Kill all its processes."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Kill the server and delete its data."""
+        self.kill()
+        shutil.rmtree(self.folder)
+
+    def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [self.folder / "programs" / "bin" / program, *arguments],
+                cwd=self.folder,
+                env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it takes no lock
+                **self._user,
+            )
+
+    def _log(self) -> str:
+        return (self.folder / "log").read_text()[-2000:]
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log()
+        try:
+            self._connect().close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _connect(self) -> Any:
+        return psycopg2.connect(host="127.0.0.1", port=self.port, user="dagster", dbname="postgres")
+
+
+def _unpack(folder: Path) -> None:
+    system = {"Linux": "linux", "Darwin": "darwin"}[platform.system()]
+    machine = {"aarch64": "arm64v8", "arm64": "arm64v8"}.get(platform.machine(), "amd64")
+    name = f"embedded-postgres-binaries-{system}-{machine}"
+    found = jars.resolve([f"io.zonky.test.postgres:{name}:{VERSION}.0"], f"postgres-{VERSION}")
+    with zipfile.ZipFile(found) as jar:
+        (packed,) = [entry for entry in jar.namelist() if entry.endswith(".txz")]
+        with tarfile.open(fileobj=io.BytesIO(jar.read(packed))) as archive:
+            archive.extractall(folder, filter="data")
+    folder.chmod(0o755)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,52 @@
+"""Which archives of Spark's classes a JVM is given; tests/integration has the JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from relay_pipelines.spark import class_archive
+
+CONTENT = bytes(range(256)) * 64
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "relay_pipelines" / "spark-classes"
+
+
+def archive(cache: Path, content: bytes) -> Path:
+    """An archive of this installation with the name, and so the CRC, of CONTENT."""
+    cache.mkdir(parents=True)
+    path = cache / f"{class_archive._installation()}-{crc32c(CONTENT):08x}.jsa"
+    path.write_bytes(content)
+    return path
+
+
+def test_an_archive_that_is_whole_is_used(cache):
+    path = archive(cache, CONTENT)
+    assert f'-XX:SharedArchiveFile="{path}"' in class_archive.jvm_options(verbose=False)
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [CONTENT[:-1], b"", CONTENT[:99] + bytes([CONTENT[99] ^ 0xFF]) + CONTENT[100:]],
+    ids=["truncated", "empty", "changed"],
+)
+def test_a_damaged_archive_is_removed(cache, content):
+    """A JVM would end with SIGBUS, or not notice a changed byte."""
+    path = archive(cache, content)
+    assert class_archive.jvm_options(verbose=False) == ""
+    assert not path.exists()
+
+
+def test_a_cache_that_cannot_be_written(cache):
+    """Spark starts without an archive, and none is made."""
+    cache.parent.write_text("a file")
+    assert class_archive.jvm_options(verbose=False) == ""
+    class_archive.make_in_background()
+    assert cache.parent.read_text() == "a file"

@@ -1,0 +1,490 @@
+"""`relay convert`: configurations of other mirrors become a relay.yaml that loads."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.cli import main
+from relay_pipelines.convert.properties import parse
+from relay_pipelines.plan.topic_selection import destinations, select
+from relay_pipelines.settings import load
+
+# every key of kaf-relay's own sample configuration
+KAF_RELAY = """
+[app]
+log_level = "debug"
+metrics_server_addr = ":7081"
+
+[[topics]]
+"orders.eu" = "mirrored.orders:1"
+"orders.us" = "mirrored.orders:2"
+payments = "payments"
+bills = "payments"
+
+[source_pool]
+initial_offset = "start"
+healthcheck_interval = "3s"
+offset_lag_threshold = 1000
+max_retries = -1
+backoff_enable = true
+backoff_min = "2s"
+backoff_max = "10s"
+request_timeout = "100ms"
+randomize_initial = false
+group_id = "relay"
+
+[[sources]]
+name = "node1"
+servers = ["10.0.0.1:9092"]
+session_timeout = "6s"
+enable_auth = true
+sasl_mechanism = "PLAIN"
+username = "reader"
+password = "hunter2"
+max_wait_time = "10ms"
+max_failovers = -1
+enable_tls = true
+client_key_path = "client.key"
+client_cert_path = "client.pem"
+ca_cert_path = "/etc/kafka/ca.pem"
+enable_log = false
+
+[[sources]]
+name = "node2"
+servers = ["node2:9092"]
+enable_auth = false
+sasl_mechanism = "PLAIN"
+username = "reader"
+password = "hunter3"
+enable_tls = false
+ca_cert_path = ""
+
+[target]
+name = "node3"
+servers = ["10.0.0.3:9095"]
+enable_log = false
+enable_auth = true
+sasl_mechanism = "SCRAM-SHA-512"
+username = "writer"
+password = "hunter4"
+enable_idempotency = true
+commit_ack_type = "cluster"
+flush_frequency = "20ms"
+session_timeout = "6s"
+enable_tls = false
+client_key_path = ""
+max_retries = -1
+flush_batch_size = 1000
+batch_size = 1000
+buffer_size = 100000
+max_message_bytes = 10000000
+compression = "zstd"
+backoff_enable = true
+backoff_min = "2s"
+backoff_max = "10s"
+request_timeout = "100ms"
+surprise = 1
+
+[filters.test]
+enabled = true
+path = "test.bin"
+config = '{"secret": "hunter5"}'
+"""
+
+MIRRORMAKER2 = r"""
+# two clusters, both directions
+clusters = eu, us
+eu.bootstrap.servers = eu1:9092, \
+    eu2:9092
+us.bootstrap.servers: us1:9092
+eu.security.protocol=SASL_SSL
+eu.sasl.mechanism=SCRAM-SHA-512
+eu.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+    username="mirror" password="hunter2";
+eu.ssl.truststore.location=/etc/kafka/ca.pem
+eu.ssl.truststore.type=PEM
+eu.ssl.endpoint.identification.algorithm=
+us.security.protocol=SASL_SSL
+us.sasl.mechanism=AWS_MSK_IAM
+us.sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required;
+us.sasl.client.callback.handler.class=software.amazon.msk.auth.iam.IAMClientCallbackHandler
+us.ssl.truststore.location=/etc/kafka/ca.jks
+us.ssl.truststore.password=hunter3
+
+eu->us.enabled = true
+eu->us.topics = orders\\..*, payments
+eu->us.topics.exclude = .*\\.tmp, \\p{Alpha}+
+eu->us.groups = .*
+us->eu.enabled = true
+us->eu.topics = .*
+eu->lab.enabled = false
+eu->lab.topics = .*
+
+eu.consumer.auto.offset.reset = latest
+replication.factor = 3
+sync.topic.acls.enabled = false
+sync.topic.configs.enabled = true
+refresh.topics.interval.seconds = 60
+emit.heartbeats.interval.seconds = 5
+emit.checkpoints.enabled = true
+checkpoints.topic.replication.factor = 1
+heartbeats.topic.replication.factor = 1
+offset-syncs.topic.replication.factor = 1
+offset.storage.replication.factor = 1
+status.storage.replication.factor = 1
+config.storage.replication.factor = 1
+us.producer.compression.type = zstd
+tasks.max = 4
+exactly.once.source.support = enabled
+transforms = mask
+surprising.key = x
+"""
+
+
+JAVA = r"""
+# comment
+! comment
+a=1
+b : 2
+c 3
+d\ e = x\ty
+f = one, \
+    two
+g = \u0041\\
+h
+a = last
+"""
+
+
+def converted(
+    folder: Path, origin: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, Any], str]:
+    """Convert a text; return the parsed relay.yaml, and its comments as one line."""
+    given = folder / "given"
+    given.write_text(text)
+    assert main(["convert", "--from", origin, str(given)]) == 0
+    written = capsys.readouterr().out
+    comments = re.findall(r"^# ?(.*)$", written, re.MULTILINE)
+    return yaml.safe_load(written), re.sub(r"\s+", " ", " ".join(comments))
+
+
+def test_kaf_relays_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each key is translated or named with a reason; no secret is in the output."""
+    tree, comments = converted(tmp_path, "kaf-relay", KAF_RELAY, capsys)
+    assert tree == {
+        "metrics": {"address": "0.0.0.0:7081"},
+        "mirrors": {
+            "kaf-relay": {
+                "source": {
+                    "nodes": [
+                        {
+                            "name": "node1",
+                            "bootstrap_servers": ["10.0.0.1:9092"],
+                            "security": {
+                                "protocol": "SASL_SSL",
+                                "ca_location": "/etc/kafka/ca.pem",
+                                "certificate_location": f"{tmp_path}/client.pem",
+                                "key_location": f"{tmp_path}/client.key",
+                                "mechanism": "PLAIN",
+                                "username": "reader",
+                                "password": "${NODE1_PASSWORD}",
+                            },
+                        },
+                        {"name": "node2", "bootstrap_servers": ["node2:9092"]},
+                    ],
+                    "health": {
+                        "interval": "3s",
+                        "request_timeout": "100ms",
+                        "lag_threshold": 1000,
+                        "randomize_initial": False,
+                    },
+                },
+                "destination": {
+                    "bootstrap_servers": ["10.0.0.3:9095"],
+                    "security": {
+                        "protocol": "SASL_PLAINTEXT",
+                        "mechanism": "SCRAM-SHA-512",
+                        "username": "writer",
+                        "password": "${NODE3_PASSWORD}",
+                    },
+                },
+                "topics": {
+                    "allow": [r"orders\.eu", r"orders\.us", "payments"],
+                    "rename": {
+                        "orders.eu": "mirrored.orders:1",
+                        "orders.us": "mirrored.orders:2",
+                    },
+                },
+                "start": "earliest",
+                "give_up_after": -1,
+                "copy": {"backoff": {"min": "2s", "max": "10s"}},
+            }
+        },
+    }
+    assert "hunter" not in comments + str(tree)
+    assert "NODE1_PASSWORD: the password for node1" in comments
+    untranslated = [
+        "app.log_level",
+        "topics.bills",
+        "source_pool.group_id",
+        *(f"sources[0].{key}" for key in ("session_timeout", "max_wait_time", "max_failovers")),
+        "sources[0].enable_log",
+        *(f"sources[1].{key}" for key in ("sasl_mechanism", "username", "password")),
+        *(
+            f"target.{key}"
+            for key in tomllib.loads(KAF_RELAY)["target"]
+            if key
+            not in {"servers", "enable_auth", "sasl_mechanism", "username", "password"}
+            | {"enable_tls", "client_key_path"}
+        ),
+        "filters.test.path",
+        "filters.test.config",
+    ]
+    for key in untranslated:
+        assert re.search(rf" {re.escape(key)}: \w+", comments), key
+    assert "target.surprise: relay knows nothing that corresponds to it" in comments
+
+
+def test_a_mirrormaker_in_both_directions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each enabled flow is a mirror that does not copy the other's copies back."""
+    tree, comments = converted(tmp_path, "mirrormaker2", MIRRORMAKER2, capsys)
+    eu = {
+        "bootstrap_servers": ["eu1:9092", "eu2:9092"],
+        "security": {
+            "protocol": "SASL_SSL",
+            "mechanism": "SCRAM-SHA-512",
+            "username": "mirror",
+            "password": "${EU_PASSWORD}",
+            "ca_location": "/etc/kafka/ca.pem",
+            "verify_hostname": False,
+        },
+    }
+    us = {
+        "bootstrap_servers": ["us1:9092"],
+        "security": {
+            "protocol": "SASL_SSL",
+            "mechanism": "OAUTHBEARER",
+            "token_provider": "msk_tokens:signed",
+            "token_provider_config": {"region": "eu-west-1"},
+        },
+    }
+    assert tree == {
+        "mirrors": {
+            "eu-us": {
+                "source": {"nodes": [{"name": "eu", **eu}]},
+                "destination": us | {"replication_factor": 3},
+                "topics": {
+                    "allow": [r"orders\..*", "payments"],
+                    "rename": "eu.{topic}",
+                    "deny": [r".*\.tmp", r".*[\-\.]internal", r"(.*\.)?us\..*"],
+                    "sync_configs": True,
+                },
+                "start": "latest",
+                "copy": {"parallelism": 4},
+            },
+            "us-eu": {
+                "source": {"nodes": [{"name": "us", **us}]},
+                "destination": eu | {"replication_factor": 3},
+                "topics": {
+                    "allow": [".*"],
+                    "rename": "us.{topic}",
+                    "deny": [r".*[\-\.]internal", r".*\.replica", r"(.*\.)?eu\..*"],
+                    "sync_configs": True,
+                },
+                "copy": {"parallelism": 4},
+            },
+        }
+    }
+    assert "hunter" not in comments + str(tree)
+    for key in (
+        "us.sasl.mechanism: write msk_tokens.py",
+        "us.ssl.truststore.location: it is not PEM",
+        "eu->us.topics.exclude: Python refuses the regular expression '\\\\p{Alpha}+'",
+        "eu->us.groups: committed consumer offsets do not carry over",
+        "eu->lab.topics: the flow is not enabled",
+        "sync.topic.acls.enabled: run relay acls --apply",
+        "refresh.topics.interval.seconds: every run reads",
+        "emit.heartbeats.interval.seconds: there are no heartbeats",
+        "emit.checkpoints.enabled: committed consumer",
+        "checkpoints.topic.replication.factor: committed consumer",
+        "heartbeats.topic.replication.factor: there are no heartbeats",
+        "offset-syncs.topic.replication.factor: committed consumer",
+        "offset.storage.replication.factor: there is no Kafka Connect",
+        "status.storage.replication.factor: there is no",
+        "config.storage.replication.factor: there is no",
+        "us.producer.compression.type: it is for Kafka's Java clients",
+        "exactly.once.source.support: every copy is exactly once",
+        "transforms: write a Python class",
+        "surprising.key: relay knows nothing that corresponds to it",
+    ):
+        assert f" {key}" in comments, key
+
+
+THREE = (
+    "clusters=a,b,c\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\nc.bootstrap.servers=c:1\n"
+)
+
+
+def test_a_ring_of_flows_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No record comes back by way of a third cluster: each round would copy it again."""
+    text = THREE + "a->b.enabled=true\nb->c.enabled=true\nc->a.enabled=true\n"
+    written = tmp_path / "ring.yaml"
+    written.write_text(yaml.safe_dump(converted(tmp_path, "mirrormaker2", text, capsys)[0]))
+    topics: dict[str, set[str]] = {"a": {"x"}, "b": set(), "c": set()}
+    for _ in range(4):
+        for name, mirror in load(written).mirrors.items():
+            source, target = name.split("-")
+            decided = select(topics[source], mirror.topics.allow, mirror.topics.deny)
+            copied = [decision.topic for decision in decided if decision.included]
+            topics[target] |= set(destinations(copied, mirror.topics.rename).values())
+    assert topics == {"a": {"x"}, "b": {"a.x"}, "c": {"b.a.x"}}
+
+
+@pytest.mark.parametrize(
+    ("excluded", "deny"),
+    [
+        ("", [r".*[\-\.]internal"]),
+        ("foo", ["foo", r".*[\-\.]internal"]),
+        ("[a-z&&[^b]]", [r".*[\-\.]internal"]),
+    ],
+)
+def test_topics_that_are_never_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], excluded: str, deny: list[str]
+) -> None:
+    """An empty list excludes nothing, and MirrorMaker's own topics are excluded by all lists."""
+    text = f"{THREE}a->b.enabled=true\ntopics.exclude={excluded}\n"
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert tree["mirrors"]["a-b"]["topics"]["deny"] == [*deny, r"(.*\.)?b\..*"]
+    assert ("topics.exclude: Python refuses" in comments) == ("&&" in excluded)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rename", "noted"),
+    [
+        ("org.apache.kafka.connect.mirror.IdentityReplicationPolicy", None, ""),
+        ("org.apache.kafka.connect.mirror.DefaultReplicationPolicy", "a_{topic}", ""),
+        ("com.example.Mine", "a_{topic}", "replication.policy.class: relay cannot load Java"),
+    ],
+)
+def test_the_names_of_a_replication_policy(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    policy: str,
+    rename: str | None,
+    noted: str,
+) -> None:
+    text = (
+        "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\na->b.enabled=true\n"
+        f"replication.policy.class={policy}\nreplication.policy.separator=_\n"
+    )
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert tree["mirrors"]["a-b"]["topics"].get("rename") == rename
+    assert noted in comments
+
+
+def test_flows_whose_names_are_the_same_as_mirrors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None is left out; what is no number is noted."""
+    servers = "".join(f"{name}.bootstrap.servers={name}:1\n" for name in ("a", "a-b", "b-c", "c"))
+    flows = "a->b-c.enabled=true\na-b->c.enabled=true\n"
+    text = f"clusters=a,a-b,b-c,c\n{servers}{flows}tasks.max=many\n"
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert list(tree["mirrors"]) == ["a-b-c", "a-b-c_2"]
+    assert "tasks.max: 'many' is no whole number" in comments
+
+
+def test_a_user_name_of_a_config_provider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relay has no such providers; clusters of similar names have variables of their own."""
+    text = "clusters=a-b,a_b\na-b->a_b.enabled=true\nconfig.providers=file\n"
+    for name in ("a-b", "a_b"):
+        user = 'username="${file:/etc/kafka:user}" password="${file:/etc/kafka:password}"'
+        text += (
+            f"{name}.bootstrap.servers={name}:1\n{name}.security.protocol=SASL_SSL\n"
+            f"{name}.sasl.mechanism=PLAIN\n{name}.sasl.jaas.config=Plain required {user};\n"
+        )
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert "${file" not in comments
+    (mirror,) = tree["mirrors"].values()
+    sides = mirror["destination"], mirror["source"]["nodes"][0]
+    found = {side["security"][key] for side in sides for key in ("username", "password")}
+    assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
+
+
+def test_the_output_is_a_new_file_that_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that exists is never replaced."""
+    given, written = tmp_path / "mm2.properties", tmp_path / "relay.yaml"
+    given.write_text(
+        "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\na->b.enabled=true"
+    )
+    command = ["convert", "--from", "mirrormaker2", str(given), "-o", str(written)]
+    assert main(command) == 0
+    assert load(written).mirror("a-b").nodes[0].bootstrap_servers == ("a:1",)
+    assert main(command) == 2
+    assert capsys.readouterr().err == (
+        f"error: {written} exists; name another file, or remove it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("origin", "text", "line"),
+    [
+        ("kaf-relay", "= x", r"this is not TOML: .*; name a kaf-relay config.toml"),
+        ("kaf-relay", "a = 1", r"\[\[sources\]\], \[target\] or \[topics\] is missing; .*"),
+        (
+            "kaf-relay",
+            KAF_RELAY.replace("10.0.0.3:9095", "10.0.0.3"),
+            (
+                r"the converted configuration is not valid: .*bootstrap_servers\[0\]: expected"
+                r" host:port, got '10.0.0.3'; correct the configuration that is converted"
+            ),
+        ),
+        ("mirrormaker2", "clusters = a, b", "no flow is enabled; .*"),
+        (
+            "mirrormaker2",
+            "clusters = a, b\na->b.enabled = true",
+            "a.bootstrap.servers is missing; .*",
+        ),
+        *(
+            (
+                "mirrormaker2",
+                f"{THREE}a->b.enabled=true\na->b.topics={topics}",
+                "a->b.topics: no regular expression that Python accepts; name the topics; .*",
+            )
+            for topics in ("", r"\\p{Alpha}+")
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], origin: str, text: str, line: str
+) -> None:
+    given = tmp_path / "given"
+    given.write_text(text)
+    assert main(["convert", "--from", origin, str(given)]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(f"error: {re.escape(str(given))}: {line}\n", error), error
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    """Separators, comments, continued lines and escapes."""
+    assert parse(JAVA) == {
+        "a": "last",
+        "b": "2",
+        "c": "3",
+        "d e": "x\ty",
+        "f": "one, two",
+        "g": "A\\",
+        "h": "",
+    }

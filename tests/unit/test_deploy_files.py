@@ -1,0 +1,269 @@
+"""The files in deploy/: what can be said about them without Docker and Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from dagster_postgres.utils import get_conn_string
+from sqlalchemy import create_engine
+
+from relay_pipelines.embedded.jars import KAFKA_VERSION
+from relay_pipelines.metrics.serving import HEALTH
+from relay_pipelines.settings import load
+from tests.support import postgres
+from tests.support.deployment import DEPLOY, IMAGE, ROOT, Instruction, compose, instructions
+
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+IGNORED = DEPLOY / "docker" / "Dockerfile.dockerignore"
+KUBERNETES = DEPLOY / "kubernetes"
+MANIFESTS = sorted(set(KUBERNETES.glob("*.yaml")) - {KUBERNETES / "helm-values.yaml"})
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+KUBERNETES_VERSION = "1.34"
+PINNED = re.compile(r"[\w./-]+:v?\d+\.\d+(\.\d+)?(-[\w.-]+)?")
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[Instruction]:
+    return instructions(DOCKERFILE)
+
+
+def texts(steps: list[Instruction], name: str) -> list[str]:
+    return [step.text for step in steps if step.name == name]
+
+
+def test_base_images_are_pinned(steps):
+    images = [text.partition(" AS ")[0] for text in texts(steps, "FROM")]
+    assert all(PINNED.fullmatch(image) for image in images)
+    assert len(set(images)) == 1, "the environment is copied, so its Python must be the same"
+
+
+def test_the_image_does_not_run_as_root(steps):
+    """Its user is a number, because Kubernetes checks `runAsNonRoot` before it starts it."""
+    after_last_stage = [step for step in steps if step.name in {"FROM", "USER", "CMD"}][-2:]
+    assert [step.name for step in after_last_stage] == ["USER", "CMD"]
+    (user,) = texts(steps, "USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+
+
+def test_nothing_unpinned_is_downloaded(steps):
+    """The lock file pins packages with their hashes; only Debian's own packages have no version."""
+    assert not texts(steps, "ADD")
+    for run in texts(steps, "RUN"):
+        assert not re.search(r"\b(curl|wget|git clone)\b|https?://", run)
+        for command in re.findall(r"pip install[^&]*", run):
+            from_the_lock_file = re.search(r"(--constraint requirements|-r uv)\.lock\b", command)
+            own_wheel = "--no-deps" in command and command.rstrip().endswith("dist/*.whl")
+            assert from_the_lock_file or own_wheel, command
+
+
+def test_debian_packages_leave_nothing_behind(steps):
+    (apt,) = [run for run in texts(steps, "RUN") if "apt-get" in run]
+    assert "--no-install-recommends" in apt
+    assert apt.endswith("rm -rf /var/lib/apt/lists/*")
+    assert "openjdk-17-jre-headless" in apt
+
+
+def test_commands_are_lists(steps):
+    """A shell between them would keep signals from the command."""
+    assert all(text.startswith("[") for text in texts(steps, "ENTRYPOINT") + texts(steps, "CMD"))
+
+
+def test_what_is_copied_exists_and_is_sent_to_docker(steps):
+    *rules, _ = IGNORED.read_text().splitlines()
+    sent = [rule[1:] for rule in rules if rule.startswith("!")]
+    assert rules[0] == "*"
+    copied = [
+        source
+        for step in steps
+        if step.name == "COPY" and "from" not in step.options
+        for source in step.words[:-1]
+    ]
+    assert sorted(copied) == sorted(sent)
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_what_links_of_the_package_lead_to_is_copied(steps):
+    """A wheel that is built without them has no files for `relay init`."""
+    links = [path for path in (ROOT / "relay_pipelines").rglob("*") if path.is_symlink()]
+    targets = {str(link.resolve().relative_to(ROOT)) for link in links}
+    assert targets
+    assert targets <= {word for step in steps if step.name == "COPY" for word in step.words}
+
+
+def test_prometheus_scrapes_the_exporter_and_loads_the_alerts():
+    """With the paths and names that its container has."""
+    services = compose()["services"]
+    config = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
+    mounts = dict(reversed(v.split(":")[:2]) for v in services["prometheus"]["volumes"])
+    (rules,) = config["rule_files"]
+    folder, _, name = f"/etc/prometheus/{rules}".rpartition("/")
+    assert (DEPLOY / mounts[folder] / name).is_file()
+    (job,) = config["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    service, _, port = target.partition(":")
+    assert services[service]["command"][-2:] == ["--port", port]
+    own = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())
+    assert job["job_name"] in {each["job_name"] for each in own["scrape_configs"]}
+
+
+def test_the_compose_file_follows_the_specification():
+    schema = json.loads((ROOT / "tests/support/compose_spec/compose-spec.json").read_text())
+    checker = jsonschema.validators.validator_for(schema)(schema)
+    assert [f"{error.json_path}: {error.message}" for error in checker.iter_errors(compose())] == []
+
+
+def test_images_are_pinned_to_what_is_tested():
+    images = {name: service["image"] for name, service in compose()["services"].items()}
+    assert all(PINNED.fullmatch(image) for image in images.values())
+    assert images["source"] == images["destination"] == f"apache/kafka:{KAFKA_VERSION}"
+    assert images["postgres"].startswith(f"postgres:{postgres.VERSION}")
+    assert {image for image in images.values() if image.startswith(IMAGE)} == {f"{IMAGE}:{VERSION}"}
+
+
+def test_dagsters_database_has_the_driver_that_dagster_brings():
+    """With the bare `postgresql://`, SQLAlchemy takes another one, and Dagster does not start."""
+    instance = yaml.safe_load((DEPLOY / "dagster.postgres.yaml").read_text())
+    database = instance["storage"]["postgres"]["postgres_db"]
+    values = {key: value for key, value in database.items() if isinstance(value, str)}
+    unset = dict.fromkeys(database.keys() - values, "5432")
+    assert create_engine(get_conn_string(**values, **unset)).driver == "psycopg2"
+    chart = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
+    assert chart["postgresql"]["postgresqlScheme"] == values["scheme"]
+
+
+def test_ports_are_published_on_this_machine_alone():
+    ports = [port for one in compose()["services"].values() for port in one.get("ports", [])]
+    assert ports
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
+
+
+def test_the_brokers_differ_in_their_names_alone():
+    """A test starts the source."""
+    source, destination = (compose()["services"][name] for name in ("source", "destination"))
+    renamed = json.dumps(source["environment"]).replace("source", "destination").replace("9094", "")
+    given = json.dumps(destination["environment"]).replace("9094", "").replace("9095", "")
+    identity = source["environment"]["CLUSTER_ID"], destination["environment"]["CLUSTER_ID"]
+    assert renamed.replace(*identity) == given
+
+
+def test_what_is_mounted_exists_or_is_a_volume():
+    volumes = compose()["volumes"]
+    for service in compose()["services"].values():
+        for mounted in service.get("volumes", []):
+            source, *_ = mounted.split(":")
+            assert source in volumes or Path(source).suffix == "" or (DEPLOY / source).is_file()
+
+
+DOCUMENTS = [
+    pytest.param(document, id=f"{path.name}-{document['kind']}")
+    for path in MANIFESTS
+    for document in yaml.safe_load_all(path.read_text())
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_manifests_fit_the_schemas_of_kubernetes(document):
+    kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    (found,) = [one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == kind]
+    return found
+
+
+def pod() -> dict[str, Any]:
+    return manifest("CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+
+
+def exporter() -> dict[str, Any]:
+    return manifest("Deployment")["spec"]["template"]
+
+
+@pytest.mark.parametrize("spec", [pod(), exporter()["spec"]], ids=["run", "exporter"])
+def test_pods_run_as_the_image_does(steps, spec):
+    (user,) = texts(steps, "USER")
+    context = spec["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+    (container,) = spec["containers"]
+    assert container["image"] == f"{IMAGE}:{VERSION}"
+    assert container["resources"]["requests"]
+
+
+def test_prometheus_reaches_the_exporter_of_kubernetes():
+    """One port in its command, its annotations and its service."""
+    (container,) = exporter()["spec"]["containers"]
+    (port,) = (each["containerPort"] for each in container["ports"])
+    assert container["args"][-2:] == ["--port", str(port)]
+    assert container["livenessProbe"]["httpGet"] == {"path": HEALTH, "port": "metrics"}
+    assert exporter()["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+    (served,) = manifest("Service")["spec"]["ports"]
+    assert (served["port"], served["targetPort"]) == (port, container["ports"][0]["name"])
+    assert manifest("Service")["spec"]["selector"] == exporter()["metadata"]["labels"]
+
+
+def test_the_configuration_of_compose_loads(tmp_path):
+    (tmp_path / "relay.yaml").write_text((DEPLOY / "docker" / "relay.yaml").read_text())
+    variables = {"TOPICS": "a, b", "WINDOW_EVERY": "2s"}
+    mirror = load(tmp_path / "relay.yaml", variables).mirror("orders")
+    assert mirror.topics.allow == ("a", "b")
+    assert mirror.window.every == 2_000
+
+
+def test_the_configuration_of_kubernetes_loads(tmp_path):
+    """With the variables that the container gets, with and without Spark in pods of its own."""
+    config, spark = (one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == "ConfigMap")
+    path = tmp_path / "relay.yaml"
+    path.write_text(config["data"]["relay.yaml"])
+    variables = {
+        "HOSTNAME": "relay-1-abc",
+        "POD_IP": "10.0.0.7",
+        **manifest("Secret")["stringData"],
+        **config["data"],
+    }
+    settings = load(path, variables)
+    assert settings.spark.master == "local[2]"
+    assert settings.mirror("orders").nodes[0].bootstrap_servers == ("kafka-a.kafka.svc:9093",)
+    (container,) = pod()["containers"]
+    assert settings.spark.conf["spark.kubernetes.container.image"] == container["image"]
+    ports = {str(port["containerPort"]) for port in container["ports"]}
+    # executors, too, listen at the latter; with a port by chance, the network policy would block it
+    assert ports == {
+        settings.spark.conf[f"spark.{name}.port"] for name in ("driver", "blockManager")
+    }
+    addresses = {settings.spark.conf[f"spark.driver.{name}"] for name in ("host", "bindAddress")}
+    assert addresses == {"10.0.0.7"}
+    assert "POD_IP" in {variable["name"] for variable in container["env"]}
+    with_spark = load(path, variables | spark["data"])
+    assert with_spark.spark.master == "k8s://https://kubernetes.default.svc"
+    assert with_spark.spark.conf["spark.kubernetes.namespace"] == "default"
+
+
+def test_pods_can_reach_what_they_need():
+    """The network policy names the ports of the driver, the exporter and the code location."""
+    policy = manifest("NetworkPolicy")["spec"]
+    ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    (container,) = pod()["containers"]
+    values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
+    (location,) = values["dagster-user-deployments"]["deployments"]
+    (metrics,) = exporter()["spec"]["containers"]
+    served = [port["containerPort"] for port in container["ports"] + metrics["ports"]]
+    assert ports == {*served, location["port"]}
+    assert fnmatch(
+        f"{location['image']['repository']}:{location['image']['tag']}", container["image"]
+    )
+    assert policy["podSelector"]["matchLabels"].items() <= location["labels"].items()
+    assert "POD_IP" in {variable["name"] for variable in location["env"]}
+    assert values["postgresql"]["postgresqlHost"].count(".") == 2, "it is in another namespace"
+    anywhere = {
+        port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]
+    }
+    assert 5432 in anywhere

@@ -1,0 +1,136 @@
+"""The documentation builds, is complete, and its examples are valid."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.convert.properties import parse
+from relay_pipelines.settings import load
+from scripts import docs_hooks, reference
+from tests.support.doc_blocks import CANNOT_RUN, NOT_RUN, ROOT, Block, blocks
+
+_VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)\}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; a warning, such as a broken link or anchor, fails the build."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        # a proxy that nobody serves: the build must not need the network
+        env=os.environ | {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    """Only links that a reader clicks lead elsewhere: no fonts, scripts, styles or pictures."""
+    loaded = []
+    for page in site.rglob("*.html"):
+        for tag in re.findall(r"<(?:link|script|img|iframe|source)\b[^>]*>", page.read_text()):
+            loaded += re.findall(r'(?:src|href)="((?:https?:)?//[^"]+)"', tag)
+    assert loaded == []
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert re.findall(r"url\([\"']?(?:https?:)?//", styles) == []
+
+
+def test_every_page_is_in_the_navigation(site: Path) -> None:
+    """The home page links to every page, and none is missing."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    named = set(docs_hooks._leaves(config["nav"]))
+    missing = {
+        name
+        for name in named - set(docs_hooks._PAGES.values())
+        if not (ROOT / "docs" / name).exists()
+    }
+    assert missing == set()
+    home = (site / "index.html").read_text()
+    for path in (ROOT / "docs").rglob("*.md"):
+        page = str(path.relative_to(ROOT / "docs")).removesuffix(".md")
+        assert f'href="{page}/"' in home, page
+
+
+@pytest.mark.parametrize("name", sorted(reference.pages()))
+def test_the_reference_is_current(name: str) -> None:
+    """Run `.venv/bin/python -m scripts.reference` if this fails."""
+    assert (reference.FOLDER / name).read_text() == reference.pages()[name]
+
+
+def test_the_reference_has_every_key_command_metric_and_error() -> None:
+    """A few of each, to see that the generator finds what is nested."""
+    pages = reference.pages()
+    for key in ("`lag_threshold`", "`sasl_extensions`", "topics.overrides.<name>.copy.backoff`"):
+        assert key in pages["configuration.md"]
+    assert "| `chunk_interval` | duration | `" in pages["configuration.md"]
+    assert "## `relay convert FILE`" in pages["commands.md"]
+    assert "`kafka_relay_lag_records`" in pages["metrics.md"]
+    assert "`CheckpointLostError`" in pages["errors.md"]
+    assert '"previous": "start"' in pages["formats.md"]
+
+
+def test_troubleshooting_has_a_section_per_error() -> None:
+    """The sections are those of the error tree, in its order."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    named = re.findall(r"^## (\w+)$", text, re.MULTILINE)
+    assert named == [error.__name__ for error in reference.all_errors()]
+
+
+def test_only_what_cannot_run_is_marked() -> None:
+    """A command that is not run begins with one that no test can run, for a reason."""
+    unmarked = [
+        f"{block}: {command}"
+        for block in blocks("console")
+        if block.title == NOT_RUN
+        for command in block.commands
+        if not command.startswith(tuple(CANNOT_RUN))
+    ]
+    assert unmarked == []
+
+
+def test_console_blocks_are_the_only_ones_with_commands() -> None:
+    """Shell commands under another name would escape the tests."""
+    assert [str(block) for block in blocks("bash", "sh", "shell", "zsh", "terminal")] == []
+    assert [str(block) for block in blocks("console") if not block.commands] == []
+
+
+def _mirrors(tree: Any) -> bool:
+    """Whether this is a whole relay.yaml, not a part of one."""
+    mirrors = tree.get("mirrors") if isinstance(tree, dict) else None
+    return bool(mirrors) and all("source" in mirror for mirror in mirrors.values())
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
+    """A whole relay.yaml loads; parts of one are at least YAML."""
+    if not _mirrors(yaml.safe_load(block.text)):
+        return
+    path = tmp_path / "relay.yaml"
+    path.write_text(block.text)
+    load(path, dict.fromkeys(_VARIABLE.findall(block.text), "127.0.0.1:9092"))
+
+
+@pytest.mark.parametrize("block", blocks("python", "toml", "properties", "json"), ids=str)
+def test_other_blocks_can_be_read(block: Block) -> None:
+    readers = {
+        "python": ast.parse,
+        "toml": tomllib.loads,
+        "properties": parse,
+        "json": yaml.safe_load,
+    }
+    assert readers[block.language](block.text)

@@ -1,0 +1,228 @@
+"""What the exporter makes of a look at a mirror's clusters, without clusters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.metrics import METRICS
+from relay_pipelines.metrics.exporter import Exporter
+from relay_pipelines.metrics.mirror_metrics import Look, Looker, samples
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.node_choice import NodeVerdict
+from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.lag import PartitionLag
+from tests.support.run_plans import snapshot_of
+
+MIRROR = Mirror.model_validate(
+    {
+        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["a:1"]}]},
+        "destination": {"bootstrap_servers": ["b:1"]},
+        "window": {"lag_target": "10m"},
+        "topics": {"overrides": {"urgent": {"window": {"lag_target": "30s"}}}},
+    }
+)
+LABELS = {metric.name: metric.labels for metric in METRICS}
+# copied to the end; a lag and an open transaction; held back
+POSITIONS = (
+    Position(TopicPartition("orders", 0), 0, 100, 100, high_watermark=100),
+    Position(TopicPartition("orders", 1), 0, 50, 40, high_watermark=55, open_since_ms=40_000),
+    Position(TopicPartition("urgent", 0), 30, 90, 20, high_watermark=90),
+)
+
+
+def look(**changes: Any) -> Look:
+    lags = {
+        at: PartitionLag(records, 7.0 if records else 0.0)
+        for at, records in lag_records(POSITIONS).items()
+    }
+    snapshot = snapshot_of("m", "one", {"orders": "orders", "urgent": "urgent"}, POSITIONS)
+    return Look(replace(snapshot, **changes), lags, config_differences=0, taken_ms=60_000)
+
+
+def values(found: Look, name: str, *, by_partition: bool = True) -> dict[tuple[str, ...], float]:
+    """The values of a metric by its labels but the mirror."""
+    everything = list(samples(found, MIRROR, by_partition=by_partition))
+    assert all(len(sample.labels) == len(LABELS[sample.name]) for sample in everything)
+    assert {sample.labels[0] for sample in everything} == {"m"}
+    return {sample.labels[1:]: sample.value for sample in everything if sample.name == name}
+
+
+def test_each_partition_has_its_own_values() -> None:
+    found = look()
+    assert values(found, "lag_records") == {
+        ("orders", "0"): 0,
+        ("orders", "1"): 10,
+        ("urgent", "0"): 70,
+    }
+    assert values(found, "lag_seconds")[("orders", "1")] == 7.0
+    assert values(found, "checkpoint_offset")[("orders", "1")] == 40
+    assert values(found, "source_end_offset")[("orders", "1")] == 50
+    assert values(found, "open_transaction_records")[("orders", "1")] == 5
+    assert values(found, "open_transaction_seconds")[("orders", "1")] == 20.0
+    assert values(found, "commit_timestamp_seconds") == {}, "never committed"
+
+
+def test_a_topic_adds_up_its_partitions_or_shows_the_worst() -> None:
+    found = look()
+    lag = values(found, "lag_records", by_partition=False)
+    assert lag == {("orders", ""): 10, ("urgent", ""): 70}
+    assert values(found, "lag_seconds", by_partition=False)[("orders", "")] == 7.0
+    assert values(found, "source_end_offset", by_partition=False)[("orders", "")] == 150
+    opened = values(found, "open_transaction_seconds", by_partition=False)
+    assert opened[("orders", "")] == 20.0
+
+
+def test_an_age_that_is_unknown_is_left_out() -> None:
+    found = look()
+    unknown = {at: replace(lag, seconds=None) for at, lag in found.lags.items() if lag.records}
+    found = replace(found, lags={**found.lags, **unknown})
+    assert values(found, "lag_seconds") == {("orders", "0"): 0.0}
+
+
+def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
+    found = look()
+    key = ("urgent", "0", "RetentionPassedError")
+    assert values(found, "held_back") == {key: 1}
+    healthy = look(positions=POSITIONS[:2])
+    assert values(healthy, "held_back") == {}
+
+
+def test_each_topic_has_the_target_of_its_lane() -> None:
+    assert values(look(), "lag_target_seconds") == {("orders",): 600.0, ("urgent",): 30.0}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [
+        ({"eligible": True, "healthy": True}, "healthy"),
+        ({"eligible": True, "healthy": False, "behind": 9}, "behind"),
+        ({"eligible": False, "healthy": False}, "unavailable"),
+        ({"eligible": False, "healthy": False, "quarantined": True}, "quarantined"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_node_has_one_state(verdict: Mapping[str, Any], state: str) -> None:
+    found = look(verdicts=(NodeVerdict("one", **verdict),))
+    states = values(found, "node_state")
+    assert {key[1] for key, value in states.items() if value} == {state}
+    assert len(states) == 4
+    assert values(found, "node_read") == {("one",): True}
+    assert (("one",) in values(found, "node_behind_records")) == verdict["eligible"]
+
+
+def test_checks() -> None:
+    """Of configurations, and of topics that the source no longer has."""
+    assert values(look(), "check_failed") == {("", "configs"): 0, ("", "source_topics"): 0}
+    deleted = replace(look(deleted={"old": "old"}), config_differences=2)
+    assert values(deleted, "check_failed") == {("", "configs"): 1, ("", "source_topics"): 1}
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    """As docs/metrics.md says: 7 for each topic-partition, or topic; 1 more for a topic."""
+    many = [Position(TopicPartition("orders", index), 0, 9, 9) for index in range(500)]
+    found = replace(
+        look(positions=many),
+        lags={position.topic_partition: PartitionLag(0, 0.0) for position in many},
+    )
+    uncommitted, topics, checks = 6, 2, 2
+    by_partition = list(samples(found, MIRROR, by_partition=True))
+    assert len(by_partition) == uncommitted * 500 + topics + checks
+    assert len(list(samples(found, MIRROR, by_partition=False))) == uncommitted + topics + checks
+
+
+class Looks:
+    """The looks of some mirrors, which the test answers; the mirror `hangs` has no answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: BaseException | None = None
+        self.reported: list[RelayError | None] = []
+        self._hang = threading.Event()
+        self._exporters: list[Exporter] = []
+        monkeypatch.setattr(Looker, "look", lambda looker: self._look(looker.name))
+
+    def exporter(self, *names: str) -> Exporter:
+        """An exporter that has begun to look at mirrors of these names."""
+        exporter = Exporter(
+            dict.fromkeys(names, MIRROR),
+            SystemClock(),
+            every_seconds=0.01,
+            most_partitions=1_000,
+            report=lambda _, error: self.reported.append(error),
+        )
+        self._exporters.append(exporter)
+        exporter.start()
+        return exporter
+
+    def end(self) -> None:
+        self._hang.set()
+        for exporter in self._exporters:
+            exporter.end()
+            for thread in exporter._threads:
+                thread.join()
+
+    def _look(self, name: str) -> Look:
+        if name == "hangs":
+            self._hang.wait()
+        if self.error is not None:
+            raise self.error
+        found = look()
+        return replace(found, snapshot=replace(found.snapshot, mirror=name))
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    found = Looks(monkeypatch)
+    yield found
+    found.end()
+
+
+class TestExporter:
+    """Its threads: with real clusters, a hang or a bug would have to be waited for."""
+
+    lag: ClassVar = ("lag_records", {"mirror": "m", "topic": "orders", "partition": "1"})
+
+    def value(self, exporter: Exporter, name: str, labels: dict[str, str]) -> float | None:
+        return exporter.registry.get_sample_value(f"kafka_relay_{name}", labels)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        ends = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+
+    def test_a_mirror_that_hangs_delays_no_other(self, looks: Looks) -> None:
+        exporter = looks.exporter("hangs", "m")
+        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        assert self.value(exporter, "up", {"mirror": "hangs"}) is None
+        assert self.value(exporter, "source_highwatermark", {"node_id": "one"}) == 100 + 55 + 90
+        assert exporter.failing() == ""
+
+    def test_an_outage_takes_the_values_away(self, looks: Looks) -> None:
+        """Old ones would look like the present."""
+        exporter = looks.exporter("m")
+        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        looks.error = SourceError("it is away")
+        self.until(lambda: self.value(exporter, *self.lag) is None)
+        assert self.value(exporter, "up", {"mirror": "m"}) == 0
+        assert str(looks.reported[-1]) == "it is away"
+        looks.error = None
+        self.until(lambda: self.value(exporter, "up", {"mirror": "m"}) == 1)
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_bug_makes_it_unhealthy(self, looks: Looks) -> None:
+        """Whoever watches the process then knows that it must be restarted."""
+        exporter = looks.exporter("m")
+        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        looks.error = ZeroDivisionError()
+        self.until(lambda: exporter.failing() == "no longer looks at m")
+        assert self.value(exporter, *self.lag) is None, "an old value would look like the present"
+        assert self.value(exporter, "up", {"mirror": "m"}) == 0

@@ -1,0 +1,100 @@
+"""What the wheel holds: everything that people need who have no checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.settings import load
+from tests.support import wheel
+from tests.support.config_files import EXAMPLE
+
+ROOT = EXAMPLE.parent
+CALL = "import sys; from relay_pipelines.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the wheel was unpacked."""
+    return wheel.unpacked(tmp_path_factory.mktemp("wheel"))
+
+
+def python(site: Path, folder: Path, *arguments: str, **more: str) -> str:
+    """Run Python in a folder without a checkout, and return the output."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=wheel.environment(site) | more,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_init_writes_the_files_of_a_project_and_overwrites_none(site, tmp_path):
+    folder = tmp_path / "mirrors"
+    folder.mkdir()
+    (folder / "dagster.yaml").write_text("mine")
+    said = python(site, tmp_path, "-c", CALL, "init", "mirrors").splitlines()
+    assert said == [
+        "mirrors/relay.yaml: your clusters and topics: every key, with its default",
+        "mirrors/workspace.yaml: what `dagster dev` loads",
+        "mirrors/dagster.yaml: exists, not changed",
+        "next: fill in relay.yaml, then run `relay check`",
+    ]
+    assert (folder / "relay.yaml").read_text() == EXAMPLE.read_text()
+    assert (folder / "workspace.yaml").read_text() == (ROOT / "workspace.yaml").read_text()
+    assert (folder / "dagster.yaml").read_text() == "mine"
+    assert load(folder / "relay.yaml", {}).version == 1
+
+
+def test_init_in_a_folder_that_cannot_be_made_is_one_line(site, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(AssertionError, match=r"^error: file/x cannot be written: Not a directory;"):
+        python(site, tmp_path, "-c", CALL, "init", "file/x")
+
+
+def test_help_takes_less_than_half_a_second(site, tmp_path):
+    """Of CPU time, which does not depend on what else the machine does."""
+    timed = "import resource as r; print(r.getrusage(r.RUSAGE_SELF).ru_utime)"
+    code = f"from relay_pipelines.cli import main; main(['--help']); {timed}"
+    python(site, tmp_path, "-c", code)  # compiles
+    assert float(python(site, tmp_path, "-c", code).splitlines()[-1]) < 0.5
+
+
+def test_shells_can_complete_commands_and_options(site, tmp_path):
+    """As the script does that `relay --install-completion` installs."""
+
+    def completed(words: str) -> list[str]:
+        asked = {"_RELAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
+        return python(site, tmp_path, "-c", CALL, **asked).split()
+
+    assert completed("relay audit --s") == ["--since", "--share", "--seed"]
+    script = python(site, tmp_path, "-c", CALL, _RELAY_COMPLETE="source_bash")
+    assert "complete -o default -F _relay_completion relay" in script
+
+
+def test_importing_the_package_is_cheap_and_every_name_is_there(site, tmp_path):
+    """Nothing slow is imported before it is used; type checkers see the same names."""
+    code = """
+        import sys, relay_pipelines as relay
+        slow = ("dagster", "pydantic", "pyspark", "pyarrow", "kafka", "yaml")
+        assert not [name for name in slow if name in sys.modules]
+        assert relay.load and relay.partitions
+        assert not [name for name in slow[2:4] if name in sys.modules or "dagster" in sys.modules]
+        for name in relay.__all__:
+            assert getattr(relay, name).__module__.startswith("relay_pipelines"), name
+        import relay_pipelines.definitions
+        assert callable(relay.definitions), "the module has the name of the function"
+        assert dir(relay) == relay.__all__ == sorted(relay.__all__)
+    """
+    code = "\n".join(line[8:] for line in code.splitlines())
+    python(site, tmp_path, "-W", "ignore", "-c", code)
+    with pytest.raises(AssertionError, match="has no attribute 'laod'"):
+        python(site, tmp_path, "-c", "import relay_pipelines as relay; relay.laod")
