@@ -171,6 +171,21 @@ CHAIN_UPGRADE = LedgerHead(0, "upgrade")
 
 
 @dataclass(frozen=True, slots=True)
+class DestinationPosition:
+    """Where the copies of a source topic-partition end: an offset of one log, and of no other.
+
+    Args:
+        topic_partition: holds the last record copied.
+        next_offset: the destination offset after that record.
+        topic_id: of its topic; empty if its brokers do not report one.
+    """
+
+    topic_partition: TopicPartition
+    next_offset: int
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """How far a mirror has copied one source topic-partition; committed together with the records.
 
@@ -184,12 +199,11 @@ class Checkpoint:
         topic_ids: source node name -> id of the source topic there (identical nodes have different
             ids).
         cluster_ids: source node name -> cluster id.
-        destination: the topic-partition that holds the copies.
-        destination_next_offset: the destination offset after the last record copied, -1 before the
-            first.
+        destination: the topic-partition that the configuration named for the last chunk.
+        copies: where the last record copied is, which may still be a former destination; None
+            before the first.
         fingerprint: of the last record copied; None before the first.
         committed_at_ms: the time of the commit.
-        destination_topic_id: id of the destination topic; empty if its brokers do not report one.
         reset_at_ms: when an accepted loss last moved the checkpoint; 0 for never. Offsets that were
             planned before then may have other records now.
         is_dense: whether the source node had no record between the last one copied and
@@ -205,15 +219,20 @@ class Checkpoint:
     topic_ids: dict[str, str]
     cluster_ids: dict[str, str]
     destination: TopicPartition
-    destination_next_offset: int
+    copies: DestinationPosition | None
     fingerprint: Fingerprint | None
     run_id: str
     committed_at_ms: int
-    destination_topic_id: str = ""
     reset_at_ms: int = 0
     leader_epoch_end: int = -1
     is_dense: bool = False
     ledger_head: LedgerHead = CHAIN_UPGRADE
+
+    def end_in(self, destination: TopicPartition) -> int | None:
+        """Return the offset after the last copy, if that is in this topic-partition; else None."""
+        if self.copies is None or self.copies.topic_partition != destination:
+            return None
+        return self.copies.next_offset
 
     @classmethod
     def initial(
@@ -221,7 +240,7 @@ class Checkpoint:
     ) -> Checkpoint:
         """Return the checkpoint of a topic-partition before anything is copied."""
         return cls(
-            *(mirror, source, next_offset, -1, "", {}, {}, destination, -1, None, "", 0),
+            *(mirror, source, next_offset, -1, "", {}, {}, destination, None, None, "", 0),
             ledger_head=CHAIN_START,
         )
 

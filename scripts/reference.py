@@ -287,7 +287,11 @@ def _formats() -> str:
     )
     begun = model.Checkpoint.initial("orders", at, copy, 0)
     done = dataclasses.replace(
-        begun, next_offset=1200, node="node1", committed_at_ms=entry.committed_at_ms
+        begun,
+        next_offset=1200,
+        node="node1",
+        copies=model.DestinationPosition(copy, 1198, "IXTVh9BBQdKMLtZ0oMZsVg"),
+        committed_at_ms=entry.committed_at_ms,
     )
     linked, (key, value, _) = ledger.chained(done, entry)
     mark, state, _ = checkpoint.to_record(linked)

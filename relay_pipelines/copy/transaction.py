@@ -26,6 +26,7 @@ from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
     CopyRange,
+    DestinationPosition,
     LedgerEntry,
     NodeIdentity,
     OffsetRange,
@@ -104,12 +105,8 @@ class RangeProgress:
             DestinationTopicLostError: the records landed below those copied before.
         """
         before = self.checkpoint
-        if (
-            landed
-            and before
-            and before.destination == self.range.destination
-            and landed[0] < before.destination_next_offset
-        ):
+        end = before.end_in(self.range.destination) if before else None
+        if before and landed and end is not None and landed[0] < end:
             raise self._topic_lost(before)  # recreated since this attempt began
         checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
         return ledger.chained(checkpoint, self._entry(chunk, checkpoint, landed))
@@ -156,14 +153,10 @@ class RangeProgress:
     def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
         """Fail if the topic that holds the copies, by the checkpoint, was created again."""
         to = self.range.destination
-        if found is None or found.destination_next_offset <= 0 or found.destination != to:
+        if found is None or found.copies is None or found.copies.topic_partition != to:
             return
-        topic = self._destination.topic(to.topic, to)
-        if (
-            found.destination_topic_id
-            and topic.topic_id
-            and topic.topic_id != found.destination_topic_id
-        ):
+        topic_id = self._destination.topic(to.topic, to).topic_id
+        if found.copies.topic_id and topic_id and topic_id != found.copies.topic_id:
             raise self._topic_lost(found)
 
     def _topic_lost(self, found: Checkpoint) -> DestinationTopicLostError:
@@ -188,8 +181,12 @@ class RangeProgress:
                 chunk.end, epoch, identity, chunk.fingerprint(), is_dense=chunk.is_dense
             ),
             destination=to,
-            destination_next_offset=landed[1] if landed else before.destination_next_offset,
-            destination_topic_id=self._destination.topic(to.topic, to).topic_id,
+            # without a record, the copies stay where they are: perhaps in a former destination
+            copies=DestinationPosition(
+                to, landed[1], self._destination.topic(to.topic, to).topic_id
+            )
+            if landed
+            else before.copies,
             run_id=self._job.run_id,
             committed_at_ms=now_ms,
         )
@@ -197,10 +194,9 @@ class RangeProgress:
     def _entry(
         self, chunk: Chunk, checkpoint: Checkpoint, landed: tuple[int, int] | None
     ) -> LedgerEntry:
-        first, end = landed or (
-            checkpoint.destination_next_offset,
-            checkpoint.destination_next_offset,
-        )
+        known = checkpoint.end_in(self.range.destination)
+        at_end = -1 if known is None else known
+        first, end = landed or (at_end, at_end)
         return LedgerEntry(
             mirror=self._job.mirror,
             source=OffsetRange(self.source, chunk.start, chunk.end),

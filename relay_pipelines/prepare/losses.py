@@ -6,7 +6,14 @@ import logging
 from dataclasses import replace
 
 from relay_pipelines.errors import DataLossError, FencedError, RetriableError
-from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    DestinationPosition,
+    LedgerEntry,
+    OffsetRange,
+    Skipped,
+)
 from relay_pipelines.plan.owners import own_id, shared_id, topic_scope
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
@@ -123,9 +130,6 @@ def _moved_checkpoint(
 ) -> Checkpoint:
     before = _checkpoint_before(snapshot, position)
     rewound = position.recreated or loss.resume < before.next_offset
-    destination = snapshot.destination_topics.get(
-        snapshot.destinations[position.topic_partition.topic]
-    )
     return replace(
         before,
         next_offset=loss.resume,
@@ -135,10 +139,7 @@ def _moved_checkpoint(
         topic_ids={} if position.recreated else before.topic_ids,
         cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
-        destination_next_offset=-1 if position.destination_lost else before.destination_next_offset,
-        destination_topic_id=destination.topic_id
-        if destination and position.destination_lost
-        else before.destination_topic_id,
+        copies=None if position.destination_lost else before.copies,
         is_dense=False,
         run_id=BY_DRIVER,
         committed_at_ms=now_ms,
@@ -161,7 +162,7 @@ def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpo
     return replace(
         Checkpoint.initial(entry.mirror, at, copies.topic_partition, entry.source.end),
         node=entry.node,
-        destination_next_offset=copies.end,
+        copies=DestinationPosition(copies.topic_partition, copies.end) if copies.end > 0 else None,
         ledger_head=record.head,
     )
 
@@ -177,11 +178,11 @@ def _gap_entry(position: Position, lost: list[Loss], moved: Checkpoint) -> Ledge
     )
     start = copied if copied is not None and is_gap else resume
     source = OffsetRange(position.topic_partition, start, resume)
-    destination_end = max(0, moved.destination_next_offset)
+    copies_end = moved.end_in(moved.destination) or 0
     return LedgerEntry(
         mirror=moved.mirror,
         source=source,
-        destination=OffsetRange(moved.destination, destination_end, destination_end),
+        destination=OffsetRange(moved.destination, copies_end, copies_end),
         records=0,
         size_bytes=0,
         batches=0,

@@ -78,16 +78,15 @@ class Positions:
         )
 
     def _destination_lost(self, checkpoint: Checkpoint) -> str:
-        copied_to = checkpoint.destination.topic
-        if (
-            self._destinations[checkpoint.source.topic] != copied_to
-            or checkpoint.destination_next_offset <= 0
-        ):
+        if checkpoint.copies is None:
+            return ""
+        copied_to = checkpoint.copies.topic_partition.topic
+        if self._destinations[checkpoint.source.topic] != copied_to:
             return ""
         topic = self._at_destination.topics.get(copied_to)
         if topic is None:
             return f"topic {copied_to!r}, which holds the copies, was deleted at the destination"
-        known_id = checkpoint.destination_topic_id
+        known_id = checkpoint.copies.topic_id
         if known_id and topic.topic_id and topic.topic_id != known_id:
             return (
                 f"topic {copied_to!r}, which held the copies, was deleted at the destination"

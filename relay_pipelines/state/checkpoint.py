@@ -19,6 +19,7 @@ from relay_pipelines.model import (
     CHAIN_UPGRADE,
     Checkpoint,
     CopyOptions,
+    DestinationPosition,
     Fingerprint,
     Intervals,
     LedgerHead,
@@ -45,8 +46,9 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-# 3 added owners, 4 the ledger's head: versions that know none must not copy such a mirror
-_VERSION = 4
+# 3 added owners, 4 the ledger's head, 5 the topic-partition of the position at the destination:
+# versions that know none must not copy such a mirror
+_VERSION = 5
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _START = "/start"
@@ -247,17 +249,29 @@ def from_record(value: bytes) -> Checkpoint:
     """Return the checkpoint of a record's value.
 
     Raises:
-        UnsupportedError: a newer relay_pipelines wrote it.
+        UnsupportedError: a newer relay_pipelines wrote it, or one before version 5.
     """
     fields = versioned(value, _VERSION, TOPIC)
+    if "copies" not in fields:
+        raise UnsupportedError(
+            f"a checkpoint in {TOPIC} is older than version 5, which this relay reads",
+            remedy="go on with the version that wrote it, or start a mirror of another name",
+        )
+    copies = fields.pop("copies")
     fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head", None)
     return Checkpoint(
         source=TopicPartition(**fields.pop("source")),
         destination=TopicPartition(**fields.pop("destination")),
+        copies=None if copies is None else _position_from(copies),
         fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
         ledger_head=CHAIN_UPGRADE if head is None else LedgerHead(**head),
         **fields,
     )
+
+
+def _position_from(fields: dict[str, Any]) -> DestinationPosition:
+    topic_partition = TopicPartition(**fields.pop("topic_partition"))
+    return DestinationPosition(topic_partition=topic_partition, **fields)
 
 
 def versioned_json(value: Any, version: int) -> bytes:

@@ -39,7 +39,7 @@ class BeforeLedger:
             grouped[entry.mirror, entry.source.topic_partition].append(entry)
         starts = dict.fromkeys(self.ends, 0)
         for checkpoint in self.checkpoints:
-            at = checkpoint.destination
+            at = _copies_in(checkpoint)
             start = _complete_from(checkpoint, grouped[checkpoint.mirror, checkpoint.source])
             starts[at] = max(starts.get(at, 0), start)
         return {at: OffsetRange(at, starts[at], end) for at, end in self.ends.items()}
@@ -59,10 +59,15 @@ def read_before_ledger(
     family = name.partition(REPLAY)[0]
     found = read_all_mirrors(client, clock) if client.has_topic(TOPIC) else []
     ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
-    wanted = {*copies, *(each.destination for each in ours)}
+    wanted = {*copies, *map(_copies_in, ours)}
     existing = client.existing({at.topic for at in wanted})
     there = [at for at in wanted if at.topic in existing]
     return BeforeLedger(ours, client.list_offsets(there, LATEST, READ_COMMITTED))
+
+
+def _copies_in(checkpoint: Checkpoint) -> TopicPartition:
+    """Return the topic-partition with the last record copied; without one, where it would go."""
+    return checkpoint.copies.topic_partition if checkpoint.copies else checkpoint.destination
 
 
 def _complete_from(checkpoint: Checkpoint, entries: Iterable[LedgerEntry]) -> int:
@@ -77,6 +82,6 @@ def _complete_from(checkpoint: Checkpoint, entries: Iterable[LedgerEntry]) -> in
         for number, entry in numbered.items()
         if number > newest
         and entry.records
-        and entry.destination.topic_partition == checkpoint.destination
+        and entry.destination.topic_partition == _copies_in(checkpoint)
     )
-    return min(after, default=checkpoint.destination_next_offset)
+    return min(after, default=checkpoint.copies.next_offset if checkpoint.copies else 0)

@@ -189,4 +189,6 @@ def test_a_destination_topic_recreated_during_a_run_stops_it(
     )
     assert 0 < mirror.checkpoint().next_offset < 100
     with ClusterClient(mirror.destination, DestinationError) as client:
-        assert client.topic(mirror.topic).topic_id != mirror.checkpoint().destination_topic_id
+        copies = mirror.checkpoint().copies
+        assert copies is not None
+        assert client.topic(mirror.topic).topic_id != copies.topic_id

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
-from tests.copying import Mirror, numbered
-from tests.support.independent import put, read, settled_end, transactional
+from relay_pipelines.model import TopicPartition
+from tests.copying import KEPT, Mirror, numbered
+from tests.support.independent import (
+    create,
+    put,
+    read,
+    records_of,
+    settled_end,
+    transactional,
+)
 
 
 @pytest.fixture
@@ -77,7 +85,7 @@ def test_a_range_of_aborted_records_moves_the_checkpoint(mirror: Mirror) -> None
     assert (outcome.records, outcome.skipped) == (0, {"control": 2, "aborted": 20})
     after = mirror.checkpoint()
     assert (after.next_offset, after.fingerprint) == (27, before.fingerprint)
-    assert after.destination_next_offset == before.destination_next_offset
+    assert after.copies == before.copies
     transaction(mirror, commit=True, first=20)
     mirror.copy(27)
     mirror.assert_equal()
@@ -114,3 +122,21 @@ def test_the_destination_holds_only_committed_records(mirror: Mirror) -> None:
     assert read(mirror.destination, mirror.at, "read_uncommitted") == read(
         mirror.destination, mirror.at
     )
+
+
+def test_a_renamed_copy_that_begins_with_aborted_records(mirror: Mirror) -> None:
+    """The position in the former destination is none in the new one: what follows is copied."""
+    mirror.write(numbered(5))
+    mirror.copy()
+    before = mirror.checkpoint().copies
+    transaction(mirror, commit=False)
+    mirror.to = TopicPartition(f"{mirror.topic}-renamed", 0)
+    create(mirror.destination, mirror.to.topic, 1, KEPT)
+    assert mirror.copy(5).records == 0
+    assert mirror.checkpoint().copies == before
+    mirror.write(later := numbered(5, first=50))
+    assert mirror.copy(16).records == 5
+    copies = mirror.checkpoint().copies
+    assert copies is not None
+    assert (copies.topic_partition, copies.next_offset) == (mirror.to, 5)
+    assert records_of(mirror.destination, mirror.to) == later

@@ -226,7 +226,7 @@ def test_a_mirror_is_upgraded(before: int, after: int) -> None:
     chain = verify_chain(AT, [*old, *records, late], head)
     assert found(chain) == {(INSERTED, 0, 0)}
     assert chain.records == [*old, *records]
-    nothing_copied_since = Checkpoint("m", AT, 5, 0, "n", {}, {}, TO, 5, None, "", 0)
+    nothing_copied_since = Checkpoint("m", AT, 5, 0, "n", {}, {}, TO, None, None, "", 0)
     assert not verify_chain(AT, old, nothing_copied_since.ledger_head).breaks
 
 
@@ -297,11 +297,13 @@ def test_checkpoints_with_and_without_a_head() -> None:
     assert checkpoints.from_record(value) == checkpoint
     fields = json.loads(value)
     del fields["ledger_head"]
+    with pytest.raises(UnsupportedError, match="older than version 5"):
+        checkpoints.from_record(b'{"version": 4, "destination_next_offset": 5}')
     older = checkpoints.from_record(json.dumps(fields | {"version": 3}).encode())
     assert older.ledger_head == CHAIN_UPGRADE
-    assert fields["version"] == 4
-    with pytest.raises(UnsupportedError, match="version 5, this relay reads up to version 4"):
-        checkpoints.from_record(json.dumps(fields | {"version": 5}).encode())
+    assert fields["version"] == 5
+    with pytest.raises(UnsupportedError, match="version 6, this relay reads up to version 5"):
+        checkpoints.from_record(json.dumps(fields | {"version": 6}).encode())
 
 
 @pytest.mark.parametrize(

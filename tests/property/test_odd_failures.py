@@ -352,7 +352,9 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     other = filled((100, 104))
     other.logs["a"].append(CONTROL_BATCH, b"")
     put(other, "a", batch(record(105)))
-    copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, 5, Fingerprint(4, "00", "00"), "", 0)
+    copied = Checkpoint(
+        "m", AT, 5, 0, "source", {}, {}, AT, None, Fingerprint(4, "00", "00"), "", 0
+    )
     with served(other=other), ClusterClient(OTHER, SourceError) as client:
         assert not matches_fingerprint(client, copied, Clock())
 

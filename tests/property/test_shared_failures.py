@@ -20,6 +20,7 @@ from relay_pipelines.model import (
     Cluster,
     CopyJob,
     CopyRange,
+    DestinationPosition,
     OffsetRange,
     Outcome,
     Status,
@@ -166,7 +167,7 @@ def test_crossed_renames_blame_the_right_range() -> None:
     known = replace(
         Checkpoint.initial("m", at, TopicPartition("c", 0), 0),
         node="source",
-        destination_next_offset=1_000,
+        copies=DestinationPosition(TopicPartition("c", 0), 1_000),
     )
     wanted = [
         replace(copy_range, checkpoint=known)
@@ -189,7 +190,7 @@ def test_renamed_neighbours_outlive_a_lost_copy() -> None:
     known = replace(
         Checkpoint.initial("m", TopicPartition("b", 0), TopicPartition("xb", 0), 0),
         node="source",
-        destination_next_offset=1_000,
+        copies=DestinationPosition(TopicPartition("xb", 0), 1_000),
     )
     wanted = [
         replace(
