@@ -71,9 +71,8 @@ class Pinned:
         return CopyJob(taken.mirror, "run", taken.node, taken.destination, options)
 
     def recount(self, ranges: list[OffsetRange]) -> list[Recount]:
-        return list(
-            recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0).values()
-        )
+        found = recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)
+        return list(found.counted.values())
 
     def copied(self) -> list[bytes]:
         return [record.value or b"" for record in records_of(self.destination, self.to)]

@@ -134,7 +134,7 @@ class Replayed:
             assert (audit.problems, audit.errors) == ([], [])
         wanted = [self.mirror.range(0, 100).source]
         there, options = self.mirror.destination, self.mirror.options
-        (found,) = recount(self.mirror.name, wanted, there, options, CLOCK, 0).values()
+        (found,) = recount(self.mirror.name, wanted, there, options, CLOCK, 0).counted.values()
         assert (found.problems, found.counted) == ([], 100)
 
 
@@ -295,7 +295,7 @@ def test_into_the_same_topic(replayed: Replayed) -> None:
     wanted = [mirror.range(0, 130).source]
     (counted,) = recount(
         mirror.name, wanted, mirror.destination, settings.copy_options, CLOCK, 0
-    ).values()
+    ).counted.values()
     assert counted.foreign == 1, "records of nobody are still foreign"
 
 
