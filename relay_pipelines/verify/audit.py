@@ -32,7 +32,13 @@ from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
 from relay_pipelines.verify.recount import NEEDED_CONFIGS, Recount
-from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
+from relay_pipelines.verify.recount_parts import (
+    PartResult,
+    RecountPart,
+    by_destination,
+    merged,
+    parts_of,
+)
 from relay_pipelines.verify.selection import Selected, Selection, select
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
@@ -150,7 +156,9 @@ class PartitionAudit:
         if recount is not None:
             lines += recount.problems
             if recount.foreign_at is not None:
-                there = f"{self.destination} at offset {recount.foreign_at}"
+                counts = recount.by_destination.items()
+                at = next((to for to, each in counts if each.foreign), str(self.destination))
+                there = f"{at} at offset {recount.foreign_at}"
                 lines.append(f"the first record that this mirror did not write is in {there}")
         first = self.first_difference
         if first is not None and first.difference is not None:
@@ -314,8 +322,8 @@ def begin(
             ledger.chains[each.topic_partition],
             _destination(each.entries),
         )
-        if found.destination and found.destination.topic in there.gone:
-            found.lost = f"the destination has no topic {found.destination.topic!r} any more"
+        if gone := there.gone.intersection(_topics_of_copies(each)):
+            found.lost = f"the destination has no topic {min(gone)!r} any more"
     for at in sorted((broken | expired) - audit.partitions.keys()):
         nothing = CoverageMap(OffsetRange(at, 0, 0))
         audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at])
@@ -371,6 +379,13 @@ def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
     return written[-1] if written else None
 
 
+def _topics_of_copies(selected: Selected) -> set[str]:
+    """Return the topics with copies of a range, and the one that has the newest copies."""
+    newest = _destination(selected.entries)
+    topics = {entry.destination.topic_partition.topic for entry in selected.copied if entry.records}
+    return topics | ({newest.topic} if newest else set())
+
+
 def _plan_recount(
     audit: Audit,
     selected: Sequence[Selected],
@@ -395,21 +410,15 @@ def _plan_recount(
         some.sort(key=lambda entry: entry.destination)
     for each in selected:
         found = audit.partitions[each.topic_partition]
-        others = [
-            entry
-            for entry in written[found.destination]
-            if entry.source.topic_partition != each.topic_partition
-        ]
-        found.parts = parts_of(
-            replace(each.range, end=each.copied_to),
-            sorted(each.entries, key=lambda entry: entry.source),
-            others,
-            _PART_BYTES,
-            accounted.get(found.destination, OffsetRange(found.destination, 0, 0))
-            if found.destination
-            else None,
-            replayed[found.destination],
-        )
+        own = sorted(each.entries, key=lambda entry: entry.source)
+        for part, to, entries_there in by_destination(replace(each.range, end=each.copied_to), own):
+            others = [
+                entry
+                for entry in written[to]
+                if entry.source.topic_partition != each.topic_partition
+            ]
+            known = accounted.get(to, OffsetRange(to, 0, 0)) if to else None
+            found.parts += parts_of(part, entries_there, others, _PART_BYTES, known, replayed[to])
 
 
 def _plan(
@@ -429,25 +438,40 @@ def _plan(
         found = audit.partitions[each.topic_partition]
         if found.destination is None:
             continue
-        topic = each.topic_partition.topic
-        here, there = configs[0].get(topic), configs[1].get(found.destination.topic, {})
-        kinds = (
-            None if here is None else here.get(CLEANUP_POLICY, ""),
-            there.get(CLEANUP_POLICY, ""),
-        )
-        found.rule = _why_not(
-            audit, mirror.record_policy(topic), kinds, is_shared=found.destination in shared
-        )
-        if found.rule:
-            continue
-        if _is_compacted(kinds):
-            found.rule = "the latest record of each key, because it is compacted"
-            found.chunks = [_compacted(each, found.destination)]
-        else:
-            found.rule = BY_RECORD
-            is_kept = all(there.get(key) == "-1" for key in RETENTIONS)
-            chunks = [_chunk(entry, shared, is_kept=is_kept) for entry in each.copied]
-            found.chunks = _sampled(audit, chunks)
+        copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        for entry in each.copied:
+            copied[entry.destination.topic_partition].append(entry)
+        rules, chunks = [], []
+        for to, entries in copied.items():
+            rule, some = _compared(audit, mirror, each, (to, entries), configs, shared)
+            rules.append(rule)
+            chunks += some
+        found.rule = "; ".join(dict.fromkeys(rules))
+        found.chunks = _sampled(audit, chunks)
+
+
+def _compared(
+    audit: Audit,
+    mirror: Mirror,
+    selected: Selected,
+    copied: tuple[TopicPartition, list[LedgerEntry]],
+    configs: tuple[Configs, Configs],
+    shared: Container[TopicPartition],
+) -> tuple[str, list[ComparedChunk]]:
+    """Return the rule for the copies in one destination topic-partition, and their chunks."""
+    to, entries = copied
+    topic = selected.topic_partition.topic
+    here, there = configs[0].get(topic), configs[1].get(to.topic, {})
+    kinds = None if here is None else here.get(CLEANUP_POLICY, ""), there.get(CLEANUP_POLICY, "")
+    why = _why_not(audit, mirror.record_policy(topic), kinds, is_shared=to in shared)
+    if why:
+        return why, []
+    if _is_compacted(kinds):
+        has_records = any(entry.records for entry in entries)
+        chunks = [_compacted(selected, to)] if has_records else []
+        return "the latest record of each key, because it is compacted", chunks
+    is_kept = all(there.get(key) == "-1" for key in RETENTIONS)
+    return BY_RECORD, [_chunk(entry, shared, is_kept=is_kept) for entry in entries]
 
 
 def _why_not(
@@ -559,6 +583,12 @@ class _Destination:
 def _at_destination(mirror: Mirror, ledger: VerifiedLedger, clock: Clock) -> _Destination:
     options = mirror.copy_options
     topics = {checkpoint.destination.topic for checkpoint in ledger.checkpoints.values()}
+    topics |= {  # after a changed name, copies are in the former topic, too
+        record.entry.destination.topic_partition.topic
+        for chain in ledger.chains.values()
+        for record in chain.records
+        if record.entry.records
+    }
     client = destination_client(ledger.mirror, mirror.destination_cluster, options, "audit")
     configs = _configs(client, topics, ledger.mirror, options, clock)
     return _Destination(frozenset(topics - configs.keys()), configs)

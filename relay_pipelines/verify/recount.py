@@ -75,6 +75,9 @@ class Recount:
         recompressed: whether the destination stores other bytes than were produced.
         first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
             headers of their batches; None if there are none.
+        by_destination: the counts of each destination topic-partition that was read: each is judged
+            by itself, because another topic's retention excuses nothing. The fields above are their
+            sums.
     """
 
     range: OffsetRange
@@ -97,6 +100,28 @@ class Recount:
     gaps: list[str] = field(default_factory=list)
     first_ms: int | None = None
     last_ms: int | None = None
+    by_destination: dict[str, Recount] = field(default_factory=dict)
+
+    def add(self, other: Recount) -> None:
+        """Add what was counted at the destination, of the same source topic-partition."""
+        self.recorded += other.recorded
+        self.counted += other.counted
+        self.foreign += other.foreign
+        self.unattributed += other.unattributed
+        self.differing += other.differing
+        self.expired += other.expired
+        self.thinned = self.thinned or other.thinned
+        self.recompressed |= other.recompressed
+        self.foreign_at = _first(self.foreign_at, other.foreign_at)
+        self.truncated_at = _first(self.truncated_at, other.truncated_at)
+        self.first_ms = min(_known(self.first_ms, other.first_ms), default=None)
+        self.last_ms = max(_known(self.last_ms, other.last_ms), default=None)
+        self.scanned = _joined(self.scanned, other.scanned)
+
+    def add_by_destination(self, counts: Mapping[str, Recount]) -> None:
+        """Add what was counted in each destination topic-partition to the counts of that one."""
+        for at, found in counts.items():
+            self.by_destination.setdefault(at, Recount(self.range)).add(found)
 
     @property
     def problems(self) -> list[str]:
@@ -106,6 +131,17 @@ class Recount:
             lines.append(f"{self.unaccounted:,} source offsets are in no ledger entry")
         if self.doubled:
             lines.append(f"{self.doubled:,} source offsets were committed twice")
+        if len(self.by_destination) < 2:  # noqa: PLR2004 - one destination needs no name
+            return lines + self._count_problems
+        return lines + [
+            f"{at}: {line}"
+            for at, found in self.by_destination.items()
+            for line in found._count_problems  # noqa: SLF001 - of the same class
+        ]
+
+    @property
+    def _count_problems(self) -> list[str]:
+        lines = []
         if self.foreign:
             lines.append(
                 f"records at the destination that this mirror did not write: {self.foreign:,}"
@@ -408,7 +444,6 @@ class _RangeCount:
             entry.source for entry in ours
         )
         if ours:
-            result.recorded = sum(entry.records for entry in ours)
             result.rewritten = sum(entry.rewritten for entry in ours)
             for entry in ours:
                 result.skipped.update(entry.skipped)
@@ -417,20 +452,53 @@ class _RangeCount:
         return result
 
     def _scan(self) -> None:
-        result = self._result
-        # the first chunks of a mirror have no destination offsets while they have no record
-        placed = sorted(
-            (entry.destination, index)
-            for index, entry in enumerate(self._ours)
-            if entry.destination.start >= 0 and not entry.gap
-        )
-        if not placed:
-            return
-        at = placed[0][0].topic_partition
-        begin, last = (
-            min(offset_range.start for offset_range, _ in placed),
-            max(offset_range.end for offset_range, _ in placed),
-        )
+        """Count in every destination topic-partition: a renamed topic has copies in several."""
+        placed: dict[TopicPartition, list[tuple[OffsetRange, int]]] = defaultdict(list)
+        for index, entry in enumerate(self._ours):
+            # the first chunks of a mirror have no destination offsets while they have no record
+            if entry.destination.start >= 0 and not entry.gap:
+                placed[entry.destination.topic_partition].append((entry.destination, index))
+        for at, chunks in placed.items():
+            found = _DestinationCount(
+                *(self._client, self._wanted, self._known, self._configs),
+                *(self._options, self._clock, self._accounted),
+            ).count(at, self._ours, sorted(chunks))
+            self._result.add(found)
+            self._result.by_destination[str(at)] = found  # str: it becomes JSON
+
+
+@dataclass
+class _DestinationCount:
+    """Counts the records of one range in one destination topic-partition, by its settings."""
+
+    _client: ClusterClient
+    _wanted: OffsetRange
+    _known: KnownEntries
+    _configs: Mapping[str, Mapping[str, object]]
+    _options: CopyOptions
+    _clock: Clock
+    _accounted: Mapping[TopicPartition, OffsetRange]
+
+    def __post_init__(self) -> None:
+        self._result = Recount(self._wanted)
+        self._ours: Sequence[LedgerEntry] = ()
+
+    def count(
+        self,
+        at: TopicPartition,
+        entries: Sequence[LedgerEntry],
+        placed: Sequence[tuple[OffsetRange, int]],
+    ) -> Recount:
+        """Count the chunks of a topic-partition.
+
+        Args:
+            entries: those of the range.
+            placed: where the chunks are, sorted, with their indices among the entries.
+        """
+        result, self._ours = self._result, entries
+        own = [entries[index] for _, index in placed]
+        result.recorded = sum(entry.records for entry in own)
+        begin, last = placed[0][0].start, max(offset_range.end for offset_range, _ in placed)
         self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
@@ -439,18 +507,17 @@ class _RangeCount:
         elif low > begin and self._keeps_everything(at.topic):
             result.truncated_at = low
         elif low > begin:
-            result.expired = sum(
-                entry.records for entry in self._ours if entry.destination.start < low
-            )
+            result.expired = sum(entry.records for entry in own if entry.destination.start < low)
             result.thinned = "retention at the destination has begun to delete them"
         result.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
         result.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
         digests = self._count_records(result.scanned, placed)
         result.differing = sum(
             f"{digests[index]:08x}" != entry.digest
-            for index, entry in enumerate(self._ours)
+            for (_, index), entry in zip(placed, own, strict=True)
             if entry.records and not (result.expired and entry.destination.start < low)
         )
+        return result
 
     def _count_records(
         self, scanned: OffsetRange, placed: Sequence[tuple[OffsetRange, int]]
@@ -521,6 +588,22 @@ class _RangeCount:
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
+
+
+def _known(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]
+
+
+def _joined(one: OffsetRange | None, other: OffsetRange | None) -> OffsetRange | None:
+    """Return the offsets of both; those of the later one if they are in different topics."""
+    if one is None or other is None or one.topic_partition != other.topic_partition:
+        return other or one
+    start, end = min(one.start, other.start), max(one.end, other.end)
+    return OffsetRange(one.topic_partition, start, end)
 
 
 def _concerns(gap: OffsetRange, wanted: OffsetRange) -> bool:

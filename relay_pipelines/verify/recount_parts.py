@@ -98,32 +98,56 @@ def parts_of(
     return [*parts, _part(last, own, (first, len(own)), neighbours, accounted)]
 
 
+def by_destination(
+    wanted: OffsetRange, entries: Sequence[LedgerEntry]
+) -> list[tuple[OffsetRange, TopicPartition | None, list[LedgerEntry]]]:
+    """Cut a range where its copies go on in another destination topic-partition.
+
+    Args:
+        entries: of its topic-partition, sorted by source offset.
+
+    Returns:
+        Each part, where its copies are (None: nowhere), and all entries of that destination: also
+        those outside of the part, which say whose records follow its own.
+    """
+    begins: list[tuple[int, TopicPartition | None]] = []
+    for entry in entries:
+        at = _placed_in(entry)
+        if at is not None and entry.source.end > wanted.start and entry.source.start < wanted.end:
+            if not begins:
+                begins.append((wanted.start, at))
+            elif begins[-1][1] != at:
+                begins.append((entry.source.start, at))
+    begins = begins or [(wanted.start, None)]
+    ends = [*(start for start, _ in begins[1:]), wanted.end]
+    return [
+        (
+            OffsetRange(wanted.topic_partition, start, end),
+            at,
+            [entry for entry in entries if at is None or _placed_in(entry) in {None, at}],
+        )
+        for (start, at), end in zip(begins, ends, strict=True)
+    ]
+
+
+def _placed_in(entry: LedgerEntry) -> TopicPartition | None:
+    """Return where an entry's copies are, or would be; None before the first, and for losses."""
+    is_placed = entry.destination.start >= 0 and not entry.gap
+    return entry.destination.topic_partition if is_placed else None
+
+
 def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
     """Return the recount of a range from those of its parts, in order."""
     total = Recount(whole)
     for each in recounts:
-        total.recorded += each.recorded
-        total.counted += each.counted
-        total.foreign += each.foreign
-        total.unattributed += each.unattributed
-        total.foreign_at = each.foreign_at if total.foreign_at is None else total.foreign_at
+        total.add(each)
+        total.add_by_destination(each.by_destination)
         total.skipped.update(each.skipped)
         total.rewritten += each.rewritten
         total.nodes |= each.nodes
         total.unaccounted += each.unaccounted
         total.doubled += each.doubled
-        total.differing += each.differing
-        total.thinned = total.thinned or each.thinned
-        total.recompressed |= each.recompressed
-        total.expired += each.expired
-        if total.truncated_at is None:
-            total.truncated_at = each.truncated_at
         total.gaps = list(dict.fromkeys([*total.gaps, *each.gaps]))
-    scanned = [each.scanned for each in recounts if each.scanned is not None]
-    if scanned:
-        total.scanned = OffsetRange(scanned[0].topic_partition, scanned[0].start, scanned[-1].end)
-    total.first_ms = min((r.first_ms for r in recounts if r.first_ms is not None), default=None)
-    total.last_ms = max((r.last_ms for r in recounts if r.last_ms is not None), default=None)
     return total
 
 

@@ -24,7 +24,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import ClassSpec, Cluster, OffsetRange, RecordPolicy, Status
+from relay_pipelines.model import (
+    ClassSpec,
+    Cluster,
+    OffsetRange,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.verify import audit_job
@@ -676,3 +683,23 @@ def _failed(textfile: Path) -> dict[str, float]:
     assert family.name == "kafka_relay_check_failed"
     assert {sample.labels["check"] for sample in family.samples} == {"audit"}
     return {sample.labels["topic"]: sample.value for sample in family.samples}
+
+
+@pytest.mark.parametrize("level", [Level.RECOUNT, Level.FULL])
+def test_a_renamed_copy(audited: Audited, level: Level) -> None:
+    """Each destination topic is read, and judged by its own settings."""
+    mirror = audited.mirror
+    mirror.to = TopicPartition(f"{mirror.topic}-renamed", 0)
+    create(mirror.destination, mirror.to.topic, 1, KEPT)
+    mirror.write(numbered(5, first=200))
+    mirror.copy(100)
+    found = audited.audit(level)
+    assert (found.problems, found.recount and found.recount.counted) == ([], 105)
+    # the former topic may lose records, the present one keeps everything
+    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
+    delete_before(mirror.destination, mirror.at, 31)
+    delete_before(mirror.destination, mirror.to, 6)
+    found = audited.audit(level)
+    assert found.outcome == "differs"
+    assert f"{mirror.to}: 5 records were committed, 0 are there" in found.problems
+    assert not [line for line in found.problems if line.startswith(f"{mirror.at}:")]
