@@ -195,7 +195,7 @@ class _Scenario:
             ]
             destination_cluster = self.environment.destination
             found = recount(MIRROR, wanted, destination_cluster, CopyOptions(), self.clock, 0)
-            wrong = [f"{at}: {why}" for at, counted in found.items() for why in counted.problems]
+            wrong = [*found.problems, *map(str, found.errors.values())]
             says = f"NO: {'; '.join(wrong)}" if wrong else "yes"
             self.reporter.say(
                 f"every offset once, and as many records as at the destination: {says}"

@@ -149,10 +149,11 @@ def _replay(
         clock,
         replay.start.decided_at_ms,
     )
-    problems = [f"{at}: {line}" for at, found in counted.items() for line in found.problems]
-    _fail_for(context, problems, needs_operator=True)
+    _fail_for(context, counted.problems, needs_operator=True)
+    for error in counted.errors.values():
+        raise error
     path = naming.path(prefix, config["mirror"])
-    yield _materialization(path, kafka, request, replay, result, counted)
+    yield _materialization(path, kafka, request, replay, result, counted.counted)
 
 
 def _request(config: Mapping[str, Any], kafka: KafkaResource) -> ReplayRequest:

@@ -22,6 +22,8 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify import recount
 from relay_pipelines.verify.recount import Recount
 
+_NOT_COUNTED = "copied, but not counted"
+
 
 @dataclass(slots=True)
 class TopicReport:
@@ -181,11 +183,13 @@ def copy_window(
     reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
     if not result.interrupted:
         try:
-            _recount_complete(reports, frozen, snapshot.mirror, mirror, kafka.clock)
+            result.errors += _recount_complete(
+                reports, frozen, snapshot.mirror, mirror, kafka.clock
+            )
         except RelayError as error:
             result.errors.append(error)
             for report in reports:
-                report.failure = report.failure or f"copied, but not counted: {error}"
+                report.failure = report.failure or f"{_NOT_COUNTED}: {error}"
         _add_ages(reports, snapshot, next_offsets, mirror, kafka.clock)
     differences = [
         difference
@@ -309,11 +313,15 @@ def _recount_complete(
     mirror_name: str,
     mirror: Mirror,
     clock: Clock,
-) -> None:
-    """Add the recount to the report of each complete topic."""
+) -> list[RelayError]:
+    """Add the recount to the report of each complete topic; return why some were not counted.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses the ledger: nothing was counted.
+    """
     complete = [report for report in reports if not report.failure]
     if not complete:
-        return
+        return []
     failpoint(Failpoint.BEFORE_RECOUNT)
     found = recount.recount(
         mirror_name,
@@ -326,9 +334,13 @@ def _recount_complete(
     for report in complete:
         report.recounts = {
             partition: recounted
-            for partition, recounted in found.items()
+            for partition, recounted in found.counted.items()
             if partition.topic == report.topic
         }
+        errors = [each for at, each in found.errors.items() if at.topic == report.topic]
+        if errors:
+            report.failure = f"{_NOT_COUNTED}: {errors[0]}"
+    return [*found.errors.values()]
 
 
 def _add_ages(

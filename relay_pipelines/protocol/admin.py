@@ -16,7 +16,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from relay_pipelines.errors import PermissionDeniedError
+from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import ClusterClient
@@ -80,10 +80,28 @@ def readable_topic_configs(
     Returns:
         the configuration of each topic, empty if it is refused; and topic -> why it is refused.
     """
+    configs, errors = each_topic_configs(client, topics, keys)
+    refused = {}
+    for topic, error in errors.items():
+        if not isinstance(error, PermissionDeniedError):
+            raise error
+        refused[topic] = error
+    return configs, refused
+
+
+def each_topic_configs(
+    client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
+) -> tuple[dict[str, dict[str, ConfigValue]], dict[str, RelayError]]:
+    """Return the configurations as `topic_configs` does, and why a topic's is not known.
+
+    Returns:
+        the configuration of each topic, empty if there is an error; and topic -> the error, such as
+        that it does not exist.
+    """
     configs: dict[str, dict[str, ConfigValue]] = {topic: {} for topic in topics}
-    refused: dict[str, PermissionDeniedError] = {}
+    errors: dict[str, RelayError] = {}
     if not keys:
-        return configs, refused  # in the protocol, no keys means all keys
+        return configs, errors  # in the protocol, no keys means all keys
     resource = DescribeConfigsRequest.DescribeConfigsResource
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
         resources = [
@@ -98,8 +116,8 @@ def readable_topic_configs(
             permission = f"DescribeConfigs on topic {topic}"
             try:
                 client.raise_for_error(result, f"DescribeConfigs of topic {topic}", permission)
-            except PermissionDeniedError as error:
-                refused[topic] = error
+            except RelayError as error:
+                errors[topic] = error
                 continue
             configs[topic] = {
                 config.name: ConfigValue(
@@ -110,7 +128,7 @@ def readable_topic_configs(
                 for config in result.configs
                 if config.value is not None
             }
-    return configs, refused
+    return configs, errors
 
 
 def absent(client: ClusterClient, topics: Sequence[NewTopic]) -> list[NewTopic]:

@@ -89,6 +89,7 @@ def retry(
     clock: Clock,
     *clients: Closable,
     patient: bool = True,
+    progress_at: Callable[[], float] | None = None,
 ) -> T:
     """Call `ask` until it succeeds and return its result; warn every few seconds until then.
 
@@ -97,6 +98,7 @@ def retry(
         clients: what `ask` uses; closed between two attempts, since a broken connection or an old
             leader would fail again.
         patient: whether to retry for as long as `give_up_after` says; otherwise for 5 s at most.
+        progress_at: as of `retry_until_no_progress`.
 
     Raises:
         RelayError: the last error of `ask` when the time is over, or at once an error that does not
@@ -105,6 +107,7 @@ def retry(
     if not patient and not 0 <= options.give_up_after_ms <= _IMPATIENT_MS:
         options = replace(options, give_up_after_ms=_IMPATIENT_MS)
     began = clock.monotonic()
+    moved_at = progress_at or (lambda: began)
     quiet_until = began + _QUIET_SECONDS
 
     def between_attempts(state: RetryCallState) -> None:
@@ -114,11 +117,11 @@ def retry(
         now = clock.monotonic()
         if now >= quiet_until and state.outcome is not None:
             quiet_until = now + _QUIET_SECONDS
-            left = began + options.give_up_after_ms / 1000 - now
+            left = moved_at() + options.give_up_after_ms / 1000 - now
             how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
-    return retry_until_no_progress(options, clock, before_sleep=between_attempts)(ask)
+    return retry_until_no_progress(options, clock, moved_at, between_attempts)(ask)
 
 
 def retry_each(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -131,9 +131,10 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
         known = _existing({**histories, _LATER: later}, audit, client)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
-            return recount_entries(
+            results = recount_entries(
                 found.mirror, ranges, known, client, options, clock, found.replayed, accounted
             )
+            return [*map(_counted, results)]
 
         whole = [
             OffsetRange(at, some[0].source.start, some[-1].source.end)
@@ -156,6 +157,13 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
                 audit.differences += [f"{_where(entry)}: {line}" for line in alone.problems]
             if len(audit.differences) == before:  # only together, such as records of a lost chunk
                 audit.differences += [f"{at}: {line}" for line in result.problems]
+
+
+def _counted(result: Recount | RelayError) -> Recount:
+    """Return the count, or raise the error: a statement is audited as a whole."""
+    if isinstance(result, RelayError):
+        raise result
+    return result
 
 
 def _existing(

@@ -8,13 +8,14 @@ a copy reports about itself would prove nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
 from crc32c import crc32c
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     Cluster,
     CopyOptions,
@@ -23,7 +24,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, each_topic_configs
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -168,6 +169,24 @@ class Recount:
         return [f"records whose writer is not known, {why}: {self.unattributed:,}"]
 
 
+@dataclass(frozen=True, slots=True)
+class Recounts:
+    """The recounts of many ranges, by source topic-partition.
+
+    Args:
+        counted: what was found.
+        errors: why a range could not be counted.
+    """
+
+    counted: dict[TopicPartition, Recount]
+    errors: dict[TopicPartition, RelayError]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with what was counted, each with its topic-partition."""
+        return [f"{at}: {line}" for at, found in self.counted.items() for line in found.problems]
+
+
 def recount(
     mirror: str,
     ranges: Sequence[OffsetRange],
@@ -175,8 +194,8 @@ def recount(
     options: CopyOptions,
     clock: Clock,
     committed_since_ms: int,
-) -> dict[TopicPartition, Recount]:
-    """Count the records of every non-empty range.
+) -> Recounts:
+    """Count the records of every non-empty range; one that cannot be counted stops no other.
 
     Args:
         committed_since_ms: nothing of these ranges was committed before; if the entries since do
@@ -184,35 +203,40 @@ def recount(
             created again later are not counted.
 
     Raises:
-        RelayError: the destination does not answer, or refuses.
+        RelayError: the destination does not answer, or refuses the ledger.
     """
     wanted = [offset_range for offset_range in ranges if len(offset_range)]
     if not wanted:
-        return {}
+        return Recounts({}, {})
     with destination_client(mirror, destination, options, "recount") as client:
 
         def count(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
-        ) -> list[Recount]:
-            found = _entries(
+        ) -> dict[TopicPartition, Recount | RelayError]:
+            ledger = _entries(
                 *(mirror, wanted, destination, options, clock, committed_since_ms),
                 whole=before is not None,
             )
-            own, replayed = own_and_replayed(mirror, found)
-            accounted = {} if before is None else before.accounted(found)
+            own, replayed = own_and_replayed(mirror, ledger)
+            accounted = {} if before is None else before.accounted(ledger)
             entries = _by_source(own, committed_since_ms)
-            return recount_entries(
+            found = recount_entries(
                 mirror, wanted, entries, client, options, clock, replayed, accounted
             )
+            return dict(zip((each.topic_partition for each in wanted), found, strict=True))
 
-        counted = count(wanted)
+        results = count(wanted)
+        counted = [each for each in results.values() if isinstance(each, Recount)]
         if foreign := [each for each in counted if each.foreign]:
             # others may have committed since the ledger was read, or replays before its entries
             copies = {each.scanned.topic_partition for each in foreign if each.scanned}
             look = partial(read_before_ledger, client, mirror, clock, copies)
             before = retry(look, mirror, options, clock, client)
-            counted += count([each.range for each in foreign], before)
-    return {each.range.topic_partition: each for each in counted}
+            results |= count([each.range for each in foreign], before)
+    return Recounts(
+        {at: each for at, each in results.items() if isinstance(each, Recount)},
+        {at: each for at, each in results.items() if isinstance(each, RelayError)},
+    )
 
 
 def recount_entries(
@@ -224,8 +248,8 @@ def recount_entries(
     clock: Clock,
     replayed: Sequence[OffsetRange] = (),
     accounted: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
-) -> list[Recount]:
-    """Count the records of every range, in this order, by entries that are known.
+) -> list[Recount | RelayError]:
+    """Count the records of every range by entries that are known.
 
     Args:
         entries: of one history each, sorted by source offset; also those after the ranges, which
@@ -233,22 +257,118 @@ def recount_entries(
         replayed: as of `KnownEntries`.
         accounted: by destination topic-partition, as of `count_range`.
 
-    Raises:
-        RelayError: the destination does not answer, or refuses.
+    Returns:
+        for each range, in this order, what was found, or why it cannot be counted: an error that
+        names a topic-partition is that of its range, any other one that of all ranges left.
     """
-    topics = {
-        entry.destination.topic_partition.topic for some in entries.values() for entry in some
-    }
-    ask = partial(topic_configs, client, sorted(topics), NEEDED_CONFIGS)
-    configs = retry(ask, mirror, options, clock, client)
-    known = KnownEntries(entries, replayed)
-    return [
-        retry(
-            partial(count_range, client, offset_range, known, configs, options, clock, accounted),
-            *(mirror, options, clock, client),
-        )
-        for offset_range in ranges
-    ]
+    known, settings = KnownEntries(entries, replayed), TopicSettings(client)
+
+    def count(offset_range: OffsetRange) -> Recount:
+        topics = _topics_of(known.covering(offset_range))
+        configs = settings.of(topics, offset_range.topic_partition)
+        return count_range(client, offset_range, known, configs, options, clock, accounted)
+
+    counts = _Counts(count, list(ranges), clock)
+
+    def count_left() -> None:
+        settings.ask(_topics_of(entry for each in counts.left for entry in known.covering(each)))
+        counts.attempt()
+
+    try:
+        retry(count_left, mirror, options, clock, client, progress_at=lambda: counts.moved_at)
+    except RelayError as error:
+        counts.fail(error)
+    return [counts.results[index] for index in sorted(counts.results)]
+
+
+class _Counts:
+    """The counts of ranges, in attempts that each try what is left.
+
+    Attributes:
+        results: by the index of the range.
+        moved_at: when the last range was counted, as of `clock.monotonic()`.
+    """
+
+    def __init__(
+        self, count: Callable[[OffsetRange], Recount], ranges: Sequence[OffsetRange], clock: Clock
+    ) -> None:
+        self._count = count
+        self._clock = clock
+        self._left = dict(enumerate(ranges))
+        self.results: dict[int, Recount | RelayError] = {}
+        self.moved_at = clock.monotonic()
+
+    @property
+    def left(self) -> list[OffsetRange]:
+        """The ranges that are worth another attempt."""
+        return [*self._left.values()]
+
+    def attempt(self) -> None:
+        """Count the ranges that are left.
+
+        Raises:
+            RelayError: an error that may pass; one of the whole cluster ends the attempt at once.
+        """
+        passing = None
+        for index, offset_range in list(self._left.items()):
+            try:
+                self.results[index] = self._count(offset_range)
+            except RelayError as error:
+                if error.retryable and error.topic_partition is None:
+                    raise
+                self.results[index] = error
+                if error.retryable:
+                    passing = passing or error
+                    continue
+            del self._left[index]
+            self.moved_at = self._clock.monotonic()
+        if passing is not None:
+            raise passing
+
+    def fail(self, error: RelayError) -> None:
+        """Give up what is left; what has no error of its own fails with this one."""
+        for index in self._left:
+            self.results.setdefault(index, error)
+
+
+class TopicSettings:
+    """The configurations that counts need, of destination topics.
+
+    They are asked for together. A topic that does not exist, or that the user may not read, fails
+    its own counts.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._configs: dict[str, Mapping[str, object]] = {}
+        self._errors: dict[str, RelayError] = {}
+
+    def ask(self, topics: Iterable[str]) -> None:
+        """Ask for the topics that are not known.
+
+        Raises:
+            RelayError: the destination does not answer, or refuses.
+        """
+        unknown = sorted(set(topics) - self._configs.keys())
+        found, self._errors = each_topic_configs(self._client, unknown, NEEDED_CONFIGS)
+        self._configs |= {topic: found[topic] for topic in found.keys() - self._errors.keys()}
+
+    def of(
+        self, topics: Iterable[str], source: TopicPartition
+    ) -> Mapping[str, Mapping[str, object]]:
+        """Return what the count of a source topic-partition needs.
+
+        Raises:
+            RelayError: one of the topics cannot be read; it names the source topic-partition.
+        """
+        for topic in sorted(topics):
+            if topic in self._errors:
+                raise self._errors[topic].of(source)
+        return self._configs
+
+
+def _topics_of(entries: Iterable[LedgerEntry]) -> set[str]:
+    return {entry.destination.topic_partition.topic for entry in entries}
 
 
 def _entries(

@@ -14,14 +14,13 @@ from itertools import pairwise
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.admin import topic_configs
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.verify.chunks import AuditJob
 from relay_pipelines.verify.range_index import RangeIndex
-from relay_pipelines.verify.recount import NEEDED_CONFIGS, KnownEntries, Recount, count_range
+from relay_pipelines.verify.recount import KnownEntries, Recount, TopicSettings, count_range
 
 _CHUNKS = 1_000  # a part has no more, because every batch is looked up among them
 
@@ -175,7 +174,9 @@ def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock
     topics = {
         entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
     }
-    configs = topic_configs(client, sorted(topics), NEEDED_CONFIGS)
+    settings = TopicSettings(client)
+    settings.ask(topics)
+    configs = settings.of(topics, part.range.topic_partition)
     known = KnownEntries(part.entries, part.replayed)
     accounted = {} if part.accounted is None else {part.accounted.topic_partition: part.accounted}
     return count_range(client, part.range, known, configs, job.options, clock, accounted)

@@ -194,8 +194,8 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
         for kind in KINDS
         for at in range(2)
     ]
-    counted = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
-    assert [result.problems for result in counted.values()] == [[]] * len(ranges)
+    found = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
+    assert [result.problems for result in found.counted.values()] == [[]] * len(ranges)
 
 
 def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:

@@ -67,9 +67,9 @@ def count(
     found = recount(
         mirror.name, [wanted], mirror.destination, mirror.options, clock or SystemClock(), since_ms
     )
-    assert list(found) == [mirror.at]
-    assert found[mirror.at].range == wanted
-    return found[mirror.at]
+    assert (list(found.counted), found.errors) == ([mirror.at], {})
+    assert found.counted[mirror.at].range == wanted
+    return found.counted[mirror.at]
 
 
 def replace_copy(mirror: Mirror, *batches: list[Record]) -> None:
@@ -161,10 +161,9 @@ class TestComplete:
     def test_an_empty_range(self, mirror: Mirror) -> None:
         """An empty range passes without a request."""
         nowhere = Cluster("nowhere", ("127.0.0.1:1",))
-        assert (
-            recount(mirror.name, [OffsetRange(mirror.at, 5, 5)], nowhere, OPTIONS, SystemClock(), 0)
-            == {}
-        )
+        wanted = [OffsetRange(mirror.at, 5, 5)]
+        found = recount(mirror.name, wanted, nowhere, OPTIONS, SystemClock(), 0)
+        assert (found.counted, found.errors) == ({}, {})
 
     def test_a_ledger_entry_from_before_the_plan(self, mirror: Mirror) -> None:
         """A window planned after its records were copied is found in the whole ledger."""
@@ -417,7 +416,7 @@ def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
     bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
     (found,) = recount(
         mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0
-    ).values()
+    ).counted.values()
     assert found.problems == ["100 source offsets are in no ledger entry"]
 
 
@@ -434,7 +433,34 @@ def test_each_range_is_counted_by_itself(
     write(mirror.destination, mirror.at, numbered(1))
     ranges = [OffsetRange(mirror.at, 0, 100), OffsetRange(other.at, 0, 10)]
     found = recount(mirror.name, ranges, mirror.destination, mirror.options, SystemClock(), 0)
-    assert {at: result.problems for at, result in found.items()} == {
+    assert {at: result.problems for at, result in found.counted.items()} == {
         mirror.at: [FOREIGN.format(1)],
         other.at: [],
     }
+
+
+def test_a_destination_that_is_gone_is_the_failure_of_its_ranges(
+    mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """The others are counted, and the ledger's entries of a topic that nobody counts do nothing."""
+    gone, other, deleted = (
+        Mirror(
+            source_cluster.cluster(), mirror.destination, f"{topic_name}-{name}", name=mirror.name
+        )
+        for name in ("gone", "other", "deleted")
+    )
+    for each in (mirror, gone, other, deleted):
+        each.write(numbered(10))
+        each.copy()
+    for each in (gone, deleted):
+        delete(mirror.destination, each.topic)
+    ranges = [OffsetRange(each.at, 0, 10) for each in (gone, mirror, other)]
+    options = replace(mirror.options, give_up_after_ms=1_000)
+    found = recount(mirror.name, ranges, mirror.destination, options, SystemClock(), 0)
+    assert {at: result.problems for at, result in found.counted.items()} == {
+        mirror.at: [],
+        other.at: [],
+    }
+    assert set(found.errors) == {gone.at}
+    assert str(found.errors[gone.at]).startswith(f"{gone.at}: ")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in str(found.errors[gone.at])

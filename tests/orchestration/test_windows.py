@@ -306,6 +306,21 @@ def test_one_failed_topic_does_not_block_the_lane(
     assert not environment.tick().run_requests
 
 
+def test_a_copy_that_is_gone_fails_no_check_of_another_topic(
+    environment: Environment, topics: list[str]
+) -> None:
+    """A topic is no longer mirrored, and its copy is deleted; its ledger entries are recent."""
+    assert environment.copy().success
+    environment.write([topics[0].replace(".", r"\.")], give_up_after="3s")
+    delete(environment.destination.cluster(), f"{environment.name}.{topics[1]}")
+    environment.fill(topics[0], ["more"])
+
+    run = environment.copy()
+
+    assert run.success, failure(run)
+    assert checks(run)[topics[0]].passed
+
+
 def test_topics_that_the_destination_refuses_do_not_block_the_lane(
     environment: Environment, topics: list[str]
 ) -> None:

@@ -104,7 +104,7 @@ class World:
         with self.answering():
             (found,) = recount.recount(
                 "m", ranges, to, self.mirror.copy_options, Clock(), 0
-            ).values()
+            ).counted.values()
         return found
 
     def audited(self) -> PartitionAudit:

@@ -12,6 +12,7 @@ from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
     FencedError,
+    PermissionDeniedError,
     RelayError,
     RetentionPassedError,
     SourceError,
@@ -118,6 +119,66 @@ def test_each_topic_partition_that_needs_a_person_is_a_line(rounds: Rounds) -> N
     ]
     assert rounds.next(lost(FIRST, 9), lost(SECOND, 9)) == []
     assert rounds.next(lost(FIRST, 9)) == ["m: over after 20 s: orders-1: retention took [0, 5)"]
+
+
+def test_each_topic_partition_that_an_outage_does_not_explain_is_a_problem(rounds: Rounds) -> None:
+    """A second one has a line of its own while the first lasts, and so has each recovery."""
+
+    def hung(at: TopicPartition) -> Problem:
+        return problem(SourceError("no leader", topic_partition=at))
+
+    assert rounds.next(hung(FIRST)) == ["error: m: orders-0: no leader"]
+    assert rounds.next(hung(FIRST), hung(SECOND)) == ["error: m: orders-1: no leader"]
+    assert rounds.next(hung(SECOND)) == ["m: over after 20 s: orders-0: no leader"]
+    assert rounds.next() == ["m: over after 20 s: orders-1: no leader"]
+
+
+def test_what_still_fails_when_an_outage_is_over_is_a_problem_of_its_own(rounds: Rounds) -> None:
+    """What failed beside the outage was part of it, and gets one more round to recover."""
+    down = problem(SourceError("broker a cannot be reached"))
+    hung = problem(SourceError("no leader", topic_partition=FIRST))
+    assert rounds.next(down, hung) == ["error: m: broker a cannot be reached"]
+    assert rounds.next(hung) == []
+    assert rounds.next(hung) == [
+        "error: m: orders-0: no leader",
+        "m: over after 20 s: broker a cannot be reached",
+    ]
+    assert rounds.next() == ["m: over after 10 s: orders-0: no leader"]
+
+
+def test_errors_that_name_topics_are_told_apart_by_them(rounds: Rounds) -> None:
+    """Errors of whole topics have no topic-partition; numbers in them may change."""
+    first, more, second = (
+        problem(PermissionDeniedError(f"topic '{topic}' may not be read, {lag} records are left"))
+        for topic, lag in (("a1", 3), ("a1", 4), ("a2", 3))
+    )
+    assert len(rounds.next(first)) == 1
+    assert rounds.next(more, second) == [
+        "error: m: topic 'a2' may not be read, 3 records are left",
+    ]
+    assert rounds.next(second) == [
+        "m: over after 20 s: topic 'a1' may not be read, 3 records are left",
+    ]
+
+
+def test_many_topic_partitions_that_fail_at_once_are_few_lines(rounds: Rounds) -> None:
+    """Some are shown; the others are counted, by kind, when they fail and when they recover."""
+    lost = [
+        problem(RetentionPassedError("lost", topic_partition=TopicPartition(f"t{number}", 0)))
+        for number in range(500)
+    ]
+    assert rounds.next(*lost) == [
+        "error: m: t0-0: lost",
+        "error: m: t1-0: lost",
+        "error: m: t2-0: lost",
+        "error: m: and 497 more problems of this kind: t3-0, t4-0, t5-0, ...",
+    ]
+    assert rounds.next(*lost[:3]) == [
+        "m: over after 10 s: t3-0: lost",
+        "m: over after 10 s: t4-0: lost",
+        "m: over after 10 s: t5-0: lost",
+        "m: over, too: 494 more problems of this kind: t6-0, t7-0, t8-0, ...",
+    ]
 
 
 def test_problems_of_different_kinds_are_told_apart(rounds: Rounds) -> None:
