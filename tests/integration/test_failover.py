@@ -648,16 +648,18 @@ def _on(job: CopyJob, pair: Pair, node: str) -> CopyJob:
 def test_a_selection_is_not_applied_to_another_log(pair: Pair, reader: str, writer: str) -> None:
     """What a predicate kept on one node is never applied to the records of another."""
     job = _shifted_pair(pair)
-    end = settled_end(pair.a.cluster(), TopicPartition(pair.topic, 0))
-    copy_range = _range(pair, job, 0, end)
+    at = TopicPartition(pair.topic, 0)
+    ends = {"a": settled_end(pair.a.cluster(), at), "b": settled_end(pair.b, at)}
+    copy_range = _range(pair, job, 0, ends["a"])
     selected = _selected(_on(job, pair, reader), copy_range)
     (stale,) = copy_kept(_on(job, pair, writer), [copy_range], selected, CLOCK)
     assert (stale.status, stale.error_kind) == (Status.FAILED, "StalePlanError"), stale
     assert f"selected records of node {reader}, and node {writer} is read now" in stale.error
     assert stale.records == 0
     assert spark_jobs._may_pass(stale), "the driver plans it again"
-    again = _selected(_on(job, pair, writer), copy_range)
-    (done,) = copy_kept(_on(job, pair, writer), [copy_range], again, CLOCK)
+    whole = _range(pair, job, 0, ends[writer])
+    again = _selected(_on(job, pair, writer), whole)
+    (done,) = copy_kept(_on(job, pair, writer), [whole], again, CLOCK)
     assert (done.status, done.error) == (Status.DONE, "")
     copies = records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0))
     assert [int(record.value or b"") for record in copies] == [0, 3, 6, 9, 12, 15, 18]
