@@ -204,8 +204,8 @@ class Checkpoint:
             before the first.
         fingerprint: of the last record copied; None before the first.
         committed_at_ms: the time of the commit.
-        reset_at_ms: when an accepted loss last moved the checkpoint; 0 for never. Offsets that were
-            planned before then may have other records now.
+        generation: how often a loss was accepted after which the same source offsets mean other
+            records or other copies. It only grows; what was planned in another one is superseded.
         is_dense: whether the source node had no record between the last one copied and
             `next_offset`: neither a filter nor the quarantine, the cleaner or a loss took one.
         ledger_head: the ledger entry that was committed together with the checkpoint.
@@ -223,7 +223,7 @@ class Checkpoint:
     fingerprint: Fingerprint | None
     run_id: str
     committed_at_ms: int
-    reset_at_ms: int = 0
+    generation: int = 0
     leader_epoch_end: int = -1
     is_dense: bool = False
     ledger_head: LedgerHead = CHAIN_UPGRADE
@@ -317,6 +317,8 @@ class LedgerEntry:
             an older version wrote it.
         previous_at_ms: when that entry was committed, which tells whether retention may have
             removed it; 0 if there is none.
+        generation: of the checkpoint that was committed with it. Offsets are comparable within one
+            generation only.
     """
 
     mirror: str
@@ -336,6 +338,7 @@ class LedgerEntry:
     number: int = 0
     previous: str = ""
     previous_at_ms: int = 0
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 def of_job(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> Iterator[Event]:
     """Yield what the op of a job reports of assets, whether or not they are loaded.
 
-    Only topics with something new in the window have events. A topic that is incomplete fails its
-    check; the next window copies the rest.
+    Only topics with something new in the window have events. A topic that is incomplete, or whose
+    offsets were superseded, fails its check; the next window copies the rest.
     """
     window = report.frozen.key
     for topic in report.topics:
-        if not topic.failure:
+        if topic.is_complete:
             yield dg.AssetMaterialization(
                 naming.mirrored_asset(lane.path, topic.topic),
                 partition=window,
@@ -32,13 +32,14 @@ def of_job(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> 
 def of_assets(
     context: dg.AssetExecutionContext, lane: Lane, report: WindowReport
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-    """Yield what the op of the assets returns for the topics that are complete."""
+    """Yield what the op of the assets returns for the topics that have not failed."""
     for topic in report.topics:
-        if not topic.failure:
+        if topic.is_complete:
             yield dg.MaterializeResult(
                 asset_key=naming.mirrored_asset(lane.path, topic.topic),
                 metadata=metadata.of_topic(lane, report, topic, context.run.run_id),
             )
+        if not topic.failure:
             yield message_counts.result(lane.path, topic)
 
 

@@ -79,6 +79,7 @@ def _metadata(topic: TopicReport) -> dict[str, Any]:
     return {
         "committed (records)": topic.recorded,
         "counted (records)": topic.counted,
+        "superseded (offsets)": sum(found.superseded for found in topic.recounts.values()),
         "written by others (records)": sum(found.foreign for found in topic.recounts.values()),
         "topic-partitions": metadata.counts(topic),
     }

@@ -140,7 +140,7 @@ class RangeProgress:
             return
         own = self.checkpoint.next_offset
         if found is None or (
-            found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms
+            found.next_offset < own and found.generation == self.checkpoint.generation
         ):
             raise CheckpointLostError(
                 f"the checkpoint is gone, which this run committed up to offset {own}",

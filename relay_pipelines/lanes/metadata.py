@@ -148,6 +148,7 @@ def _detail(found: Recount, source_end: int) -> dict[str, str | int]:
 
 
 def _result(found: Recount) -> str:
-    return "; ".join(found.problems) or (
-        f"complete; {found.thinned}" if found.thinned else "complete"
-    )
+    if found.problems:
+        return "; ".join(found.problems)
+    done = f"superseded: {found.superseded:,} offsets" if found.superseded else "complete"
+    return f"{done}; {found.thinned}" if found.thinned else done

@@ -35,7 +35,13 @@ class RunLog(Lines):
         if not self._brief:
             self._log.info("survey of both clusters: %s", seconds(self._surveyed_seconds))
         super().begin(plan)
-        if not plan.windows:
+        for superseded in plan.superseded:
+            self._log.warning(
+                "%s is superseded: a loss was accepted after this window was planned, and its"
+                " offsets mean other records now; later windows copy those",
+                superseded,
+            )
+        if not plan.windows and not plan.superseded:
             self._log.info(
                 "nothing left to copy: the checkpoints are at or after the end of the window"
             )

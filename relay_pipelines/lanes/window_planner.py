@@ -45,6 +45,11 @@ def cut_windows(
             size_bytes=int(
                 sum(sizes.get(planned.topic_partition, 0.0) * len(planned) for planned in found)
             ),
+            generations={
+                planned.topic_partition: generation
+                for planned in found
+                if (generation := snapshot.generation_of(planned.topic_partition))
+            },
         )
         number += 1
         rest = [

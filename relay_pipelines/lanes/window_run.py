@@ -86,6 +86,16 @@ class TopicReport:
         ]
 
     @property
+    def is_superseded(self) -> bool:
+        """Whether the window has offsets that no run copies any more."""
+        return any(found.superseded for found in self.recounts.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every offset of the window is copied, or accounted for."""
+        return not self.failure and not self.is_superseded
+
+    @property
     def is_failed(self) -> bool:
         """Whether the topic is incomplete, or its count differs."""
         return bool(self.failure or self.problems)
@@ -93,6 +103,12 @@ class TopicReport:
     @property
     def warnings(self) -> list[str]:
         """Legitimate differences that people may not expect: accepted gaps and expired records."""
+        superseded = [
+            f"{partition}: superseded: {found.superseded:,} source offsets of this window were not"
+            " copied, and mean other records since a loss was accepted; later windows copy those"
+            for partition, found in self.recounts.items()
+            if found.superseded
+        ]
         gaps = [
             f"{partition}: {gap}; the copy resumed after it"
             for partition, found in self.recounts.items()
@@ -108,7 +124,7 @@ class TopicReport:
             for partition, found in self.recounts.items()
             for line in found.notes
         ]
-        return gaps + expired + unknown
+        return superseded + gaps + expired + unknown
 
 
 @dataclass(slots=True)
@@ -330,6 +346,7 @@ def _recount_complete(
         mirror.copy_options,
         clock,
         frozen.planned_at_ms,
+        frozen.generations,
     )
     for report in complete:
         report.recounts = {

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
-_VERSION = 2
-_READABLE = (1, _VERSION)  # version 1 has a fourth number per range, which is no longer used
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,7 @@ class FrozenWindow:
         node: the source node that the offsets belong to.
         planned_at_ms: when it was planned; nothing in these ranges was committed before.
         size_bytes: an estimate; 0 if the source does not report sizes.
+        generations: of the checkpoints in which the offsets were planned, where it is not 0.
     """
 
     key: str
@@ -30,6 +30,11 @@ class FrozenWindow:
     node: str = ""
     planned_at_ms: int = 0
     size_bytes: int = 0
+    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def generation_of(self, at: TopicPartition) -> int:
+        """Return the generation in which the offsets of a topic-partition were planned."""
+        return self.generations.get(at, 0)
 
     @property
     def topics(self) -> list[str]:
@@ -51,7 +56,8 @@ class FrozenWindow:
         topics: dict[str, list[list[int]]] = {}
         for offsets in self.ranges:
             at = offsets.topic_partition
-            topics.setdefault(at.topic, []).append([at.partition, offsets.start, offsets.end])
+            row = [at.partition, offsets.start, offsets.end, self.generation_of(at)]
+            topics.setdefault(at.topic, []).append(row)
         fields = {
             "version": _VERSION,
             "node": self.node,
@@ -66,24 +72,25 @@ class FrozenWindow:
         """Parse what `to_json` returned.
 
         Raises:
-            UnsupportedError: a newer relay_pipelines wrote it.
+            UnsupportedError: another version of relay_pipelines wrote it.
         """
         fields = json.loads(text)
-        if fields["version"] not in _READABLE:
+        if fields["version"] != _VERSION:
             raise UnsupportedError(
                 f"the plan of window {key} has version {fields['version']},"
                 f" this relay reads version {_VERSION}",
-                remedy="upgrade relay_pipelines",
+                remedy="go on with the version that planned it, or with a window of this one",
             )
-        ranges = tuple(
-            OffsetRange(TopicPartition(topic, partition), start, end)
+        rows = [
+            (OffsetRange(TopicPartition(topic, partition), start, end), generation)
             for topic, ranges_of_topic in fields["topics"].items()
-            for partition, start, end, *_ in ranges_of_topic
-        )
+            for partition, start, end, generation in ranges_of_topic
+        ]
         return FrozenWindow(
             key,
-            ranges,
+            tuple(planned for planned, _ in rows),
             fields["node"],
             fields["planned_at_ms"],
             fields["size_bytes"],
+            {planned.topic_partition: generation for planned, generation in rows if generation},
         )

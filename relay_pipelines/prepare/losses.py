@@ -143,7 +143,7 @@ def _moved_checkpoint(
         is_dense=False,
         run_id=BY_DRIVER,
         committed_at_ms=now_ms,
-        reset_at_ms=now_ms,
+        generation=before.generation + (not _skips_offsets(position, loss)),
     )
 
 
@@ -163,19 +163,22 @@ def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpo
         Checkpoint.initial(entry.mirror, at, copies.topic_partition, entry.source.end),
         node=entry.node,
         copies=DestinationPosition(copies.topic_partition, copies.end) if copies.end > 0 else None,
+        generation=entry.generation,
         ledger_head=record.head,
     )
 
 
+def _skips_offsets(position: Position, loss: Loss) -> bool:
+    """Whether the loss is a gap between offsets that still mean the same records and copies."""
+    copied = position.next_offset
+    is_kept = not position.recreated and not position.destination_lost
+    return copied is not None and is_kept and copied < loss.resume
+
+
 def _gap_entry(position: Position, lost: list[Loss], moved: Checkpoint) -> LedgerEntry:
     copied, resume = position.next_offset, lost[0].resume
-    # if the copies are lost as well, the entry has no offsets: earlier entries no longer count
-    is_gap = (
-        copied is not None
-        and not position.recreated
-        and not position.destination_lost
-        and copied < resume
-    )
+    # otherwise the entry has no offsets and begins a generation: earlier entries no longer count
+    is_gap = _skips_offsets(position, lost[0])
     start = copied if copied is not None and is_gap else resume
     source = OffsetRange(position.topic_partition, start, resume)
     copies_end = moved.end_in(moved.destination) or 0

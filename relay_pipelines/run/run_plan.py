@@ -33,6 +33,8 @@ class RunPlan:
             configuration cannot be read.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
+        superseded: the ranges of a frozen window of which nothing is copied any more, because a
+            loss was accepted after it was planned.
     """
 
     snapshot: ClusterSnapshot
@@ -40,6 +42,7 @@ class RunPlan:
     data_losses: Sequence[RelayError]
     sizes_bytes: Mapping[TopicPartition, int]
     kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
+    superseded: Sequence[OffsetRange] = ()
 
     @property
     def ranges(self) -> list[CopyRange]:
@@ -108,6 +111,7 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
         and (error := data_loss(position))
     ]
     held_back = {error.topic_partition for error in errors}
+    superseded = {each for each in frozen.ranges if is_superseded(snapshot, frozen, each)}
     windows = []
     for window in frozen.windows(snapshot.destinations):
         ranges = [
@@ -116,11 +120,11 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
             if (position := positions.get(offset_range.topic_partition))
             and offset_range.end > position.begin
             and offset_range.topic_partition not in held_back
-            and not is_superseded(snapshot, frozen, offset_range)
+            and offset_range not in superseded
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
-    return _plan(snapshot, windows, errors)
+    return replace(_plan(snapshot, windows, errors), superseded=sorted(superseded))
 
 
 def _plan(
@@ -133,8 +137,8 @@ def _plan(
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
     """Whether a loss was accepted since the window was cut: its offsets may be other records."""
-    checkpoint = snapshot.checkpoints.get(planned.topic_partition)
-    return checkpoint is not None and checkpoint.reset_at_ms > frozen.planned_at_ms
+    at = planned.topic_partition
+    return at in snapshot.checkpoints and snapshot.generation_of(at) != frozen.generation_of(at)
 
 
 def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:

@@ -115,6 +115,11 @@ class ClusterSnapshot:
         is_copied = source in self.checkpoints
         return present_owner(self.mirror, source, self.owners, is_copied=is_copied)
 
+    def generation_of(self, source: TopicPartition) -> int:
+        """Return the generation of a source topic-partition's checkpoint; 0 if there is none."""
+        checkpoint = self.checkpoints.get(source)
+        return 0 if checkpoint is None else checkpoint.generation
+
     @property
     def copied_to(self) -> set[str]:
         """The destination topics that this mirror has copied to: it may alter only these."""

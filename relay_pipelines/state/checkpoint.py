@@ -46,9 +46,9 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-# 3 added owners, 4 the ledger's head, 5 the topic-partition of the position at the destination:
-# versions that know none must not copy such a mirror
-_VERSION = 5
+# 3 added owners, 4 the ledger's head, 5 the topic-partition of the position at the destination, 6
+# the generation: versions that know none must not copy such a mirror
+_VERSION = 6
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _START = "/start"
@@ -249,12 +249,12 @@ def from_record(value: bytes) -> Checkpoint:
     """Return the checkpoint of a record's value.
 
     Raises:
-        UnsupportedError: a newer relay_pipelines wrote it, or one before version 5.
+        UnsupportedError: a newer relay_pipelines wrote it, or one before version 6.
     """
     fields = versioned(value, _VERSION, TOPIC)
-    if "copies" not in fields:
+    if "generation" not in fields:
         raise UnsupportedError(
-            f"a checkpoint in {TOPIC} is older than version 5, which this relay reads",
+            f"a checkpoint in {TOPIC} is older than version 6, which this relay reads",
             remedy="go on with the version that wrote it, or start a mirror of another name",
         )
     copies = fields.pop("copies")

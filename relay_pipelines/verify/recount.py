@@ -65,6 +65,8 @@ class Recount:
         skipped: source offsets without a record, by reason, according to the ledger.
         nodes: the source nodes from which the chunks were read.
         unaccounted: source offsets that no chunk covers.
+        superseded: such offsets that no run copies any more, because a loss was accepted after
+            which they mean other records.
         doubled: source offsets that more than one chunk covers.
         differing: chunks whose bytes differ from those that were produced.
         thinned: why the destination may hold fewer records; empty if it must hold all.
@@ -92,6 +94,7 @@ class Recount:
     rewritten: int = 0
     nodes: set[str] = field(default_factory=set)
     unaccounted: int = 0
+    superseded: int = 0
     doubled: int = 0
     differing: int = 0
     thinned: str = ""
@@ -194,13 +197,15 @@ def recount(
     options: CopyOptions,
     clock: Clock,
     committed_since_ms: int,
+    generations: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Recounts:
     """Count the records of every non-empty range; one that cannot be counted stops no other.
 
     Args:
         committed_since_ms: nothing of these ranges was committed before; if the entries since do
-            not cover them, the whole ledger is searched. The same offsets of a topic that was
-            created again later are not counted.
+            not cover them, the whole ledger is searched.
+        generations: in which the ranges were planned, where it is not 0. The same offsets of
+            another one, such as of a topic that was created again, are not counted.
 
     Raises:
         RelayError: the destination does not answer, or refuses the ledger.
@@ -214,15 +219,17 @@ def recount(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
         ) -> dict[TopicPartition, Recount | RelayError]:
             ledger = _entries(
-                *(mirror, wanted, destination, options, clock, committed_since_ms),
+                *(mirror, wanted, destination, options, clock, committed_since_ms, generations),
                 whole=before is not None,
             )
             own, replayed = own_and_replayed(mirror, ledger)
             accounted = {} if before is None else before.accounted(ledger)
-            entries = _by_source(own, committed_since_ms)
+            entries, others = _by_source(own, generations)
+            replayed += others
             found = recount_entries(
                 mirror, wanted, entries, client, options, clock, replayed, accounted
             )
+            _mark_superseded(found, entries, generations)
             return dict(zip((each.topic_partition for each in wanted), found, strict=True))
 
         results = count(wanted)
@@ -378,6 +385,7 @@ def _entries(
     options: CopyOptions,
     clock: Clock,
     since_ms: int,
+    generations: Mapping[TopicPartition, int],
     *,
     whole: bool,
 ) -> list[LedgerEntry]:
@@ -394,7 +402,7 @@ def _entries(
     )
     if not whole:
         found = [record.entry for record in ask(max(0, since_ms - _CLOCK_SKEW_MS))]
-        entries = _by_source(own_and_replayed(mirror, found)[0], since_ms)
+        entries, _ = _by_source(own_and_replayed(mirror, found)[0], generations)
         if not any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
             for offset_range in wanted
@@ -501,26 +509,37 @@ def _by_topic_partition(
 
 
 def _by_source(
-    entries: Iterable[LedgerEntry], planned_at_ms: int
-) -> dict[TopicPartition, list[LedgerEntry]]:
-    """Group entries, which are in the order of their commits, by source topic-partition.
+    entries: Iterable[LedgerEntry], generations: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, list[LedgerEntry]], list[OffsetRange]]:
+    """Group the entries of these generations, and those that ended them, by source.
 
-    An accepted loss without offsets starts a new history, in which offsets are other records. Only
-    the history in which the range was planned counts.
+    Returns:
+        the entries, sorted by source offset; and where the copies of other generations are.
     """
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-    ended: set[TopicPartition] = set()
+    others = []
     for entry in entries:
         at = entry.source.topic_partition
-        if at in ended:
-            continue
-        if entry.gap and not len(entry.source):
-            if planned_at_ms and entry.committed_at_ms <= planned_at_ms:
-                grouped[at].clear()
-            else:
-                ended.add(at)
-        grouped[at].append(entry)
-    return {at: sorted(some, key=lambda entry: entry.source) for at, some in grouped.items()}
+        after = entry.generation - generations.get(at, 0)
+        if after == 0 or (after == 1 and entry.gap and not len(entry.source)):
+            grouped[at].append(entry)
+        elif entry.records:
+            others.append(entry.destination)
+    by_source = {at: sorted(some, key=lambda entry: entry.source) for at, some in grouped.items()}
+    return by_source, others
+
+
+def _mark_superseded(
+    results: Iterable[Recount | RelayError],
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    generations: Mapping[TopicPartition, int],
+) -> None:
+    """Tell offsets that no run copies any more from those that are missing."""
+    for result in results:
+        if isinstance(result, Recount):
+            at = result.range.topic_partition
+            ended = (each.generation > generations.get(at, 0) for each in entries.get(at, ()))
+            result.superseded = result.unaccounted if any(ended) else 0
 
 
 def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import home, key_of
 from tests.orchestration.environment import Environment, checks, failure
@@ -272,9 +273,37 @@ def test_a_window_cut_before_a_loss_is_superseded(
     found = checks(void)[topics[1]]
     assert not found.passed
     assert "was deleted and created again" in str(found.description)
+    assert "superseded: 10 source offsets" in str(found.description)
+    assert not void.get_asset_materialization_events(), "its offsets are not copied"
+    lines = "\n".join(entry.user_message for entry in environment.instance.all_logs(void.run_id))
+    assert f"{topics[1]}-1[50, 60) is superseded" in lines
+    assert "nothing left to copy" not in lines
     run = environment.copy()
     assert run.success, failure(run)
     assert environment.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
+
+
+def test_a_clock_that_is_put_back_holds_up_no_window(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss is accepted by a clock that is ten minutes ahead; the next windows are copied."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    assert environment.copy().success
+    delete(environment.source.cluster(), topics[1])
+    create(environment.source.cluster(), topics[1], 2, {"retention.ms": "-1"})
+    environment.write(allow, on_data_loss="continue")
+    with monkeypatch.context() as ahead:
+        ahead.setattr(SystemClock, "now_ms", lambda _: time.time_ns() // 1_000_000 + 600_000)
+        assert environment.copy().success
+
+    environment.fill(topics[1], ["anew"], partition=1)
+    run = environment.copy()
+
+    assert run.success, failure(run)
+    assert environment.read(topics[1], 1)[50:] == ["anew"]
+    found = checks(run)[topics[1]]
+    assert found.metadata["superseded (offsets)"].value == 0
+    assert "was deleted and created again" in str(found.description)
 
 
 def test_one_failed_topic_does_not_block_the_lane(

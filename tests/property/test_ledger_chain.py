@@ -297,13 +297,13 @@ def test_checkpoints_with_and_without_a_head() -> None:
     assert checkpoints.from_record(value) == checkpoint
     fields = json.loads(value)
     del fields["ledger_head"]
-    with pytest.raises(UnsupportedError, match="older than version 5"):
+    with pytest.raises(UnsupportedError, match="older than version 6"):
         checkpoints.from_record(b'{"version": 4, "destination_next_offset": 5}')
     older = checkpoints.from_record(json.dumps(fields | {"version": 3}).encode())
     assert older.ledger_head == CHAIN_UPGRADE
-    assert fields["version"] == 5
-    with pytest.raises(UnsupportedError, match="version 6, this relay reads up to version 5"):
-        checkpoints.from_record(json.dumps(fields | {"version": 6}).encode())
+    assert fields["version"] == 6
+    with pytest.raises(UnsupportedError, match="version 7, this relay reads up to version 6"):
+        checkpoints.from_record(json.dumps(fields | {"version": 7}).encode())
 
 
 @pytest.mark.parametrize(
@@ -326,4 +326,4 @@ def test_a_record_that_is_no_entry(value: bytes) -> None:
 def test_an_entry_of_a_newer_version_is_refused() -> None:
     """Its fields may mean something else."""
     with pytest.raises(UnsupportedError, match="upgrade relay_pipelines"):
-        ledger.from_record(b'{"version": 3}')
+        ledger.from_record(b'{"version": 4}')

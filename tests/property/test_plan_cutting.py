@@ -93,12 +93,14 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
     st.text("node-1_é", max_size=5),
     offsets,
     offsets,
+    st.integers(0, 3),
 )
 def test_a_frozen_window_comes_back_as_it_was_written(
     ranges,
     node,
     planned_at_ms,
     size_bytes,
+    generation,
 ):
     """JSON round trip."""
     frozen = FrozenWindow(
@@ -107,6 +109,7 @@ def test_a_frozen_window_comes_back_as_it_was_written(
         node,
         planned_at_ms,
         size_bytes,
+        {each.topic_partition: generation for each in ranges if generation},
     )
     back = FrozenWindow.from_json(frozen.key, frozen.to_json())
     assert back == frozen

@@ -164,6 +164,7 @@ class TestRunLog:
         snapshot = SimpleNamespace(node=SimpleNamespace(name="a"))
         plan: Any = SimpleNamespace(
             windows=[SimpleNamespace(topic="orders")],
+            superseded=(),
             offsets=lambda _window: 60,
             snapshot=snapshot,
             data_losses=[],
