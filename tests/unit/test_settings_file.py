@@ -130,7 +130,7 @@ def test_a_date_that_does_not_exist_is_a_problem_of_its_key(write_config):
     """YAML reads dates by itself, before the key sees them."""
     path = write_config(MINIMAL + "    start: {timestamp: 2026-02-30}\n")
     assert refusal(path) == (
-        f"{path}:9: mirrors.orders.start.timestamp: expected a date or time such as 2026-01-31 or"
+        f"{path}: mirrors.orders.start.timestamp: expected a date or time such as 2026-01-31 or"
         " 2026-01-31T12:00:00Z, got '2026-02-30'"
     )
 
