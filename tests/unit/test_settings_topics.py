@@ -57,8 +57,8 @@ REFUSED = [
         "a group that does not exist",
         {"@/topics/rename": [{"match": "a(.*)", "to": r"\g<x>"}]},
         (
-            r"@.topics.rename[0].to: expected groups of match, such as \1 or \g<name>: unknown group"
-            " name 'x'"
+            r"@.topics.rename[0].to: expected groups of match, such as \1 or \g<name>: unknown"
+            " group name 'x'"
         ),
     ),
     (
