@@ -4,7 +4,8 @@
     ├── ConfigError                      2   the configuration or the command line is wrong
     ├── RetriableError                   1   the same call may succeed later
     │   ├── SourceError                  1   ... at the source: another node may serve
-    │   └── DestinationError             1   ... at the destination
+    │   ├── DestinationError             1   ... at the destination
+    │   └── StalePlanError               1   ... after another plan: its log or checkpoint changed
     ├── AbortableError                   1   the transaction must be aborted and started again
     ├── FencedError                      1   another task took the range over: stop at once
     ├── PermissionDeniedError            1   wrong password or missing ACL
@@ -117,6 +118,10 @@ class DestinationError(RetriableError):
     """A retriable failure at the destination."""
 
     side = Side.DESTINATION
+
+
+class StalePlanError(RetriableError):
+    """The log or the checkpoint is no longer the one that a range was planned with."""
 
 
 class TransactionPendingError(DestinationError):

@@ -6,7 +6,7 @@ They run in a task; the driver constructs them, too, to check a configuration.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from relay_pipelines.copy.user_class import FILTER, construct, record_error
@@ -15,6 +15,7 @@ from relay_pipelines.model import (
     ClassSpec,
     CopyRange,
     Intervals,
+    NodeIdentity,
     OnRecordError,
     TopicPartition,
 )
@@ -53,6 +54,12 @@ class RecordFilter(Protocol):
 
     def can_decide_from(self, start: int) -> bool:
         """Whether it decides on all offsets from `start` on, now or later."""
+
+    def decided_on(self, start: int, end: int) -> Collection[NodeIdentity]:
+        """The logs on which it has decided on these offsets; none if it decides on any log's.
+
+        The same offset may be another record on another node.
+        """
 
     def covers(self, end: int) -> bool:
         """Whether it can decide on the offsets below `end` now; waits a moment at most."""
@@ -106,6 +113,10 @@ class FilterChain:
     def can_decide_from(self, _start: int) -> bool:
         """Return True: it decides on any record."""
         return True
+
+    def decided_on(self, _start: int, _end: int) -> Collection[NodeIdentity]:
+        """Return none: it decides on the records themselves, whichever node they come from."""
+        return ()
 
     def covers(self, _end: int) -> bool:
         """Return True: it decides at once."""

@@ -1,12 +1,13 @@
 """Which offsets a SQL predicate keeps. Runs in a task.
 
 Spark evaluates the predicate and returns only offsets. The task reads the records again, and copies
-a batch verbatim if the predicate keeps all of it.
+a batch verbatim if the predicate keeps all of it. An offset says something about one log only, so
+each decision names the log on which it was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import NodeIdentity, TopicPartition
 
 
 class KeptOffsets:
@@ -34,6 +35,7 @@ class KeptOffsets:
         self._refused: dict[int, RelayError] = {}
         self._start = -1
         self._end = -1
+        self._logs: list[tuple[int, int, NodeIdentity]] = []  # of the offsets [start, end)
         self.dropped = 0
         self.failed: list[tuple[Any, RelayError]] = []
 
@@ -66,6 +68,16 @@ class KeptOffsets:
             self.covers(0)
         return start >= self._start
 
+    def decided_on(self, start: int, end: int) -> Collection[NodeIdentity]:
+        """The logs on which Spark has decided on these offsets; waits until it has.
+
+        Raises:
+            RelayError: the stream ended too early.
+        """
+        while not self.covers(end):
+            pass  # `covers` waits
+        return {log for first, last, log in self._logs if first < end and start < last}
+
     def keeps_all(self, start: int, end: int) -> bool:
         """Whether all of these offsets are kept."""
         first, last = self._between(start, end)
@@ -85,6 +97,7 @@ class KeptOffsets:
 
     def forget_below(self, next_offset: int) -> None:
         """Drop the decisions on the offsets below."""
+        self._logs = [decided for decided in self._logs if decided[1] > next_offset]
         self._refused = {
             offset: error for offset, error in self._refused.items() if offset >= next_offset
         }
@@ -102,7 +115,9 @@ class KeptOffsets:
 
     def _advance(self, marker: ProgressMarker) -> None:
         if self._start < 0:
-            self._start = marker.end  # the first marker comes before the rows
+            self._start = self._end = marker.end  # the first marker comes before the rows
+        if marker.identity is not None and marker.end > self._end:
+            self._logs.append((self._end, marker.end, marker.identity))
         self._end = marker.end
         error = marker.error
         if error is None:

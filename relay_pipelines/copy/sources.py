@@ -13,7 +13,7 @@ from relay_pipelines.copy.batching import Batching, small_batches
 from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import RecordFilter
-from relay_pipelines.errors import CorruptBatchError, DestinationError, RelayError
+from relay_pipelines.errors import CorruptBatchError, RelayError, StalePlanError
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -113,13 +113,11 @@ class FetchedBatches:
         start = self._range.next_offset(checkpoint)
         self._reading = False
         if self._filter is not None and start < self._range.source.end:
-            self._can_reopen = self._filter.can_decide_from(start)
-            if not self._can_reopen:
-                raise DestinationError(
-                    f"the checkpoint moved back to {start} after Spark began to select the records",
-                    remedy="run again to continue from there",
-                    topic_partition=self._range.source.topic_partition,
+            if not self._filter.can_decide_from(start):
+                raise self._stale(
+                    f"the checkpoint moved back to {start} after Spark began to select the records"
                 )
+            self._require_own_decisions(self._filter, start, start + 1)
         return start
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
@@ -130,9 +128,14 @@ class FetchedBatches:
         with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:
-                    while self._filter is not None and not self._filter.covers(span.end):
-                        yield Portion()
+                    if self._filter is not None:
+                        while not self._filter.covers(span.end):
+                            yield Portion()
+                        if self._is_foreign(self._filter, start, span.end):
+                            yield Portion(end=start, ends_chunk=True)  # what is decided stays
+                            self._require_own_decisions(self._filter, start, span.end)
                     yield self._batched(span)
+                    start = span.end
                 yield Portion()  # the next fetch reuses the buffer
 
     def flush(self) -> Portion:
@@ -156,6 +159,32 @@ class FetchedBatches:
         """Fail over to another node if the source failed, but not if the destination did."""
         was_reading, self._reading = self._reading, False
         return self._nodes.fail_over(error, self._unfit) if was_reading else error
+
+    def _is_foreign(self, record_filter: RecordFilter, start: int, end: int) -> bool:
+        """Whether it was decided on some of these offsets with another log's records."""
+        return any(log != self._identity for log in record_filter.decided_on(start, end))
+
+    def _require_own_decisions(self, record_filter: RecordFilter, start: int, end: int) -> None:
+        """Refuse decisions on the records of another log, whose offsets may be other records.
+
+        Raises:
+            StalePlanError: there are some.
+        """
+        if self._is_foreign(record_filter, start, end):
+            logs = sorted({log.node for log in record_filter.decided_on(start, end)})
+            raise self._stale(
+                f"Spark selected records of node {' and '.join(logs)}, and node"
+                f" {self._identity.node} is read now"
+            )
+
+    def _stale(self, what: str) -> StalePlanError:
+        """Return the error of a range that only another plan can copy."""
+        self._can_reopen = False
+        return StalePlanError(
+            what,
+            remedy="run again to continue from the checkpoint",
+            topic_partition=self._range.source.topic_partition,
+        )
 
     def _fetched(self, fetches: Iterator[list[FetchedSpan]]) -> Iterator[list[FetchedSpan]]:
         while True:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
 
-_INTERNAL_PREFIX = "__"
+INTERNAL_PREFIX = "__"
 _PINNED = re.compile(r"(?P<topic>.+):(?P<partition>\d{1,9})")
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # org.apache.kafka.common.internals.Topic
 
@@ -64,7 +64,7 @@ def select(
 def _decide(
     topic: str, allow: Sequence[re.Pattern[str]], deny: Sequence[re.Pattern[str]]
 ) -> TopicDecision:
-    if topic.startswith(_INTERNAL_PREFIX):
+    if topic.startswith(INTERNAL_PREFIX):
         return TopicDecision(topic, included=False, why="internal topics are never copied")
     for pattern in deny:
         if pattern.fullmatch(topic):
@@ -161,7 +161,7 @@ def _rename(topic: str, rename: Rename) -> str:
 
 
 def _refuse_bad_name(source: str, destination: str) -> None:
-    if destination.startswith(_INTERNAL_PREFIX):
+    if destination.startswith(INTERNAL_PREFIX):
         raise ConfigError(
             f"topic {source!r} would be copied to the internal topic {destination!r}",
             remedy="change rename",

@@ -12,7 +12,13 @@ from typing import Any
 
 from tenacity import retry_if_result
 
-from relay_pipelines.errors import RelayError, RetriableError, Side, error_class
+from relay_pipelines.errors import (
+    RelayError,
+    RetriableError,
+    Side,
+    StalePlanError,
+    error_class,
+)
 from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
@@ -163,12 +169,12 @@ class SparkJobs:
 
         sql_rows.check(self._session, sql)
         outcomes: dict[TopicPartition, Outcome] = {}
-        waiting, last_progress = groups, self._clock.monotonic()
+        waiting, last_progress, job = groups, self._clock.monotonic(), self._job
 
         def copy() -> Groups:
-            nonlocal waiting, last_progress
+            nonlocal waiting, last_progress, job
             waiting = self._with_checkpoints(waiting) if outcomes else waiting
-            new = self._copy_rows(waiting, sql)
+            new = self._copy_rows(job, waiting, sql)
             if any(outcome.chunks or outcome.status is Status.DONE for outcome in new):
                 last_progress = self._clock.monotonic()
             outcomes.update({outcome.range.topic_partition: outcome for outcome in new})
@@ -181,6 +187,9 @@ class SparkJobs:
                 for group in waiting
             ]
             waiting = [group for group in again if group]
+            if waiting:  # both functions of a task begin at the node that served the copy last
+                last = outcomes[waiting[0][0].source.topic_partition].node
+                job = _beginning_at(self._job, last)
             return waiting
 
         attempts = retry_until_no_progress(self._job.options, self._clock, lambda: last_progress)
@@ -189,18 +198,18 @@ class SparkJobs:
         finally:
             self.outcomes += outcomes.values()
 
-    def _copy_rows(self, groups: Groups, sql: Sql) -> list[Outcome]:
+    def _copy_rows(self, job: CopyJob, groups: Groups, sql: Sql) -> list[Outcome]:
         from relay_pipelines.spark import sql_rows
 
         try:
-            return sql_rows.submit(self._session, self._job, groups, sql, self._tag)
+            return sql_rows.submit(self._session, job, groups, sql, self._tag)
         except RelayError as error:
             if not sql_rows.is_sql_error(error):
                 raise
             ranges = [
                 copy_range for group in self._with_checkpoints(groups) for copy_range in group
             ]
-            failing = sql_rows.find_failing_record(self._session, self._job, ranges, sql, self._tag)
+            failing = sql_rows.find_failing_record(self._session, job, ranges, sql, self._tag)
             raise (failing or error) from error
 
     def _with_checkpoints(self, groups: Groups) -> Groups:
@@ -221,7 +230,19 @@ class SparkJobs:
 
 def _may_pass(outcome: Outcome) -> bool:
     kind = error_class(outcome.error_kind)  # a task has already retried what failed at the source
-    return outcome.status is Status.FAILED and kind.retryable and kind.side is Side.DESTINATION
+    return (
+        outcome.status is Status.FAILED
+        and kind.retryable
+        and (kind.side is Side.DESTINATION or issubclass(kind, StalePlanError))
+    )
+
+
+def _beginning_at(job: CopyJob, node: str) -> CopyJob:
+    """Return the job with this node first, the others in their order after it."""
+    nodes = [job.node, *job.other_nodes]
+    names = [cluster.name for cluster in nodes]
+    first = names.index(node) if node in names else 0
+    return replace(job, node=nodes[first], other_nodes=(*nodes[first + 1 :], *nodes[:first]))
 
 
 def _share(options: CopyOptions, tasks: int) -> CopyOptions:

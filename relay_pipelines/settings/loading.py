@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,9 +20,11 @@ from relay_pipelines.settings.validation_errors import describe, dotted
 
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+_TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
 _QUOTED = re.compile(r"'([^']*)'")
 _REFERENCE = re.compile(r"(?P<escaped>\$)?\$\{(?P<inside>[^}]*)(?P<closed>\})?")
-_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^}]*))?")
+# `${A:-${B}}` would end at the first brace, with the default `${B`
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>(?:(?!\$\{)[^}])*))?")
 _FILE = "file:"
 _WHOLE_FILE = "RELAY_CONFIG_YAML"
 
@@ -116,7 +119,10 @@ class _KeyProblemError(yaml.MarkedYAMLError):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses duplicate keys: PyYAML silently takes the last, and half a mirror would vanish."""
+    """Refuses duplicate keys: PyYAML silently takes the last, and half a mirror would vanish.
+
+    A date that does not exist stays text, for the key to refuse it.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         lines: dict[str, int] = {}
@@ -140,23 +146,37 @@ class _StrictLoader(yaml.SafeLoader):
             lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return super().construct_yaml_timestamp(node)
+        except ValueError:
+            return node.value
+
+
+_StrictLoader.add_constructor(_TIMESTAMP_TAG, _StrictLoader.construct_yaml_timestamp)
+
 
 def _read_yaml(path: Path, text: str) -> tuple[Any, yaml.Node | None]:
     """Return the text's content and its tree, or raise one line with line and column."""
     try:
         loader = _StrictLoader(text)
         root = loader.get_single_node()
-        return (loader.construct_document(root) if root else None), root
+        content = loader.construct_document(root) if root else None
+        json.dumps(content, default=str)  # finds an alias to its own section
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}"
         problem = error.problem or "cannot be read"
         if not isinstance(error, _KeyProblemError):
             problem = f"not YAML: {_QUOTED.sub(_without_content, problem)}"
+    except (RecursionError, ValueError):
+        where, problem = str(path), "not a configuration: an alias to its own section, or too deep"
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         where = f"{path}:{before.count(chr(10)) + 1}:{error.position - before.rfind(chr(10))}"
         problem = "not YAML: an unprintable character"
+    else:
+        return content, root
     raise ConfigError(f"{where}: {problem}")
 
 
@@ -226,7 +246,8 @@ class _Interpolation:
         if variable is None:
             # the message does not show it: it may be a password that happens to contain "${"
             raise LookupError(
-                "expected ${NAME}, ${NAME:-default} or ${file:path}; write $${ for a plain ${"
+                "expected ${NAME}, ${NAME:-default} or ${file:path}, one not inside another; write"
+                " $${ for a plain ${"
             )
         name = variable["name"]
         if variable["default"] is not None:

@@ -10,8 +10,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
@@ -29,6 +30,7 @@ from relay_pipelines.settings.config_types import (
     Section,
     SparkValue,
     Text,
+    expected,
     matches,
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
@@ -49,12 +51,33 @@ VERSION: Final = 1
 _LANE_PART = re.compile(r"(?P<lane>.+)_\d+")
 
 
+# others have an address; `locl[2]` would fail when the first run starts Spark
+_MASTER = r"local|local\[(\*|\d+)(, *\d+)?\]|local-cluster\[.+\]|yarn|[a-z0-9]+://.+"
+
+
+def _connect_address(value: str) -> str:
+    """`sc://host:port`; what may follow it, such as `/;token=...`, is PySpark's to read."""
+    address = re.fullmatch(r"sc://([^/;]+)(/(;.*)?)?", value, re.DOTALL)
+    try:
+        parts = urlsplit(f"//{address[1]}") if address else None
+        fits = parts is not None and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # such as a port of letters
+        fits = False
+    if not fits:
+        raise expected("sc://host:port")
+    return value
+
+
+_Master = Annotated[Text, matches(_MASTER, "a Spark master such as local[*], spark://host:port")]
+_ConnectAddress = Annotated[str, AfterValidator(_connect_address)]
+
+
 class Spark(Section):
     """Where the copy runs. After loading, exactly one of `master` and `remote` is set."""
 
-    master: Text | None = None
+    master: _Master | None = None
     """A Spark master; by default local[*], this machine's cores, unless `remote` is given."""
-    remote: Annotated[str, matches(r"sc://[^/]+.*", "sc://host:port")] | None = None
+    remote: _ConnectAddress | None = None
     """A Spark Connect server, sc://host:port."""
     conf: dict[str, SparkValue] = Field(default={}, repr=False)
     """Spark configuration, flat: {spark.executor.memory: 2g}."""

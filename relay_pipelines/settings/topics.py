@@ -9,7 +9,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainValidator
 
-from relay_pipelines.plan.topic_selection import Rename, RenameRule, is_topic_name, target
+from relay_pipelines.plan.topic_selection import (
+    INTERNAL_PREFIX,
+    Rename,
+    RenameRule,
+    is_topic_name,
+    target,
+)
 from relay_pipelines.settings.config_types import (
     Count,
     Duration,
@@ -52,6 +58,7 @@ _NEVER_COPIED = {
     "leader.replication.throttled.replicas": "it names brokers of the source",
     "follower.replication.throttled.replicas": "it names brokers of the source",
 }
+_NOT_INTERNAL = f"a name that does not begin with {INTERNAL_PREFIX}, as internal topics do"
 # remote.storage.enable cannot be unset without losing the remote segments, and local.retention.*
 # only has a meaning with it
 _TIERED = ("remote.", "local.retention.")
@@ -145,6 +152,8 @@ def _template(template: str) -> str:
         )
     if not is_topic_name(to.topic.replace("{topic}", "x")):
         raise expected("a template of letters, digits, '.', '_', '-' and \"{topic}\"")
+    if to.topic.startswith(INTERNAL_PREFIX):
+        raise expected(_NOT_INTERNAL)
     return template
 
 
@@ -175,6 +184,8 @@ def _name_problem(name: object) -> str:
         return "expected the name of a destination topic; put it in quotes"
     if not is_topic_name(target(name).topic):
         return "expected a topic name: up to 249 letters, digits, '.', '_' and '-'"
+    if name.startswith(INTERNAL_PREFIX):
+        return f"expected {_NOT_INTERNAL}"
     return ""
 
 
@@ -201,11 +212,19 @@ def _rule_problems(entry: object) -> Iterator[tuple[str, str]]:
     except re.error as error:
         yield "match", f"expected a regular expression: {error}"
         return
+    try:
+        re.sub(entry["match"], entry["to"], "")
+    except (re.error, IndexError) as error:  # IndexError: no group has this name
+        if not re.search(r"\\\d", entry["to"]):
+            yield "to", f"expected groups of match, such as \\1 or \\g<name>: {error}"
+            return
     wanted = [int(number) for number in re.findall(r"\\(\d+)", entry["to"])]
     if max(wanted, default=0) > groups:
         yield "to", f"refers to group {max(wanted)}, but match has {groups}"
     elif not is_topic_name(target(re.sub(r"\\(?:\d+|g<\w+>)", "x", entry["to"])).topic):
         yield "to", "expected letters, digits, '.', '_', '-' and groups such as \\1"
+    elif entry["to"].startswith(INTERNAL_PREFIX):
+        yield "to", f"expected {_NOT_INTERNAL}"
 
 
 class Topics(Section):

@@ -129,7 +129,8 @@ def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
 
 def _found(location: Location, written: Any, *, kind_only: bool) -> str:
     value = _value_at(location, written)
-    is_secret = _is_secret(location)
+    # a user and a password may stand before the host, and a token after the port
+    is_secret = _is_secret(location) or (_is_address(location) and re.search("[@;]", str(value)))
     is_filled = isinstance(value, str) and "${" in value
     if is_secret and is_filled and _NAME_ALONE.fullmatch(value):
         return f"the value of {value!r}"
@@ -143,6 +144,10 @@ def _found(location: Location, written: Any, *, kind_only: bool) -> str:
         else repr(value)[:_SHOWN_CHARACTERS] + "..."
     )
     return f"the value of {shown}" if is_filled else shown
+
+
+def _is_address(location: Location) -> bool:
+    return "bootstrap_servers" in location or location == ("spark", "remote")
 
 
 def _is_secret(location: Location) -> bool:

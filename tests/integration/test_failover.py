@@ -12,17 +12,28 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
-from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.copy.row_reader import MARKER, read_rows
+from relay_pipelines.copy.task import copy_kept, copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DataLossError, SourceError
 from relay_pipelines.metrics import MetricsObserver
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Outcome, Status, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    OffsetRange,
+    Outcome,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import run_plan, spark_jobs
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
@@ -582,3 +593,89 @@ def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
     (loss,) = run_plan.plan(taken).data_losses
     assert isinstance(loss, DataLossError)
     assert "above the source's end offset 0" in str(loss)
+
+
+def _selected(job: CopyJob, copy_range: CopyRange) -> list[pa.RecordBatch]:
+    """Read a range on the job's node, and select the records whose value is divisible by 3."""
+    selected = []
+    for batch in read_rows(job, [copy_range], range(1), ("offset", "value"), CLOCK):
+        keep = [
+            marker is not None or int(value) % 3 == 0
+            for marker, value in zip(
+                batch.column(MARKER).to_pylist(), batch.column("value").to_pylist(), strict=True
+            )
+        ]
+        selected.append(batch.filter(pa.array(keep)))
+    return selected
+
+
+def _shifted_pair(pair: Pair) -> CopyJob:
+    """Write 20 records to both nodes, with something that was aborted on b in the middle."""
+    at = TopicPartition(pair.topic, 0)
+    numbers = [Record(b"k", f"{number}".encode()) for number in range(20)]
+    for cluster, aborts in ((pair.a.cluster(), False), (pair.b, True)):
+        write(cluster, at, numbers[:10])
+        sender = transactional(cluster, f"{pair.topic}-{aborts}")
+        if aborts:
+            sender.begin_transaction()
+            put(sender, at, [Record(b"k", b"-1")])
+            sender.flush()
+            sender.abort_transaction(30)
+        write(cluster, at, numbers[10:])
+        settled_end(cluster, at)
+    create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
+    options = CopyOptions(give_up_after_ms=10_000, coalesce_below_bytes=0)
+    node = replace(pair.a.cluster(), name="a")
+    return CopyJob(f"pair-{pair.topic[-8:]}", "run", node, pair.destination, options)
+
+
+def _range(pair: Pair, job: CopyJob, start: int, end: int) -> CopyRange:
+    at = TopicPartition(pair.topic, 0)
+    committed = cluster_snapshot.read_checkpoints(job.mirror, pair.mirror(), CLOCK)
+    return CopyRange(
+        OffsetRange(at, start, end),
+        TopicPartition(f"pair.{pair.topic}", 0),
+        checkpoint=committed.checkpoints.get(at),
+    )
+
+
+def _on(job: CopyJob, pair: Pair, node: str) -> CopyJob:
+    cluster = pair.a.cluster() if node == "a" else pair.b
+    return replace(job, node=replace(cluster, name=node))
+
+
+@pytest.mark.parametrize(("reader", "writer"), [("a", "b"), ("b", "a")])
+def test_a_selection_is_not_applied_to_another_log(pair: Pair, reader: str, writer: str) -> None:
+    """What a predicate kept on one node is never applied to the records of another."""
+    job = _shifted_pair(pair)
+    at = TopicPartition(pair.topic, 0)
+    ends = {"a": settled_end(pair.a.cluster(), at), "b": settled_end(pair.b, at)}
+    copy_range = _range(pair, job, 0, ends["a"])
+    selected = _selected(_on(job, pair, reader), copy_range)
+    (stale,) = copy_kept(_on(job, pair, writer), [copy_range], selected, CLOCK)
+    assert (stale.status, stale.error_kind) == (Status.FAILED, "StalePlanError"), stale
+    assert f"selected records of node {reader}, and node {writer} is read now" in stale.error
+    assert stale.records == 0
+    assert spark_jobs._may_pass(stale), "the driver plans it again"
+    whole = _range(pair, job, 0, ends[writer])
+    again = _selected(_on(job, pair, writer), whole)
+    (done,) = copy_kept(_on(job, pair, writer), [whole], again, CLOCK)
+    assert (done.status, done.error) == (Status.DONE, "")
+    copies = records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0))
+    assert [int(record.value or b"") for record in copies] == [0, 3, 6, 9, 12, 15, 18]
+
+
+def test_a_selection_on_two_logs_is_used_as_far_as_its_own_goes(pair: Pair) -> None:
+    """If the reader changed nodes halfway, what it selected on the writer's node is copied."""
+    job = _shifted_pair(pair)
+    end = settled_end(pair.b, TopicPartition(pair.topic, 0))
+    whole = _range(pair, job, 0, end)
+    on_a = _selected(_on(job, pair, "a"), _range(pair, job, 0, 10))[:-1]
+    on_b = _selected(_on(job, pair, "b"), _range(pair, job, 10, end))
+    (stale,) = copy_kept(_on(job, pair, "a"), [whole], [*on_a, *on_b[1:]], CLOCK)
+    assert (stale.error_kind, stale.next_offset, stale.records) == ("StalePlanError", 10, 4)
+    rest = _range(pair, job, 0, end)
+    (done,) = copy_kept(_on(job, pair, "b"), [rest], _selected(_on(job, pair, "b"), rest), CLOCK)
+    assert (done.status, done.error) == (Status.DONE, "")
+    copies = records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0))
+    assert [int(record.value or b"") for record in copies] == [0, 3, 6, 9, 12, 15, 18]

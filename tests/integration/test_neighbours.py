@@ -170,7 +170,7 @@ def test_a_checkpoint_before_the_filtered_offsets_stops_the_copy(
     (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())
     assert (outcome.status, outcome.error_kind, outcome.records) == (
         Status.FAILED,
-        "DestinationError",
+        "StalePlanError",
         0,
     )
     assert (

@@ -19,7 +19,10 @@ from tests.support.config_files import (
     refusal,
 )
 
-REFERENCE = "expected ${NAME}, ${NAME:-default} or ${file:path}; write $${ for a plain ${"
+REFERENCE = (
+    "expected ${NAME}, ${NAME:-default} or ${file:path}, one not inside another; write $${ for a"
+    " plain ${"
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,14 @@ REFERENCE = "expected ${NAME}, ${NAME:-default} or ${file:path}; write $${ for a
         (
             f"password: !{SECRET} x\n",
             ":1:11: not YAML: could not determine a constructor for the tag ...",
+        ),
+        (
+            "a: &a\n  b: *a\n",
+            ": not a configuration: an alias to its own section, or too deep",
+        ),
+        (
+            "a: " + "[" * 2000 + "]" * 2000,
+            ": not a configuration: an alias to its own section, or too deep",
         ),
         ("", " is empty; start from what `relay init` writes"),
         ("# nothing\n", " is empty; start from what `relay init` writes"),
@@ -105,7 +116,7 @@ def test_all_problems_are_reported_at_once(write_config):
             ":11: mirrors.orders.topics.allow[1]",
         ),
         ("    lanes:\n      a: {}\n", ":9: mirrors.orders.lanes.a.topics"),
-        ("spark: &s {master: x}\nmetrics:\n  <<: *s\n", ":8: metrics.master"),
+        ("spark: &s {master: yarn}\nmetrics:\n  <<: *s\n", ":8: metrics.master"),
     ],
     ids=["a value", "a key", "an entry", "a section without a key", "a merged key"],
 )
@@ -113,6 +124,15 @@ def test_a_problem_has_the_number_of_its_line(write_config, more, where):
     """It is the line of the key, or of the section where a key is missing."""
     path = write_config(MINIMAL + more)
     assert numbered_refusal(path).startswith(f"{path}{where}: ")
+
+
+def test_a_date_that_does_not_exist_is_a_problem_of_its_key(write_config):
+    """YAML reads dates by itself, before the key sees them."""
+    path = write_config(MINIMAL + "    start: {timestamp: 2026-02-30}\n")
+    assert refusal(path) == (
+        f"{path}: mirrors.orders.start.timestamp: expected a date or time such as 2026-01-31 or"
+        " 2026-01-31T12:00:00Z, got '2026-02-30'"
+    )
 
 
 def test_a_missing_section_of_the_file_has_no_line(write_config):

@@ -59,6 +59,29 @@ REFUSED = [
         "spark.master: expected a string that is not empty, got ''",
     ),
     (
+        "a misspelt master",
+        {"spark": {"master": "locl[2]"}},
+        "spark.master: expected a Spark master such as local[*], spark://host:port, got 'locl[2]'",
+    ),
+    (
+        "a port of letters, before a token",
+        {"spark": {"remote": "sc://spark:abc/;token=hunter2"}},
+        "spark.remote: expected sc://host:port, got a string",
+    ),
+    (
+        "a password in an address",
+        {"@node/bootstrap_servers": ["user:hunter2@kafka:9092"]},
+        "@node.bootstrap_servers[0]: expected host:port, got a string",
+    ),
+    (
+        "a date that does not exist",
+        {"@/start": {"timestamp": "2026-02-30"}},
+        (
+            "@.start.timestamp: expected a date or time such as 2026-01-31 or 2026-01-31T12:00:00Z,"
+            " got '2026-02-30'"
+        ),
+    ),
+    (
         "a master and a remote",
         {"spark": {"master": "local[1]", "remote": "sc://spark:15002"}},
         "spark.remote: master and remote are both given; keep one",

@@ -46,6 +46,22 @@ REFUSED = [
         ),
     ),
     (
+        "a template that makes internal topics",
+        {"@/topics/rename": "__{topic}"},
+        (
+            "@.topics.rename: expected a name that does not begin with __, as internal topics do,"
+            " got '__{topic}'"
+        ),
+    ),
+    (
+        "a group that does not exist",
+        {"@/topics/rename": [{"match": "a(.*)", "to": r"\g<x>"}]},
+        (
+            r"@.topics.rename[0].to: expected groups of match, such as \1 or \g<name>: unknown"
+            " group name 'x'"
+        ),
+    ),
+    (
         "a list for rename",
         {"@/topics/rename": ["a"]},
         (
