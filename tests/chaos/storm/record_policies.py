@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from relay_pipelines.model import TopicPartition
+
 PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = (
     "orders",
     "payments",
@@ -19,6 +21,8 @@ PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = (
 )
 CONFIGS = {STAMPED: {"message.timestamp.type": "LogAppendTime"}}
 """Configurations of source topics."""
+SHIFTED = [TopicPartition(topic, 0) for topic in (WHERE, FILTERED, SELECTED)]
+"""Whose offsets differ between the nodes for a while, again and again."""
 _MOODY = 0.0003
 SETTINGS: dict[str, Any] = {
     "filters": [

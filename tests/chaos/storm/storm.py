@@ -24,7 +24,7 @@ from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.report import Report
 from tests.chaos.storm.tasks import Tasks
-from tests.chaos.storm.transactions import Transactions
+from tests.chaos.storm.transactions import Shifts, Transactions
 from tests.chaos.storm.verdict import judge, longest_stall
 from tests.chaos.storm.workers import Workers
 from tests.chaos.storm.writer import TOPICS, Writer
@@ -67,6 +67,7 @@ def storm(
             Writer(nodes, seed, _PER_SECOND, clock),
             Transactions(nodes, seed, clock.now_ms()),
         )
+        shifts = Shifts(nodes, transactions.ending)
         mirror, workers, stormy = environment.mirror(), Workers(seed), threading.Event()
 
         def tick() -> None:
@@ -98,8 +99,9 @@ def storm(
         writing = [stack.enter_context(BackgroundThread("writer", writer.write_until))]
         writing += [
             stack.enter_context(
-                BackgroundThread(f"bookings {node}", partial(transactions.write_until, node))
+                BackgroundThread(f"{what} {node}", partial(writes.write_until, node))
             )
+            for what, writes in (("bookings", transactions), ("shifts", shifts))
             for node in NODES
         ]
         mirroring.begin(_BEGIN_SECONDS)
@@ -111,6 +113,7 @@ def storm(
                     tasks.run_once()
                     tick()
                 mirroring.run_once()
+                mirroring.release_nodes()
                 for thread in (*writing, striking):
                     thread.check()
             stormy.clear()
@@ -120,6 +123,7 @@ def storm(
         for thread in writing:
             thread.stop()
         writer.flush(_FLUSH_SECONDS)
+        mirroring.release_nodes()
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
         told.line("everything is copied; comparing source and destination")

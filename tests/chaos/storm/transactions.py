@@ -1,4 +1,4 @@
-"""Writes the same transactions to both nodes; some stay open for a while, some are aborted."""
+"""Writes transactions to both nodes; some stay open for a while, some are aborted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaException, Producer
 
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.chaos.storm.record_policies import BOOKED
+from tests.chaos.storm.record_policies import BOOKED, SHIFTED
 from tests.chaos.storm.writer import record
 from tests.support.independent import Record, put, settled_end, transactional
 
@@ -20,6 +20,7 @@ _OPEN_SECONDS = 4.0
 _STAY_OPEN, _ABORTED = 0.2, 0.3
 # longer than any outage: a node must not abort a transaction that the other node commits
 _TIMEOUT_MS = 900_000
+_SHIFT_SECONDS = 6.0
 _TRY_SECONDS = 5.0
 
 
@@ -38,8 +39,7 @@ class Transactions:
         self._nodes = nodes
         self._seed = seed
         self._began_ms = began_ms
-        self._lock = threading.Lock()
-        self._begun = 0
+        self._pace = _Pace()
         self.ending = {name: threading.Lock() for name in nodes}
         """Held while a transaction of the node ends, its marker included."""
         self.aborted = 0
@@ -53,7 +53,7 @@ class Transactions:
         producer = transactional(self._nodes[node], "bookings", transaction_timeout_ms=_TIMEOUT_MS)
         chance = random.Random(self._seed)
         transaction = written = 0
-        while self._begins(transaction, over):
+        while self._pace.begins(transaction, over):
             transaction += 1
             records = [
                 self._record(written + number, chance)
@@ -72,25 +72,67 @@ class Transactions:
             over.wait(open_seconds)
             with self.ending[node]:
                 _end(producer, aborts=aborts)
-                _wait_for_marker(self._nodes[node])
+                _wait_for_marker(self._nodes[node], _AT)
 
-    def _begins(self, number: int, over: threading.Event) -> bool:
-        """Whether to begin a transaction; after the stop only one that the other node has begun."""
+    def _record(self, number: int, chance: random.Random) -> Record:
+        return record(number, self._began_ms + number, chance)
+
+
+class Shifts:
+    """Aborts a record in both nodes at different places: in between, the offsets differ.
+
+    Args:
+        spared: held while a transaction of the node ends, its marker included.
+    """
+
+    def __init__(self, nodes: Mapping[str, Cluster], spared: Mapping[str, threading.Lock]) -> None:
+        self._nodes = nodes
+        self._spared = spared
+        self._pace = _Pace()
+
+    def write_until(self, node: str, over: threading.Event) -> None:
+        """Shift one topic after the other; the second node follows half a period later.
+
+        Raises:
+            KafkaException: a transaction cannot be ended as planned, so the nodes would differ.
+        """
+        producer = transactional(self._nodes[node], "shifts", transaction_timeout_ms=_TIMEOUT_MS)
+        over.wait(_SHIFT_SECONDS / 2 * list(self._nodes).index(node))
+        number = 0
+        while self._pace.begins(number, over):
+            at = SHIFTED[number % len(SHIFTED)]
+            number += 1
+            producer.begin_transaction()
+            put(producer, at, [Record(None, b"aborted")])
+            while producer.flush(_TRY_SECONDS):
+                pass
+            with self._spared[node]:
+                _end(producer, aborts=True)
+                _wait_for_marker(self._nodes[node], at)
+            over.wait(_SHIFT_SECONDS)
+
+
+class _Pace:
+    """Both nodes do the same things in the same order, each in its own time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = 0
+
+    def begins(self, number: int, over: threading.Event) -> bool:
+        """Whether to begin with this one; after the stop only if the other node has begun it."""
         with self._lock:
             if over.is_set() and number >= self._begun:
                 return False
             self._begun = max(self._begun, number + 1)
             return True
 
-    def _record(self, number: int, chance: random.Random) -> Record:
-        return record(number, self._began_ms + number, chance)
 
-
-def _wait_for_marker(node: Cluster) -> None:
+def _wait_for_marker(node: Cluster, at: TopicPartition) -> None:
     """Wait until readers of committed records see the end: EndTxn is answered before that."""
     while True:
         try:
-            settled_end(node, _AT)
+            settled_end(node, at)
         except (AssertionError, KafkaException):  # it is not back for long
             continue
         return
