@@ -89,6 +89,12 @@ class _Session:
 
     def run(self) -> Iterator[Event]:
         """Take over from the predecessor, and copy."""
+        try:
+            yield from self._take_over()
+        except KeyboardInterrupt:  # while Spark started, or a second signal
+            self._raise_if_cancelled()
+
+    def _take_over(self) -> Iterator[Event]:
         self._say(Turn.STARTING)
         try:
             self._copying.session()  # records that come while Spark starts are in the first window

@@ -11,7 +11,7 @@ from tests.support.independent import until
 
 PAUSE_SECONDS = 0.5
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs {
-  results { runId status jobName tags { key value } } } } }"""
+  results { runId status jobName startTime tags { key value } } } } }"""
 _LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {
   __typename ... on MessageEvent { message } } } } }"""
 _LAUNCH = """mutation($params: ExecutionParams!) {
@@ -42,17 +42,22 @@ _GRAPH = """query($keys: [AssetKeyInput!]) { assetNodes(assetKeys: $keys) {
   executionForLatestMaterialization { status } } } } } }"""
 _GROUPS = """{ assetNodes { assetKey { path } groupName dependencyKeys { path } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
-_ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
+ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the run list shows it."""
+    """One run as the run list shows it.
+
+    Args:
+        started: in seconds since the Unix epoch; 0 if its process has not begun.
+    """
 
     id: str
     status: str
     job: str
     tags: Mapping[str, str]
+    started: float
 
     @property
     def window(self) -> str:
@@ -69,6 +74,7 @@ def runs(dagster: Dagster) -> list[Run]:
             run["status"],
             run["jobName"],
             {tag["key"]: tag["value"] for tag in run["tags"]},
+            run["startTime"] or 0.0,
         )
         for run in found
     ]
@@ -177,7 +183,7 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
 
     def found() -> Run | None:
         return next(
-            (run for run in runs(dagster) if run.id == run_id and run.status in _ENDED), None
+            (run for run in runs(dagster) if run.id == run_id and run.status in ENDED), None
         )
 
     result: Run = until(found, f"the end of run {run_id}", seconds, PAUSE_SECONDS)
