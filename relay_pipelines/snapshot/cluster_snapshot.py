@@ -196,8 +196,8 @@ def take_snapshot(
             ends, has a guard of its own.
 
     Raises:
-        ConfigError: source and destination are the same topic of the same cluster, or copy from
-            each other, or `only_topic` is not mirrored.
+        ConfigError: a topic would be copied to one that the mirror reads, or back to where it was
+            copied from, or `only_topic` is not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
     options = mirror.copy_options
@@ -317,9 +317,9 @@ class _SnapshotBuilder:
         refuse_loops: bool,
     ) -> ClusterSnapshot:
         topics = self._select_topics(only_topic, belongs)
-        if refuse_loops:
-            self._refuse_loops(topics.destinations)
         policies = {topic: self._mirror.record_policy(topic) for topic in topics.names}
+        if refuse_loops:
+            self._refuse_loops(topics.destinations, policies, selection)
         _refuse_shared_quarantines(policies, topics.all_targets)
         checkpoints, ledger_records = self._ledger_without_checkpoints(topics, checkpoints)
         deleted = {} if only_topic else self._deleted(checkpoints, belongs)
@@ -370,13 +370,25 @@ class _SnapshotBuilder:
     def _decide(self, topics: Iterable[str]) -> list[TopicDecision]:
         return select(topics, self._mirror.topics.allow, self._mirror.topics.deny)
 
-    def _refuse_loops(self, destinations: Mapping[str, str]) -> None:
+    def _selects(self, topic: str) -> bool:
+        return self._decide([topic])[0].included
+
+    def _refuse_loops(
+        self,
+        destinations: Mapping[str, str],
+        policies: Mapping[str, RecordPolicy],
+        selection: NodeSelection,
+    ) -> None:
         destination_id = self._at_destination.cluster_id
-        if self._at_source.cluster_id == destination_id:
-            loop_guard.refuse_copies_onto_themselves(self._source.cluster, destinations)
+        if destination_id in {self._at_source.cluster_id, *selection.cluster_ids}:
+            written = {
+                topic: _topics_written(destination, policies[topic])
+                for topic, destination in destinations.items()
+            }
+            loop_guard.refuse_copies_onto_sources(self._destination.cluster, written, self._selects)
         if checkpoint.TOPIC in self._at_source.topics:
             loop_guard.refuse_copies_of_copies(
-                self._source, destination_id, destinations, self._clock
+                self._name, self._source, destination_id, destinations, self._clock
             )
 
     def _ledger_without_checkpoints(

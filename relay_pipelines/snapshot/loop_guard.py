@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError
 from relay_pipelines.model import Cluster
@@ -11,28 +11,43 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint
 
 
-def refuse_copies_onto_themselves(cluster: Cluster, destinations: Mapping[str, str]) -> None:
-    """Refuse a topic that would be copied to itself, if source and destination are one cluster.
+def refuse_copies_onto_sources(
+    destination: Cluster, written: Mapping[str, Sequence[str]], selects: Callable[[str], bool]
+) -> None:
+    """Refuse topics whose copies the same mirror would copy, in one cluster for both sides.
+
+    The names decide, so that a topic is refused before its copy exists.
 
     Args:
-        destinations: source topic -> destination topic.
+        written: source topic -> the destination topics that get its records.
+        selects: whether the mirror copies a source topic of this name.
     """
-    for topic, destination in destinations.items():
-        if topic == destination:
-            raise ConfigError(
-                f"source node {cluster} and the destination are the same cluster,"
-                f" and topic {topic!r} would be copied to itself",
-                remedy="set topics.rename so that the copies get other names,"
-                " or correct bootstrap_servers",
-            )
+    conflicts = [
+        f"topic {topic!r} would be copied to {'itself' if name == topic else repr(name)}: this"
+        f" mirror reads {name!r}, too, because a source node and the {destination} are the same"
+        f" cluster; change topics.rename, or add {name!r} to topics.deny"
+        for topic, names in written.items()
+        for name in names
+        if selects(name)
+    ]
+    if len(conflicts) == 1:
+        raise ConfigError(conflicts[0])
+    if conflicts:
+        what = f"{len(conflicts)} topics would be copied to topics that this mirror reads, too:"
+        raise ConfigError("\n  ".join([what, *conflicts]))
 
 
 def refuse_copies_of_copies(
-    source: ClusterClient, destination_id: str, destinations: Mapping[str, str], clock: Clock
+    mirror: str,
+    source: ClusterClient,
+    destination_id: str,
+    destinations: Mapping[str, str],
+    clock: Clock,
 ) -> None:
     """Refuse topics that are themselves copies from the destination: it would create a loop.
 
-    Within one cluster, a copy of a copy is allowed, unless it is written back to the first topic.
+    Within one cluster, a copy of another mirror's copy is allowed, unless it is written back to the
+    first topic.
 
     Args:
         destinations: source topic -> destination topic.
@@ -47,7 +62,11 @@ def refuse_copies_of_copies(
         if (
             topic in destinations
             and destination_id in committed.cluster_ids.values()
-            and (not one_cluster or destinations[topic] == committed.source.topic)
+            and (
+                not one_cluster
+                or committed.mirror == mirror
+                or destinations[topic] == committed.source.topic
+            )
         ):
             raise ConfigError(
                 f"topic {topic!r} at source node {source.cluster} is a copy of topic"

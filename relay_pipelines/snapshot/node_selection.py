@@ -33,6 +33,7 @@ class NodeState:
         refusal: the error, if a retry is pointless: the node refuses the user, or its certificates
             cannot be read.
         low_watermarks: of the mirrored topic-partitions.
+        cluster_id: of its cluster; empty if it did not answer.
     """
 
     node: Cluster
@@ -42,6 +43,7 @@ class NodeState:
     quarantined: str = ""
     refusal: RelayError | None = None
     low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cluster_id: str = ""
 
     @property
     def view(self) -> NodeView:
@@ -101,6 +103,7 @@ class NodeSelection:
         previous: the node that was read before, if it is another one.
         verdicts: on every node; on an only one without asking it.
         unread: what the other nodes answered, without those in quarantine.
+        cluster_ids: of the nodes that were asked and answered.
     """
 
     node: Cluster
@@ -109,6 +112,7 @@ class NodeSelection:
     previous: str = ""
     verdicts: tuple[NodeVerdict, ...] = ()
     unread: tuple[NodeView, ...] = ()
+    cluster_ids: frozenset[str] = frozenset()
 
     def available_elsewhere(self, position: Position, loss: Loss) -> str:
         """Say which other node may have lost records; empty if all answered and none has them."""
@@ -158,6 +162,7 @@ def select_node(
         last if last not in {None, node.name} else "",
         tuple(choice.verdicts),
         tuple(state.view for state in states if state.node != node and not state.quarantined),
+        frozenset(state.cluster_id for state in states if state.cluster_id),
     )
 
 
@@ -189,7 +194,8 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     began = clock.monotonic()
     try:
         with source_client(name, node, mirror.source.health.request_timeout, "health") as client:
-            topics = client.metadata().topics
+            metadata = client.metadata()
+            topics = metadata.topics
             decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
             wanted = [
                 at
@@ -204,4 +210,10 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
         return NodeState(
             node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal
         )
-    return NodeState(node, ends, (clock.monotonic() - began) * 1000, low_watermarks=low)
+    return NodeState(
+        node,
+        ends,
+        (clock.monotonic() - began) * 1000,
+        low_watermarks=low,
+        cluster_id=metadata.cluster_id,
+    )
