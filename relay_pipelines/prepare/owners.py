@@ -6,7 +6,6 @@ time one id alone may copy a topic-partition. docs/transactions.md argues why.
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -24,41 +23,37 @@ from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state.checkpoint import CheckpointSnapshot, OwnerRecord
 from relay_pipelines.state.fencing import abort_leftovers, commit, take_over
 
-_ATTEMPTS = 10
-_WAIT_SECONDS = 0.2  # lanes that start together claim under one id, each in a few milliseconds
-
 
 def claim(
     snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions, clock: Clock
 ) -> None:
     """Make the owner of every range the transactional id under which it is to be copied.
 
+    Lanes that begin a mirror together claim under one id, and fence each other: each tries again.
+
     Raises:
-        FencedError: other runs claim them again and again.
+        FencedError: other runs claim them for `give_up_after_ms`.
         RelayError: the destination does not answer, or refuses.
     """
     mirror = snapshot.mirror
-    known = CheckpointSnapshot(checkpoints=snapshot.checkpoints, owners=snapshot.owners)
-    with destination_client(mirror, snapshot.destination, options) as client:
-        for attempt in range(1, _ATTEMPTS + 1):
-            foreign = _foreign(mirror, ranges, known)
-            if not foreign:
-                return
-            try:
-                for owner, some in foreign.items():
-                    # each try begins with what is committed by then
-                    ask = partial(_claim, client, mirror, owner, some, options, clock)
-                    retry(ask, mirror, options, clock, client)
-            except FencedError:  # another run claims at the same time: see what it has left
-                if attempt == _ATTEMPTS:
-                    raise
-                clock.sleep(random.uniform(0, _WAIT_SECONDS))  # noqa: S311 - not a secret
-            read = partial(checkpoints.read_all, client, mirror, clock)
-            known = retry(read, mirror, options, clock, client)
-    raise FencedError(
-        "other runs claim the same topic-partitions again and again",
-        remedy="let one daemon or code location alone copy this mirror",
+    known: CheckpointSnapshot | None = CheckpointSnapshot(
+        checkpoints=snapshot.checkpoints, owners=snapshot.owners
     )
+    with destination_client(mirror, snapshot.destination, options) as client:
+
+        def attempt() -> None:
+            nonlocal known
+            foreign = _foreign(mirror, ranges, known or checkpoints.read_all(client, mirror, clock))
+            known = None  # each attempt begins with what is committed by then
+            for owner, some in foreign.items():
+                _claim(client, mirror, owner, some, options, clock)
+            if foreign and _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)):
+                raise FencedError(
+                    "other runs claim the same topic-partitions again and again",
+                    remedy="let one daemon or code location alone copy this mirror",
+                )
+
+        retry(attempt, mirror, options, clock, client, also=(FencedError,))
 
 
 def _foreign(

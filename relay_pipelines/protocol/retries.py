@@ -30,21 +30,23 @@ def retry_until_no_progress(
     clock: Clock,
     progress_at: Callable[[], float] | None = None,
     before_sleep: Callable[[RetryCallState], None] | None = None,
+    also: tuple[type[RelayError], ...] = (),
 ) -> Retrying:
     """Return attempts that end once nothing has moved for `give_up_after_ms`.
 
-    The last attempt begins when that time is over. The wait doubles from `backoff_min_ms` to
-    `backoff_max_ms`, and starts at the minimum again after progress.
+    The last attempt begins when that time is over. The longest wait doubles from `backoff_min_ms`
+    to `backoff_max_ms`, and starts at the minimum again after progress; half of it is left to
+    chance, so that those who failed together do not meet again.
 
     Args:
         progress_at: when something last moved, in seconds of `clock.monotonic()`; the time of this
             call by default.
         before_sleep: called before every wait.
+        also: errors that pass by waiting here, although they do not elsewhere.
     """
     began = clock.monotonic()
     moved_at = progress_at or (lambda: began)
     least, most = options.backoff_min_ms / 1000, options.backoff_max_ms / 1000
-    jitter = wait_random(0, least)
     seen_at, doubled = moved_at(), least
 
     def seconds_left() -> float:
@@ -56,12 +58,12 @@ def retry_until_no_progress(
         nonlocal seen_at, doubled
         if moved_at() != seen_at:
             seen_at, doubled = moved_at(), least
-        seconds = min(doubled + jitter(state), max(0.0, seconds_left()))
+        seconds = min(wait_random(doubled / 2, doubled)(state), max(0.0, seconds_left()))
         doubled = min(2 * doubled, most)
         return seconds
 
     return Retrying(
-        retry=retry_if_exception(is_retryable),
+        retry=retry_if_exception(lambda error: isinstance(error, also) or is_retryable(error)),
         stop=lambda _: seconds_left() <= 0,
         wait=wait,
         sleep=clock.sleep,
@@ -90,6 +92,7 @@ def retry(
     *clients: Closable,
     patient: bool = True,
     progress_at: Callable[[], float] | None = None,
+    also: tuple[type[RelayError], ...] = (),
 ) -> T:
     """Call `ask` until it succeeds and return its result; warn every few seconds until then.
 
@@ -98,7 +101,7 @@ def retry(
         clients: what `ask` uses; closed between two attempts, since a broken connection or an old
             leader would fail again.
         patient: whether to retry for as long as `give_up_after` says; otherwise for 5 s at most.
-        progress_at: as of `retry_until_no_progress`.
+        progress_at, also: as those of `retry_until_no_progress`.
 
     Raises:
         RelayError: the last error of `ask` when the time is over, or at once an error that does not
@@ -121,7 +124,7 @@ def retry(
             how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
-    return retry_until_no_progress(options, clock, moved_at, between_attempts)(ask)
+    return retry_until_no_progress(options, clock, moved_at, between_attempts, also)(ask)
 
 
 def retry_each(

@@ -250,6 +250,26 @@ def test_runs_of_two_scopes_claim_at_once(topic: Topic) -> None:
     topic.assert_copied()
 
 
+def test_lanes_that_begin_a_mirror_at_once(topic: Topic) -> None:
+    """All claim under the id of the mirror, and none gives up, although each fences the others."""
+    snapshot, together = topic.snapshot(), threading.Barrier(PARTITIONS)
+    ranges = run_plan.plan(snapshot).ranges
+
+    def claim(number: int) -> list[CopyRange]:
+        claimed = with_owners(topic.mirror_name, f"lane{number}", [ranges[number]], {})
+        together.wait(30)
+        owners.claim(snapshot, claimed, topic.mirror.copy_options, CLOCK)
+        return claimed
+
+    with ThreadPoolExecutor(PARTITIONS) as pool:
+        claimed = [one for some in pool.map(claim, range(PARTITIONS)) for one in some]
+    assert topic.snapshot().owners == {
+        copy_range.source.topic_partition: copy_range.owner for copy_range in claimed
+    }
+    assert statuses(topic.copy(claimed)) == {Status.DONE}
+    topic.assert_copied()
+
+
 def test_a_mirror_that_was_copied_without_owners(topic: Topic) -> None:
     """Each topic-partition belongs to its own id, from which the next run claims it."""
     ranges = run_plan.plan(topic.snapshot()).ranges[:12]

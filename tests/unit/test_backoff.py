@@ -45,7 +45,7 @@ def test_the_last_attempt_starts_when_the_time_is_over() -> None:
         retry_until_no_progress(options(10_000), clock)(ask)
     assert began[-1] == pytest.approx(10)
     assert all(
-        min(0.1 * 2**n, 1) <= wait <= min(0.1 * 2**n, 1) + 0.1
+        min(0.1 * 2**n, 1) / 2 <= wait <= min(0.1 * 2**n, 1)
         for n, wait in enumerate(clock.waits[:-1])
     ), clock.waits
 
@@ -63,7 +63,7 @@ def test_progress_resets_the_time_limit_and_the_waits() -> None:
         retry_until_no_progress(options(5_000), clock, lambda: progress_at[0])(ask)
     assert progress_at[0] > 125
     assert clock.now == pytest.approx(progress_at[0] + 5)
-    assert sum(wait <= 0.2 for wait in clock.waits) > 5
+    assert sum(wait <= 0.1 for wait in clock.waits) > 5
 
 
 def test_minus_one_retries_for_ever() -> None:
@@ -76,7 +76,7 @@ def test_minus_one_retries_for_ever() -> None:
         return "answer"
 
     assert retry_until_no_progress(options(-1), clock)(ask) == "answer"
-    assert max(clock.waits) <= 1.1
+    assert max(clock.waits) <= 1
 
 
 def test_a_time_limit_of_zero_allows_one_attempt() -> None:
