@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import DivergedNodeError, RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 from relay_pipelines.prepare.node_quarantine import set_quarantine
 from relay_pipelines.protocol.clock import Clock
@@ -180,11 +180,16 @@ class Mirroring:
     def _failed(self, errors: Sequence[RelayError], outcomes: Sequence[Outcome]) -> None:
         self.tally.failed += 1
         bad = [outcome for outcome in outcomes if outcome.status is not Status.DONE]
-        kinds = {type(error).__name__ for error in errors} | {outcome.error_kind for outcome in bad}
         lines = [str(error) for error in errors] + [outcome.error for outcome in bad]
         codes = [error.exit_code for error in errors] + [outcome.exit_code for outcome in bad]
-        self.tally.failures.update(kinds)
-        self.tally.refusals += [line for line, code in zip(lines, codes, strict=True) if code > 1]
+        told = [type(error).__name__ for error in errors] + [outcome.error_kind for outcome in bad]
+        self.tally.failures.update(set(told))
+        self.tally.refusals += [
+            line
+            for line, code, kind in zip(lines, codes, told, strict=True)
+            # where the nodes differ, a range waits for the one that it was copied from
+            if code > 1 and kind != DivergedNodeError.__name__
+        ]
         if lines != self._said:
             self._said = lines
             for line in dict.fromkeys(lines):
