@@ -387,13 +387,13 @@ def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> No
     assert caught.value.exit_code == 1
     assert sum(clock.waits) == pytest.approx(60)
     assert all(
-        min(5, 0.1 * 2**n) <= wait <= min(5, 0.1 * 2**n) + 0.1
+        min(5, 0.1 * 2**n) / 2 <= wait <= min(5, 0.1 * 2**n)
         for n, wait in enumerate(clock.waits[:-1])
     ), clock.waits
     assert all(
         record.message.startswith(f"nobody: {line}; trying again for ") for record in caplog.records
     )
-    assert 60 / 10 < len(caplog.records) <= 60 / 5
+    assert 60 / 10 - 1 < len(caplog.records) <= 60 / 5
     clock.waits.clear()
     caplog.clear()
     with pytest.raises(SourceError):
