@@ -39,8 +39,8 @@ def _timestamp_ms(value: object) -> int:
 class Start(Section):
     """Where a mirror starts: `earliest`, `latest`, or a place.
 
-    It is decided when the mirror begins, for all topics that it then has. Topics and partitions that
-    come later start at their first record, unless `offsets` names them.
+    It is decided when the mirror begins, for all topics that it then has. Topics and partitions
+    that come later start at their first record, unless `offsets` names them.
     """
 
     policy: StartPolicy = StartPolicy.EARLIEST
