@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Protocol
 
 from relay_pipelines.copy.batching import Batching, small_batches
 from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.failover import FailoverSource, NodeFailures
 from relay_pipelines.copy.filtering import RecordFilter
-from relay_pipelines.errors import CorruptBatchError, RelayError, StalePlanError
+from relay_pipelines.errors import (
+    CorruptBatchError,
+    DestinationError,
+    InvalidRecordError,
+    RelayError,
+    StalePlanError,
+)
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -87,6 +94,7 @@ class FetchedBatches:
         self._nodes = nodes
         self._filter = record_filter
         self._clock = clock
+        self._decodes = False
         self._batching = Batching(copy_range, options, record_filter)
         self._identity = NodeIdentity("", "", "")
         self._reading = False
@@ -137,7 +145,7 @@ class FetchedBatches:
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Fetch spans from the node, and yield their batches."""
-        self._batching = Batching(self._range, self._options, self._filter)
+        self._batching = Batching(self._range, self._options, self._filter, decodes=self._decodes)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
         with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
@@ -171,8 +179,16 @@ class FetchedBatches:
             self._filter.forget_below(next_offset)
 
     def fail(self, error: RelayError) -> RelayError:
-        """Fail over to another node if the source failed, but not if the destination did."""
+        """Fail over to another node if the source failed, but not if the destination did.
+
+        If the destination refused a batch for one of its records, the next attempt looks for it:
+        only then is a batch decoded that goes as it is.
+        """
         was_reading, self._reading = self._reading, False
+        if isinstance(error, InvalidRecordError) and not self._decodes:
+            self._decodes = True
+            self._range = replace(self._range, requires_keys=True)
+            return DestinationError(str(error))
         return self._nodes.fail_over(error, self._failures) if was_reading else error
 
     def _is_foreign(self, record_filter: RecordFilter, start: int, end: int) -> bool:
