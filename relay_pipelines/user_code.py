@@ -11,6 +11,8 @@ from typing import Any
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import ClassSpec
 
+RAISED_BY_USERS = (Exception, SystemExit)
+"""What code of the user's may raise; `sys.exit()` in it must not end the process for all topics."""
 _folders: set[str] = set()
 """The folders of all configurations of this process that name code of the user's."""
 
@@ -43,7 +45,7 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
         raise ConfigError(
             f"module {module!r} has no {kind} {name!r}", remedy=f"write {form}"
         ) from None
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         raise ConfigError(
             f"{kind} {spec.name!r} cannot be imported: {describe(error)}",
             remedy=f"put {module}.py next to the configuration, or install it; remote executors"

@@ -45,7 +45,7 @@ TYPES = {
 _NO_TIMESTAMP = -1
 _LAST_MS = (1 << 63) // 1000 - 1
 _NOT_UTF8 = "the name of a header is not UTF-8"
-_NOT_A_DATE = "the timestamp is beyond the year 294,000"
+_NOT_A_DATE = "the timestamp is more than 292,000 years away from 1970"
 
 
 class Row(NamedTuple):
@@ -90,7 +90,7 @@ class ColumnBuilder:
             utf8 = [not record.headers or has_utf8_names(record) for record in records]
             records = self._only(records, utf8, _NOT_UTF8)
         if "timestamp" in self._values:
-            dates = [record.timestamp <= _LAST_MS for record in records]
+            dates = [-_LAST_MS <= record.timestamp <= _LAST_MS for record in records]
             records = self._only(records, dates, _NOT_A_DATE)
         kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
         for name, values in self._values.items():
@@ -241,7 +241,7 @@ _COLUMN_OF: Mapping[str, Callable[[Sequence[Any], TopicPartition, str], list[Any
     "partition": lambda records, source, _kind: [source.partition] * len(records),
     "offset": lambda records, _source, _kind: [record.offset for record in records],
     "timestamp": lambda records, _source, _kind: [
-        record.timestamp if record.timestamp >= 0 else None for record in records
+        None if record.timestamp == _NO_TIMESTAMP else record.timestamp for record in records
     ],
     "timestamp_type": lambda records, _source, kind: [kind] * len(records),
 }

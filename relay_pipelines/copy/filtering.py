@@ -6,11 +6,11 @@ They run in a task; the driver constructs them, too, to check a configuration.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from relay_pipelines.copy.user_class import FILTER, construct, record_error
-from relay_pipelines.errors import FilterError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     ClassSpec,
     CopyRange,
@@ -19,14 +19,15 @@ from relay_pipelines.model import (
     OnRecordError,
     TopicPartition,
 )
+from relay_pipelines.user_code import RAISED_BY_USERS
 
 
-class Record(Protocol):
-    """A record as a filter sees it."""
+class Record(NamedTuple):
+    """A record as a filter sees it, which it cannot change."""
 
     offset: int
     timestamp: int
-    """In milliseconds since the Unix epoch."""
+    """In milliseconds since the Unix epoch; -1 for none."""
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
@@ -134,9 +135,7 @@ class FilterChain:
         """
         if self._kept:
             records = self._limited(records)
-        for name, keep in self._filters:
-            records = self._filtered(records, name, keep)
-        yield from records
+        yield from self._filtered(records) if self._filters else records
 
     def forget_below(self, next_offset: int) -> None:
         """Do nothing: it keeps no decisions."""
@@ -155,24 +154,30 @@ class FilterChain:
             else:
                 self.dropped += 1
 
-    def _filtered(
-        self, records: Iterable[Any], name: str, keep: Callable[[Record], bool]
-    ) -> Iterator[Any]:
+    def _filtered(self, records: Iterable[Any]) -> Iterator[Any]:
         for record in records:
-            try:
-                wanted = keep(record)
-            except Exception as error:
-                found: FilterError = record_error(
-                    f"filter {name!r}", error, self._topic_partition, record.offset
-                )
-                if not self._quarantines:
-                    raise found from error
-                self.failed.append((record, found))
-                continue
-            if wanted:
-                yield record
+            # what a filter changed in place would change the copy
+            frozen = Record(
+                record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+            )
+            for name, keep in self._filters:
+                try:
+                    wanted = keep(frozen)
+                except RAISED_BY_USERS as error:
+                    self._fail(record, name, error)
+                    break
+                if not wanted:
+                    self.dropped += 1
+                    break
             else:
-                self.dropped += 1
+                yield record
+
+    def _fail(self, record: Any, name: str, error: BaseException) -> None:
+        """Note a record for quarantine; raise if it may not go there."""
+        found = record_error(f"filter {name!r}", error, self._topic_partition, record.offset)
+        if not self._quarantines:
+            raise found from error
+        self.failed.append((record, found))
 
 
 def filter_chain(copy_range: CopyRange) -> FilterChain | None:

@@ -10,6 +10,7 @@ from relay_pipelines.copy.columns import TYPES, Row, rows_of
 from relay_pipelines.copy.user_class import TRANSFORM, construct, record_error
 from relay_pipelines.errors import FilterError
 from relay_pipelines.model import SELECTABLE, ClassSpec, OnRecordError, TopicPartition
+from relay_pipelines.user_code import RAISED_BY_USERS
 
 
 class Transform(Protocol):
@@ -65,7 +66,7 @@ class Transformer:
             return [], []
         try:
             return rows_of(self._replaced(batch), self._topic_partition), []
-        except Exception as error:
+        except RAISED_BY_USERS as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
                 rows, failed = self(batch.slice(0, middle))

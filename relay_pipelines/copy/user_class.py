@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from relay_pipelines.errors import ConfigError, FilterError
 from relay_pipelines.model import ClassSpec, RecordPolicy, TopicPartition
-from relay_pipelines.user_code import describe, find
+from relay_pipelines.user_code import RAISED_BY_USERS, describe, find
 
 
 class Kind(NamedTuple):
@@ -44,7 +44,7 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
         found = find(spec, kind.name)(**json.loads(spec.config))
     except ConfigError:
         raise
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         raise ConfigError(
             f"{where} cannot be constructed: {describe(error)}", remedy="see its config"
         ) from error
@@ -54,7 +54,7 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
 
 
 def record_error(
-    what: str, error: Exception, topic_partition: TopicPartition, offset: int
+    what: str, error: BaseException, topic_partition: TopicPartition, offset: int
 ) -> FilterError:
     """Return the error for an exception that a user's class raised on a record."""
     return FilterError(

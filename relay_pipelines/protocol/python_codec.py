@@ -10,7 +10,7 @@ Source: Kafka's protocol guide, "Record" and "Record Batch".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka.codec import (
@@ -40,7 +40,7 @@ class Record(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 def name_to_bytes(name: str) -> bytes:

@@ -63,10 +63,8 @@ class Positions:
             self._snapshot.checkpoints,
             among_several=self._among_several,
         )
-        low = {at: position.low_watermark for at, position in at_source.items()}
-        end = {at: position.end_offset for at, position in at_source.items()}
         starts = start_offsets.start_offsets(
-            self._source, self._mirror.start, self._snapshot, self._ledger_records, (low, end)
+            self._source, self._snapshot, self._ledger_records, wanted
         )
         known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in end}
         unproved = unproved_logs(self._source, end, known, self._clock)

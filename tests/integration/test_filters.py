@@ -55,6 +55,18 @@ class Failing:
         return True
 
 
+class Exits:
+    def keep(self, record):
+        raise SystemExit("bye")
+
+
+class Changes:
+    def keep(self, record):
+        if record.offset == 31:
+            record.headers.append(("more", b""))
+        return True
+
+
 class NoFilter:
     pass
 """
@@ -64,6 +76,7 @@ class NoFilter:
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with a module of filters, removed from `sys.modules` afterwards."""
     (tmp_path / "the_filters.py").write_text(MODULE)
+    (tmp_path / "the_exit.py").write_text('raise SystemExit("bye")')
     yield tmp_path
     sys.modules.pop("the_filters", None)
     if str(tmp_path) in sys.path:
@@ -158,6 +171,23 @@ def test_an_error_of_a_filter_names_the_record(mirror: Mirror, folder: Path) -> 
     assert outcome.next_offset <= 25
     assert copy(mirror, folder, "EveryNth", n=1).status is Status.DONE
     mirror.assert_equal()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Changes", "at offset 31: filter 'the_filters:Changes' raised AttributeError: 'tuple'"),
+        ("Exits", "at offset 0: filter 'the_filters:Exits' raised SystemExit: bye"),
+    ],
+)
+def test_a_filter_does_nothing_but_decide(
+    mirror: Mirror, folder: Path, name: str, said: str
+) -> None:
+    """It can neither change a record nor end the process that copies the other topics, too."""
+    outcome = copy(mirror, folder, name)
+    assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError")
+    assert said in outcome.error
+    assert mirror.copied() == mirror.original()[: outcome.next_offset]
 
 
 def test_a_failing_record_goes_into_quarantine(mirror: Mirror, folder: Path) -> None:
@@ -262,6 +292,11 @@ BAD = {
         "nowhere:Filter",
         "{}",
         "filter 'nowhere:Filter' cannot be imported: ModuleNotFoundError: No module named",
+    ),
+    "exits": (
+        "the_exit:Filter",
+        "{}",
+        "filter 'the_exit:Filter' cannot be imported: SystemExit: bye",
     ),
     "no class": ("the_filters:Missing", "{}", "module 'the_filters' has no filter 'Missing'"),
     "wrong config": (

@@ -53,6 +53,11 @@ class TooFew:
         return batch.slice(1)
 
 
+class Exits:
+    def transform(self, batch):
+        raise SystemExit("bye")
+
+
 class KeepsAndFails:
     def keep(self, record):
         if record.offset == 3:
@@ -262,8 +267,27 @@ def test_an_error_of_a_transform_names_the_record(
 def test_a_transform_that_returns_something_else(
     local_session: Any, mirror: Mirror, folder: str
 ) -> None:
+    """One that ends its process, too, fails the topic-partition alone."""
     outcome = copy(local_session, mirror, RecordPolicy(transform=spec(folder, "TooFew")))
     assert "raised TypeError: transform must return a RecordBatch of 1 rows" in outcome.error
+    outcome = copy(local_session, mirror, RecordPolicy(transform=spec(folder, "Exits")))
+    assert "raised SystemExit: bye" in outcome.error
+
+
+def test_timestamps_before_1970_stay(local_session: Any, mirror: Mirror, folder: str) -> None:
+    """SQL and transforms change no timestamp that they do not name; null stands for none, -1."""
+    stamps = [-5, -2_000_000_000_001, 3, -1, -1]
+    old = "timestamp IS NULL OR timestamp < '1970-01-02'"
+    for policy in (
+        RecordPolicy(where=old),
+        RecordPolicy(select=(("key", "key"),), where=old),
+        RecordPolicy(transform=spec(folder, "Doubled"), where=old),
+    ):
+        mirror.write([Record(b"k", b"7", (), (CREATE_TIME, stamp)) for stamp in stamps])
+        assert copy(local_session, mirror, policy).error == ""
+        mirror.known = (mirror.checkpoint(), 0)
+    assert [record.timestamp[1] for record in mirror.copied()] == 3 * stamps
+    assert [record.timestamp[1] for record in mirror.original()[60:]] == 3 * stamps
 
 
 def test_quarantine_before_and_after_sql(local_session: Any, mirror: Mirror, folder: str) -> None:
@@ -293,6 +317,20 @@ def test_quarantine_before_and_after_sql(local_session: Any, mirror: Mirror, fol
         (b"3", b"3"),
         (b"9!", b"9"),
     ]
+
+
+def test_rows_without_a_key_for_a_compacted_topic(local_session: Any, mirror: Mirror) -> None:
+    """Rows come only once: those without a key are found before the destination refuses them."""
+    mirror.destination_config["cleanup.policy"] = "compact"
+    quarantine = TopicPartition(f"{mirror.topic}.quarantine", 0)
+    create(mirror.destination, quarantine.topic, 1)
+    policy = RecordPolicy(select=(("key", "IF(offset % 10 = 7, NULL, key)"),))
+    outcome = copy(local_session, mirror, policy)
+    assert f"{mirror.at} at offset 7: a record has no key" in outcome.error
+    policy = replace(policy, on_record_error=OnRecordError.QUARANTINE)
+    outcome = copy(local_session, mirror, policy)
+    assert (outcome.error, outcome.skipped) == ("", {"quarantined": 6})
+    assert values(mirror) == [number for number in range(60) if number % 10 != 7]
 
 
 def test_a_copy_resumes_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
