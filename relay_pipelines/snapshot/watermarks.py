@@ -66,8 +66,9 @@ class Positions:
         starts = start_offsets.start_offsets(
             self._source, self._snapshot, self._ledger_records, wanted
         )
-        known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in end}
-        unproved = unproved_logs(self._source, end, known, self._clock)
+        ends = {at: position.end_offset for at, position in at_source.items()}
+        known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in ends}
+        unproved = unproved_logs(self._source, ends, known, self._clock)
         positions = [
             replace(
                 self._completed(at_source[at], starts.get(at)),
