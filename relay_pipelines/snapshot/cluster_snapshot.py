@@ -40,7 +40,12 @@ from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
-NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
+NEEDED_CONFIGS = (
+    "cleanup.policy",
+    "compression.type",
+    "max.message.bytes",
+    "message.timestamp.type",
+)
 """The configuration of a destination topic that a copy must know."""
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry: reads half a second in all
 
