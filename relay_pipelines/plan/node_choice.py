@@ -130,6 +130,17 @@ def judge_nodes(
     ]
 
 
+def first_offsets(views: Sequence[NodeView]) -> dict[TopicPartition, int]:
+    """Return the first offset that any node has of every topic-partition with records."""
+    first: dict[TopicPartition, int] = {}
+    for view in views:
+        for at, end in ({} if view.quarantined else view.end_offsets or {}).items():
+            low = view.low_watermarks.get(at, 0)
+            if low < end:
+                first[at] = min(low, first.get(at, low))
+    return first
+
+
 def choose_node(
     verdicts: Sequence[NodeVerdict], current: str | None, failback: Failback, first: int = 0
 ) -> NodeChoice:
@@ -213,7 +224,7 @@ def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> 
     for at, next_offset in sorted(required.items()):
         end, low = (view.end_offsets or {}).get(at), view.low_watermarks.get(at, 0)
         if end is None:
-            lines.append(f"it has no {at}, which was copied up to {next_offset}")
+            lines.append(f"it has no {at}, whose next offset to copy is {next_offset}")
         elif not view.has_log(at):
             lines.append(
                 f"nothing proves that {at} on this node is the log that was copied: its topic id is"

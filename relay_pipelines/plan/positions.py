@@ -47,8 +47,8 @@ class Position:
             for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction
             is open, or if unknown.
-        available_elsewhere: which other node has, or may have, the records that this one lost;
-            empty if none does.
+        available_elsewhere: which other node has, or may have, the records that this one lost, or
+            never had before its low watermark; empty if none does.
     """
 
     topic_partition: TopicPartition
@@ -153,6 +153,14 @@ def data_loss(position: Position) -> DataLossError | SourceError | None:
     then a `SourceError`, and no configuration accepts it.
     """
     worst = next(iter(losses(position)), None)
+    if worst is None and position.available_elsewhere:
+        return SourceError(
+            f"it begins at {position.low_watermark} on {position.available_elsewhere}",
+            remedy="copy it first with only that node in source.nodes,"
+            " or remove it from source.nodes to give them up",
+            topic_partition=position.topic_partition,
+            offset=position.low_watermark,
+        )
     if worst is None:
         return None
     if position.available_elsewhere and worst.error in _AT_SOURCE:

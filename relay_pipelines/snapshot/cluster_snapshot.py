@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.errors import ConfigError, DataLossError, RelayError
+from relay_pipelines.errors import ConfigError, DataLossError, RelayError, SourceError
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -87,6 +87,7 @@ class ClusterSnapshot:
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that were copied and are selected, and
             that the node does not show.
+        missing: one error per topic-partition whose records only another node of the source has.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
         refused: source topic -> why its configuration, or that of its copy, cannot be read. Such a
@@ -119,6 +120,7 @@ class ClusterSnapshot:
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
+    missing: tuple[SourceError, ...] = ()
     unseen: tuple[str, ...] = ()
     refused: Mapping[str, RelayError] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
@@ -381,6 +383,13 @@ class _SnapshotBuilder:
             record_policy=policies,
             deleted=deleted,
             new_starts=new_starts,
+            missing=tuple(
+                error
+                for error in selection.missing({at.topic_partition for at in positions})
+                if error.topic_partition
+                and only_topic in {None, topic := error.topic_partition.topic}
+                and belongs(topic)
+            ),
             unseen=tuple(unseen),
             refused=refused,
         )
@@ -508,12 +517,7 @@ class _SnapshotBuilder:
             self._clock,
             among_several=bool(selection.others),
         ).all()
-        return [
-            replace(position, available_elsewhere=selection.available_elsewhere(position, lost[0]))
-            if (lost := losses(position))
-            else position
-            for position in positions
-        ]
+        return [_with_other_nodes(selection, position) for position in positions]
 
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
@@ -530,6 +534,17 @@ class _SnapshotBuilder:
             if error := next(filter(None, errors), None):
                 refused[topic] = error.of(TopicPartition(topic, 0))
         return at_source, at_destination, refused
+
+
+def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:
+    """Add what another node has of it that this one does not."""
+    lost = losses(position)
+    if not lost and position.next_offset is not None:
+        return position
+    elsewhere = (
+        selection.available_elsewhere(position, lost[0]) if lost else selection.has_older(position)
+    )
+    return replace(position, available_elsewhere=elsewhere)
 
 
 def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +22,7 @@ from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.start import StartPolicy
 from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
@@ -112,7 +113,10 @@ def choose_node(
     """
     health = mirror.source.health
     views = [state.view for state in states]
-    verdicts = judge_nodes(views, checkpoints.next_offsets, health.lag_threshold)
+    begins_low = checkpoints.has_begun or mirror.start.policy is StartPolicy.EARLIEST
+    # what was never copied begins at the node that has the most of it
+    new = node_choice.first_offsets(views) if begins_low else {}
+    verdicts = judge_nodes(views, new | checkpoints.next_offsets, health.lag_threshold)
     last = _last_node(checkpoints.checkpoints)
     first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
     return node_choice.choose_node(
@@ -153,6 +157,34 @@ class NodeSelection:
             if view.end_offsets is None:
                 return f"node {view.name} does not answer: {view.error}"
         return ""
+
+    def has_older(self, position: Position) -> str:
+        """Say which other node has records of a new topic-partition before the low watermark."""
+        before = OffsetRange(position.topic_partition, 0, position.low_watermark)
+        for state in self.unread:
+            if before and state.view.holds_some(before):
+                return (
+                    f"node {self.node.name}, but node {state.node.name} has the offsets before it"
+                )
+        return ""
+
+    def missing(self, at_node: Container[TopicPartition]) -> list[SourceError]:
+        """Return an error for every topic-partition with records that only other nodes have."""
+        found: dict[TopicPartition, str] = {}
+        for state in self.unread:
+            for at, low in state.low_watermarks.items():
+                end = (state.end_offsets or {}).get(at, low)
+                if at not in at_node and low < end:
+                    what = f"but node {state.node.name} has its offsets [{low}, {end})"
+                    found.setdefault(at, what)
+        return [
+            SourceError(
+                f"node {self.node.name} does not have it, {what}",
+                remedy="create it on both, or copy it with only that node in source.nodes",
+                topic_partition=at,
+            )
+            for at, what in sorted(found.items())
+        ]
 
     def same_logs(self, at: TopicPartition) -> tuple[NodeIdentity, ...]:
         """Return the logs of the other nodes that hold what was copied of a topic-partition.

@@ -76,7 +76,7 @@ class Pair:
                 },
                 "give_up_after": "1s",
                 "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
-                "topics": {"allow": [self.topic], "rename": "pair.{topic}"},
+                "topics": {"allow": [self.topic, f"{self.topic}.new"], "rename": "pair.{topic}"},
                 "on_data_loss": on_data_loss,
             }
         )
@@ -276,3 +276,33 @@ def test_a_node_that_nothing_proves_is_not_read(pair: Pair) -> None:
     assert "node a does not answer" in str(losses[0])
     assert pair.copy(pair.snapshot("continue")) == {0: (10, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+
+
+@pytest.mark.parametrize("is_a_read", [False, True])
+def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair, *, is_a_read: bool) -> None:
+    """What only another node has of it is copied from there, or held back by name."""
+    old, more = (TopicPartition(f"{pair.topic}.new", partition) for partition in range(2))
+    create(pair.a, old.topic, 1, KEPT)
+    create(pair.b, old.topic, 2, KEPT)
+    for cluster, at in ((pair.a, old), (pair.b, old), (pair.b, more)):
+        write(cluster, at, numbered(COPIED))
+    delete_before(pair.a, old, 6)
+    if is_a_read:
+        for partition in range(2):
+            pair.retention("b", partition, 25)
+    taken = pair.snapshot("fail")
+    assert taken.node.name == ("a" if is_a_read else "b")
+    planned = run_plan.plan(taken)
+    new = {each.source.topic_partition: each.source for each in planned.ranges}
+    if not is_a_read:
+        assert [(new[at].start, new[at].end) for at in (old, more)] == [(0, COPIED)] * 2
+        assert not planned.data_losses
+        return
+    assert not new.keys() & {old, more}
+    assert [(type(error), error.topic_partition) for error in planned.data_losses] == [
+        (SourceError, old),
+        (SourceError, more),
+    ]
+    first, second = map(str, planned.data_losses)
+    assert "begins at 6 on node a, but node b has the offsets before it" in first
+    assert "node a does not have it, but node b has its offsets [0, 10)" in second
