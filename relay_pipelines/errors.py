@@ -12,6 +12,7 @@
     ├── UnsupportedError                 1   a cluster, a batch or an entry has the wrong version
     ├── TopicDeletedError                1   the source topic was deleted after it was planned
     ├── RecordTooLargeError              1   one record exceeds the destination's limit
+    ├── InvalidRecordError               1   a record has no key, and its copy is compacted
     ├── FilterError                      1   a filter, a transform or SQL failed on a record
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
     ├── DivergedNodeError                3   a node holds another record than the one copied
@@ -159,6 +160,12 @@ class TopicDeletedError(RelayError):
 
 class RecordTooLargeError(RelayError):
     """One record exceeds the destination's max.message.bytes."""
+
+    side = Side.DESTINATION
+
+
+class InvalidRecordError(RelayError):
+    """A record breaks a rule of its destination topic: a compacted one takes none without a key."""
 
     side = Side.DESTINATION
 

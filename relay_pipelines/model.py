@@ -443,6 +443,7 @@ class CopyRange:
         owner: the transactional id under which alone the range may be copied; empty for the id of
             its own source topic-partition.
         kept: half-open source offsets, in order: only their records are copied; empty for all.
+        requires_keys: whether the destination topic is compacted, and refuses records without key.
     """
 
     source: OffsetRange
@@ -455,6 +456,7 @@ class CopyRange:
     planned_log: NodeIdentity | None = None
     owner: str = ""
     kept: Intervals = ()
+    requires_keys: bool = False
 
     def next_offset(self, checkpoint: Checkpoint | None) -> int:
         """Return the first source offset to copy after a checkpoint, or without one."""

@@ -133,6 +133,7 @@ class Mirror:
             int(self.destination_config.get("max.message.bytes", 1_048_588)),
             TimestampType(self.destination_config.get("message.timestamp.type", "CreateTime")),
             *self.known,
+            requires_keys="compact" in self.destination_config.get("cleanup.policy", ""),
         )
 
     def try_copy(self, start: int = 0, end: int | None = None) -> Outcome:

@@ -24,8 +24,9 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
         findings = [preflight.check_spark(settings.spark, session)]
+        taken: preflight.Taken = {}
         for name, mirror in selected_mirrors(settings, names).items():
-            findings.append(preflight.check(name, mirror, clock))
+            findings.append(preflight.check(name, mirror, clock, taken))
             findings.append(preflight.check_sql(name, mirror, session))
         try:
             for finding in chain.from_iterable(findings):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.filtering import RecordFilter
-from relay_pipelines.errors import RecordTooLargeError, RelayError
+from relay_pipelines.errors import InvalidRecordError, RecordTooLargeError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
 from relay_pipelines.protocol.batch import Batch, BatchRun, SmallBatch, verify
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -43,11 +43,11 @@ def small_batches(copy_range: CopyRange, options: CopyOptions) -> SmallBatch:
 
 
 class Merged(NamedTuple):
-    """What a merger returns: full batches, their last record, and records that are too large."""
+    """What a merger returns: full batches, their last record, and what the destination refuses."""
 
     batches: list[Batch]
     last: Any
-    too_large: list[tuple[Any, RelayError]]
+    refused: list[tuple[Any, RelayError]]
 
     def add_to(self, portion: Portion) -> None:
         """Put the batches into a portion, and count their records."""
@@ -55,17 +55,17 @@ class Merged(NamedTuple):
         portion.rewritten += sum(batch.header.records for batch in self.batches)
         if self.last is not None:
             portion.last = self.last
-        if self.too_large:
-            portion.quarantined += self.too_large
-            portion.skip(Skipped.QUARANTINED, len(self.too_large))
+        if self.refused:
+            portion.quarantined += self.refused
+            portion.skip(Skipped.QUARANTINED, len(self.refused))
 
 
 class RecordMerger:
     """Merges records into batches of a good size, in order.
 
     Args:
-        copy_range: knows the destination's limit, and whether a record that is too large may go
-            into quarantine.
+        copy_range: knows the destination's rules, and whether a record that breaks one may go into
+            quarantine.
     """
 
     def __init__(self, copy_range: CopyRange, options: CopyOptions) -> None:
@@ -83,10 +83,13 @@ class RecordMerger:
             codec: the compression codec, as numbered in a batch's attributes.
 
         Raises:
-            RecordTooLargeError: a record exceeds the destination's limit, and may not go into
-                quarantine.
+            InvalidRecordError: a record has no key, and the destination is compacted.
+            RecordTooLargeError: a record exceeds the destination's limit.
         """
         merged = Merged([], None, [])
+        records = iter(records)
+        if self._range.requires_keys:
+            records = self._with_keys(records, merged.refused)
         if self._pending is not None and self._pending.codec != codec:
             merged = self._finish(merged)
         builder = self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
@@ -118,11 +121,37 @@ class RecordMerger:
             merged.batches.append(batch)
             return merged._replace(last=builder.last)
         # the merger never puts a second record into a batch that is too large
-        error = self._too_large(len(batch.data), builder.last.offset)
+        self._refuse(
+            builder.last, self._too_large(len(batch.data), builder.last.offset), merged.refused
+        )
+        return merged
+
+    def _with_keys(
+        self, records: Iterable[Any], refused: list[tuple[Any, RelayError]]
+    ) -> Iterator[Any]:
+        for record in records:
+            if record.key is not None:
+                yield record
+            else:
+                self._refuse(record, self._without_key(record.offset), refused)
+                self.taken += 1
+
+    def _refuse(
+        self, record: Any, error: RelayError, refused: list[tuple[Any, RelayError]]
+    ) -> None:
         if not self._quarantines:
             raise error
-        merged.too_large.append((builder.last, error))
-        return merged
+        refused.append((record, error))
+
+    def _without_key(self, offset: int) -> InvalidRecordError:
+        return InvalidRecordError(
+            f"a record has no key, and {self._range.destination.topic} is compacted at the"
+            " destination",
+            remedy="change cleanup.policy of that topic, leave such records out with a filter, or"
+            " set on_record_error: quarantine",
+            topic_partition=self._range.source.topic_partition,
+            offset=offset,
+        )
 
     def _too_large(self, size: int, offset: int) -> RecordTooLargeError:
         to = self._range.destination.topic
@@ -141,11 +170,18 @@ class Batching:
 
     Args:
         record_filter: decides which records are copied; None to copy all.
+        decodes: whether to look at each record, since the destination refused one.
     """
 
     def __init__(
-        self, copy_range: CopyRange, options: CopyOptions, record_filter: RecordFilter | None
+        self,
+        copy_range: CopyRange,
+        options: CopyOptions,
+        record_filter: RecordFilter | None,
+        *,
+        decodes: bool = False,
     ) -> None:
+        self._decodes = decodes
         self._range = copy_range
         self._small = small_batches(copy_range, options)
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -157,6 +193,7 @@ class Batching:
 
         Raises:
             CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
+            InvalidRecordError: a record has no key, and the destination is compacted.
             RecordTooLargeError: one record exceeds the destination's limit.
             RelayError: the filter failed.
         """
@@ -187,6 +224,7 @@ class Batching:
         header = run.first
         return (
             run.is_single
+            and not self._decodes
             and len(run.data) <= self._range.max_message_bytes
             and not self._small.includes(header)
             # whole, and without gaps: the broker refuses a batch whose record count is not its

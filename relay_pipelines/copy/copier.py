@@ -339,6 +339,7 @@ class Copier:
             if (checkpoint := found[range_copy.progress.source].checkpoint) is not None
         }
         with self._in_common():
+            self._nodes.switch()
             self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)
         self._looked_at.update(ranges)
 
@@ -382,6 +383,8 @@ class Copier:
         self._transactions.expect([])
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
+        if range_copy.source.changes_node:
+            self._commit()  # what is finished is verified on the node that it was read from
         start = range_copy.source.open(range_copy.progress.checkpoint)
         range_copy.chunk = Chunk(start)
         self._waiting_since = self._clock.monotonic()

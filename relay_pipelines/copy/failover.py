@@ -1,10 +1,11 @@
-"""The source as a task sees it: identical nodes, one of which is read until it fails.
+"""The source as a task sees it: identical nodes, each of which is read until it fails.
 
 Runs in a task.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -21,6 +22,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import (
     Checkpoint,
+    Cluster,
     CopyJob,
     CopyRange,
     NodeIdentity,
@@ -44,16 +46,25 @@ class Fresh(NamedTuple):
     positions: dict[TopicPartition, Position]
 
 
+class NodeFailures:
+    """How the nodes have failed one range; the ranges after it may find the same nodes fit."""
+
+    def __init__(self) -> None:
+        self.unfit: dict[str, RelayError] = {}
+        """The nodes that cannot serve the range, and why."""
+        self.counts: Counter[str] = Counter()
+        """How often each node failed for a while as the range was read from it."""
+
+
 class FailoverSource:
     """The nodes of a job, which the ranges of one task share.
 
-    A range begins with the node that served the range before it. Call order per attempt:
-    `verify_position`, any `read`, `verify_same_log`; after an error at the source
-    `fail_over`.
+    Call order per attempt: `switch`, `verify_position`, any `read`, `verify_same_log`; after an
+    error at the source `fail_over`.
     """
 
     def __init__(self, job: CopyJob, client_id: str) -> None:
-        self._nodes = [job.node, *job.other_nodes]
+        self._nodes = [job.node, *job.other_nodes]  # a node that fails goes to the end
         self._client_id = client_id
         # if there is another node, a dead one costs a shorter wait
         self._timeout_ms = (
@@ -62,8 +73,7 @@ class FailoverSource:
         self._unfit: dict[str, RelayError] = {}
         self._fresh: Fresh | None = None
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
-        self._current = 0
-        self.client = self._connect()
+        self.client = self._connect(job.node)
 
     def __enter__(self) -> Self:
         return self
@@ -89,6 +99,33 @@ class FailoverSource:
             for name, error in self._unfit.items()
             if isinstance(error, DivergedNodeError)
         }
+
+    def needs_switch(self, failures: NodeFailures) -> bool:
+        """Whether `switch` will change the node that is read."""
+        return self._fittest(failures).name != self.node
+
+    def switch(self, failures: NodeFailures | None = None) -> None:
+        """Read the node that is fit for a range, whichever the range before it was read from.
+
+        What was read from another node can no longer be verified.
+
+        Args:
+            failures: of the range; None for ranges that no node has failed.
+        """
+        node = self._fittest(failures or NodeFailures())
+        if node.name != self.node:
+            self.client.close()
+            self.forget_answers()
+            self.client = self._connect(node)
+
+    def _fittest(self, failures: NodeFailures) -> Cluster:
+        """Return the first fit node of those that failed the range least.
+
+        If there is none, it is the one that is read: it tells why.
+        """
+        unfit = failures.unfit | self._unfit
+        fit = [node for node in self._nodes if node.name not in unfit]
+        return min(fit, key=lambda node: failures.counts[node.name], default=self.client.cluster)
 
     def refresh(
         self,
@@ -198,11 +235,14 @@ class FailoverSource:
         at = copy_range.source.topic_partition
         return self._fresh.topics.pop(at, None), self._fresh.positions.pop(at, None)
 
-    def fail_over(self, error: RelayError, unfit_for_range: dict[str, RelayError]) -> RelayError:
-        """Connect to the next fit node after an error at the source; retry a node without others.
+    def fail_over(self, error: RelayError, failures: NodeFailures) -> RelayError:
+        """Note an error of the node that is read, so that the next attempt reads the fittest one.
+
+        If the node failed as a whole, switch at once: nothing that was read from it can be
+        verified. If it failed one range, its neighbours are still read from it.
 
         Args:
-            unfit_for_range: nodes that failed only for the range, and why; this one may be added.
+            failures: of the range; the error is added.
 
         Returns:
             the error of the attempt: a `SourceError` if another attempt may succeed, else the
@@ -212,19 +252,18 @@ class FailoverSource:
         if refused or isinstance(error, DivergedNodeError):
             self._unfit.setdefault(self.node, error)
         elif isinstance(error, _UNFIT_FOR_RANGE):
-            unfit_for_range.setdefault(self.node, error)
+            failures.unfit.setdefault(self.node, error)
         elif not isinstance(error, SourceError):
             return error
+        else:
+            failures.counts[self.node] += 1
         self.client.close()
         self.forget_answers()
-        unfit = unfit_for_range | self._unfit
-        for step in range(1, len(self._nodes) + 1):
-            candidate = (self._current + step) % len(self._nodes)
-            if self._nodes[candidate].name not in unfit:
-                self._current = candidate
-                self.client = self._connect()
-                break
-        else:
+        if error.topic_partition is None:
+            self._nodes.sort(key=lambda node: node.name == self.node)
+            self.switch(failures)
+        unfit = failures.unfit | self._unfit
+        if all(node.name in unfit for node in self._nodes):
             return next(iter(unfit.values()))
         if isinstance(error, SourceError):
             return error
@@ -237,7 +276,5 @@ class FailoverSource:
         retryable.__cause__ = error
         return retryable
 
-    def _connect(self) -> ClusterClient:
-        return ClusterClient(
-            self._nodes[self._current], SourceError, self._client_id, self._timeout_ms
-        )
+    def _connect(self, node: Cluster) -> ClusterClient:
+        return ClusterClient(node, SourceError, self._client_id, self._timeout_ms)

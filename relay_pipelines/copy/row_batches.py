@@ -76,6 +76,11 @@ class RowBatches:
         """Whether another attempt is possible: only before the first row is taken."""
         return not self._started
 
+    @property
+    def changes_node(self) -> bool:
+        """Never: the reader of the rows has nodes of its own."""
+        return False
+
     def open(self, checkpoint: Checkpoint | None) -> int:
         """Verify that the rows begin at the checkpoint; return the first offset to copy.
 

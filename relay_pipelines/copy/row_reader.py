@@ -27,7 +27,7 @@ from relay_pipelines.copy.columns import (
     is_log_append_time,
     records_in,
 )
-from relay_pipelines.copy.failover import FailoverSource
+from relay_pipelines.copy.failover import FailoverSource, NodeFailures
 from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
@@ -155,7 +155,7 @@ class _RangeRows:
         self.identity: NodeIdentity | None = None
         self._failing_since = -1.0  # time of the first failure after the last complete fetch
         self._filters = filter_chain(copy_range)
-        self._unfit: dict[str, RelayError] = {}
+        self._failures = NodeFailures()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for attempt in retry_until_no_progress(
@@ -163,6 +163,7 @@ class _RangeRows:
         ):
             with attempt:
                 try:
+                    self._nodes.switch(self._failures)
                     self.identity = self._nodes.verify_position(
                         self._range, self._checkpoint, self._clock
                     )
@@ -170,7 +171,7 @@ class _RangeRows:
                 except RelayError as error:
                     if self._failing_since < 0:
                         self._failing_since = self._clock.monotonic()
-                    raise self._nodes.fail_over(error, self._unfit) from error
+                    raise self._nodes.fail_over(error, self._failures) from error
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)

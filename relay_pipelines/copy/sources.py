@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Protocol
 
 from relay_pipelines.copy.batching import Batching, small_batches
 from relay_pipelines.copy.chunk import Portion
-from relay_pipelines.copy.failover import FailoverSource
+from relay_pipelines.copy.failover import FailoverSource, NodeFailures
 from relay_pipelines.copy.filtering import RecordFilter
-from relay_pipelines.errors import CorruptBatchError, RelayError, StalePlanError
+from relay_pipelines.errors import (
+    CorruptBatchError,
+    DestinationError,
+    InvalidRecordError,
+    RelayError,
+    StalePlanError,
+)
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -41,6 +48,13 @@ class BatchSource(Protocol):
     @property
     def can_reopen(self) -> bool:
         """Whether another attempt is possible."""
+
+    @property
+    def changes_node(self) -> bool:
+        """Whether `open` will change the node that the ranges of the task read.
+
+        What other ranges have read from the last one cannot be verified after that.
+        """
 
     def open(self, checkpoint: Checkpoint | None) -> int:
         """Verify that the source matches the checkpoint; return the first source offset to copy."""
@@ -80,16 +94,18 @@ class FetchedBatches:
         self._nodes = nodes
         self._filter = record_filter
         self._clock = clock
+        self._decodes = False
         self._batching = Batching(copy_range, options, record_filter)
         self._identity = NodeIdentity("", "", "")
         self._reading = False
         self._can_reopen = True
-        self._unfit: dict[str, RelayError] = {}
+        self._failures = NodeFailures()
+        self._node = nodes.node
 
     @property
     def node(self) -> str:
-        """The node that was read last."""
-        return self._nodes.node
+        """The node that the range was read from last."""
+        return self._node
 
     @property
     def diverged(self) -> dict[str, str]:
@@ -99,15 +115,22 @@ class FetchedBatches:
     @property
     def failed_for_range_only(self) -> bool:
         """Whether a node failed for this range, but may serve others."""
-        return bool(self._unfit)
+        return bool(self._failures.unfit)
 
     @property
     def can_reopen(self) -> bool:
         """Whether another attempt is possible: not if the filter cannot decide from its start."""
         return self._can_reopen
 
+    @property
+    def changes_node(self) -> bool:
+        """Whether another node is read now than the one that is fit for the range."""
+        return self._nodes.needs_switch(self._failures)
+
     def open(self, checkpoint: Checkpoint | None) -> int:
-        """Verify the position on the node; return the first offset to copy."""
+        """Verify the position on a node that is fit for it; return the first offset to copy."""
+        self._nodes.switch(self._failures)
+        self._node = self._nodes.node
         self._reading = True
         self._identity = self._nodes.verify_position(self._range, checkpoint, self._clock)
         start = self._range.next_offset(checkpoint)
@@ -122,7 +145,7 @@ class FetchedBatches:
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Fetch spans from the node, and yield their batches."""
-        self._batching = Batching(self._range, self._options, self._filter)
+        self._batching = Batching(self._range, self._options, self._filter, decodes=self._decodes)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
         with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
@@ -156,9 +179,17 @@ class FetchedBatches:
             self._filter.forget_below(next_offset)
 
     def fail(self, error: RelayError) -> RelayError:
-        """Fail over to another node if the source failed, but not if the destination did."""
+        """Fail over to another node if the source failed, but not if the destination did.
+
+        If the destination refused a batch for one of its records, the next attempt looks for it:
+        only then is a batch decoded that goes as it is.
+        """
         was_reading, self._reading = self._reading, False
-        return self._nodes.fail_over(error, self._unfit) if was_reading else error
+        if isinstance(error, InvalidRecordError) and not self._decodes:
+            self._decodes = True
+            self._range = replace(self._range, requires_keys=True)
+            return DestinationError(str(error))
+        return self._nodes.fail_over(error, self._failures) if was_reading else error
 
     def _is_foreign(self, record_filter: RecordFilter, start: int, end: int) -> bool:
         """Whether it was decided on some of these offsets with another log's records."""

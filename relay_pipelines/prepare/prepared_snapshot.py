@@ -22,7 +22,8 @@ def prepare_snapshot(
 ) -> ClusterSnapshot:
     """Take a snapshot, write what a run must know before it copies, and take it again.
 
-    New topics get their start records; with `on_data_loss: continue`, losses are accepted.
+    At the mirror's first run, its topics get their start records; with `on_data_loss: continue`,
+    losses are accepted.
 
     Raises:
         RelayError: `take_snapshot` raises it; or the destination does not answer, or refuses.
@@ -41,7 +42,9 @@ def prepare_snapshot(
 
 
 def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:
-    """Write the start records of new topics in one transaction; existing ones are kept.
+    """Write the start records of a snapshot in one transaction; existing ones are kept.
+
+    Those of a mirror's first run are written all together or, if another driver was first, not.
 
     Raises:
         FencedError: another driver records starts of this mirror at the same time.
@@ -57,6 +60,9 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
             client, checkpoint.homes(checkpoint.TOPIC), options, clock
         )
         committed = checkpoint.read_all(client, snapshot.mirror, clock)
+        is_first = any(not start.topic for start in snapshot.new_starts)
+        if is_first and committed.has_begun:
+            return
         started = {at.topic for at in committed.checkpoints}.union(committed.starts)
         batches = [
             (

@@ -40,6 +40,7 @@ class TopicLimits:
 
     max_message_bytes: int
     timestamp_type: TimestampType
+    requires_keys: bool
 
 
 def missing(snapshot: ClusterSnapshot) -> list[NewTopic]:
@@ -60,6 +61,7 @@ def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
     if destination != snapshot.destinations[source]:
         return {
             **_KEEP_TIMESTAMPS,
+            "cleanup.policy": "delete",
             "retention.ms": "-1",
             "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES),
         }
@@ -160,10 +162,15 @@ def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
     """Return the limits of the destination topic, as it is or as it will be created."""
     destination = snapshot.destinations[source_topic]
     configs = _configs_at_destination(snapshot, destination)
-    size, kind = configs.get("max.message.bytes"), configs.get(_TIMESTAMP_TYPE)
+    size, kind, cleanup = (
+        configs.get("max.message.bytes"),
+        configs.get(_TIMESTAMP_TYPE),
+        configs.get("cleanup.policy"),
+    )
     return TopicLimits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
         TimestampType(kind.value) if kind else TimestampType.CREATE_TIME,
+        requires_keys=cleanup is not None and "compact" in cleanup.value,
     )
 
 

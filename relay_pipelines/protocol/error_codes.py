@@ -9,6 +9,7 @@ from relay_pipelines.errors import (
     CorruptBatchError,
     DataLossError,
     FencedError,
+    InvalidRecordError,
     PermissionDeniedError,
     RecordTooLargeError,
     RelayError,
@@ -37,6 +38,10 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
         frozenset({2}),
     ),
     RecordTooLargeError: ("raise max.message.bytes of the destination topic", frozenset({10, 18})),
+    InvalidRecordError: (
+        "a record breaks a rule of the destination topic: see its cleanup.policy",
+        frozenset({87}),
+    ),
     PermissionDeniedError: (
         "grant the user the missing ACL",
         frozenset({29, 30, 31, 53, 54, 58, 65}),
@@ -68,8 +73,6 @@ _REMEDIES = {
     56: "a disk of the broker is full or broken: see its log, make space, and restart it",
     76: "the destination's brokers lack the codec of the batch: upgrade them, or let the producers"
     " of the source use another compression.type",
-    87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic:"
-    " see its cleanup.policy",
 }
 
 

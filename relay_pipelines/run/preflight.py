@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,7 +16,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol import admin
@@ -25,7 +26,10 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
+from relay_pipelines.state import checkpoint
+from relay_pipelines.state.checkpoint import REPLAY, read_all_mirrors
 
 _TOPICS_SHOWN = 3
 
@@ -60,8 +64,16 @@ class Finding:
         return f"{line}; {self.remedy}" if self.remedy else line
 
 
-def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
-    """Yield findings on classes, on every cluster, and, if all clusters answer, on topics."""
+Taken = dict[tuple[str, TopicPartition], str]
+"""Destination cluster id and topic-partition -> the mirror that copies to it."""
+
+
+def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -> Iterator[Finding]:
+    """Yield findings on classes, on every cluster, and, if all clusters answer, on topics.
+
+    Args:
+        taken: where the mirrors that were checked before copy to; it grows.
+    """
     yield from _classes(name, mirror)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
         *((node, SourceError) for node in mirror.nodes),
@@ -78,6 +90,7 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
         try:
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, patient=False)
             yield from _topics(name, mirror, snapshot, clock)
+            yield from _shared(name, mirror, snapshot, clock, {} if taken is None else taken)
         except RelayError as error:
             yield _error(name, error)
 
@@ -157,9 +170,8 @@ def _topics(
     yield from _patterns(name, mirror, snapshot)
     included = list(snapshot.destinations)
     if included:
-        more = len(included) - _TOPICS_SHOWN
-        shown = ", ".join(included[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        yield Finding(Level.OK, name, f"{_count(len(included), 'topic')} selected: {shown}")
+        what = f"{_count(len(included), 'topic')} selected: {_some(included)}"
+        yield Finding(Level.OK, name, what)
     for conflict in topics.conflicts(snapshot):
         yield Finding(Level.WARNING, name, conflict)
     for difference in topic_configs.differences(snapshot):
@@ -181,6 +193,46 @@ def _topics(
         yield _error(name, error)
     for loss in run_plan.plan(snapshot).data_losses:
         yield _error(name, loss)
+
+
+def _shared(
+    name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock, taken: Taken
+) -> Iterator[Finding]:
+    """Yield the other mirrors that copy to the same topic-partitions, or have copied to them."""
+    wanted = {
+        snapshot.destination_of(position.topic_partition): position.topic_partition
+        for position in snapshot.positions
+    }
+    with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
+        cluster_id = client.metadata().cluster_id
+        found = read_all_mirrors(client, clock) if client.has_topic(checkpoint.TOPIC) else []
+    configured, former = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for at in wanted:
+        other = taken.setdefault((cluster_id, at), name)
+        if other != name:
+            configured[other].add(at.topic)
+    for each in found:
+        other = each.mirror.partition(REPLAY)[0]
+        if other != name and each.copies is not None:
+            at = each.copies.topic_partition
+            if at in wanted and wanted[at] not in snapshot.checkpoints:
+                former[other].add(at.topic)
+    for other, names in configured.items():
+        what = f"mirror {other!r} copies to {_some(names)}, too"
+        remedy = "give the copies of one of them another name with topics.rename"
+        yield Finding(Level.ERROR, name, what, remedy, 1)
+    for other, names in former.items():
+        what = f"{_some(names)} at the destination already holds what mirror {other!r} copied"
+        remedy = (
+            f"if {other!r} is the former name of this mirror, take it again: all records would be"
+            " copied once more, as checkpoints belong to a name; else see topics.rename"
+        )
+        yield Finding(Level.ERROR, name, what, remedy, 1)
+
+
+def _some(names: Collection[str]) -> str:
+    first, more = sorted(names)[:_TOPICS_SHOWN], len(names) - _TOPICS_SHOWN
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 
 def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:

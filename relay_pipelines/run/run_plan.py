@@ -89,6 +89,7 @@ class RunPlan:
                 snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
             kept=self.kept.get(topic_partition, ()),
+            requires_keys=topic_limits.requires_keys,
         )
 
 

@@ -121,7 +121,7 @@ class Mirror(RecordSettings):
     topics: Topics = Topics()
     """Which topics are copied, and their names at the destination."""
     start: Start = Start()
-    """Where to start a topic that this mirror has never copied.
+    """Where to start, decided when the mirror begins; what comes later starts at its first record.
 
     earliest, latest, a timestamp, offsets, or the commits of a consumer group.
     """

@@ -1,4 +1,4 @@
-"""The key `start`: where a mirror starts a topic that it has never copied."""
+"""The key `start`: where a mirror starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay_pipelines.settings.config_types import NotNegative, Problem, Section,
 
 
 class StartPolicy(StrEnum):
-    """Where a mirror starts a topic that it has never copied."""
+    """Where a mirror starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -37,7 +37,11 @@ def _timestamp_ms(value: object) -> int:
 
 
 class Start(Section):
-    """Where a mirror starts a topic that it has never copied: `earliest`, `latest`, or a place."""
+    """Where a mirror starts: `earliest`, `latest`, or a place.
+
+    It is decided when the mirror begins, for all topics that it then has. Topics and partitions
+    that come later start at their first record, unless `offsets` names them.
+    """
 
     policy: StartPolicy = StartPolicy.EARLIEST
     """The long form of `start: earliest` and `start: latest`."""

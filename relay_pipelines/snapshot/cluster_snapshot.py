@@ -41,7 +41,12 @@ from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
-NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
+NEEDED_CONFIGS = (
+    "cleanup.policy",
+    "compression.type",
+    "max.message.bytes",
+    "message.timestamp.type",
+)
 """The configuration of a destination topic that a copy must know."""
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry: reads half a second in all
 
@@ -76,7 +81,7 @@ class ClusterSnapshot:
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that are selected and that the node no
             longer has; the destination topic is empty if nothing was copied.
-        new_starts: start records of topics that have none yet; a run writes them before it copies
+        new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
         refused: source topic -> why its configuration, or that of its copy, cannot be read. Such a
             topic is not copied: the copy has to know both.
@@ -336,10 +341,18 @@ class _SnapshotBuilder:
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
         existing = self._existing(topics, policies)
-        positions = self._positions(selection, topics, checkpoints, ledger_records)
-        new_topics = start_offsets.topics_without_start(
-            self._mirror.start, checkpoints, ledger_records, topics.names
+        new_starts = start_offsets.new_starts(
+            self._source,
+            self._name,
+            self._mirror.start,
+            checkpoints,
+            ledger_records,
+            topics.all_targets,
+            self._clock.now_ms(),
         )
+        starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
+        known = replace(checkpoints, starts=starts)
+        positions = self._positions(selection, topics, known, ledger_records)
         source_configs, destination_configs, refused = (
             self._configs(topics, policies, existing) if configs else ({}, {}, {})
         )
@@ -365,7 +378,7 @@ class _SnapshotBuilder:
             ledger_records=ledger_records,
             record_policy=policies,
             deleted=deleted,
-            new_starts=self._start_records(new_topics, positions),
+            new_starts=new_starts,
             unseen=tuple(unseen),
             refused=refused,
             unreadable=unreadable,
@@ -568,22 +581,6 @@ class _SnapshotBuilder:
             if error := next(filter(None, errors), None):
                 refused[topic] = error.of(TopicPartition(topic, 0))
         return at_source, at_destination, refused
-
-    def _start_records(
-        self, new_topics: Sequence[str], positions: Sequence[Position]
-    ) -> list[StartRecord]:
-        starts: dict[str, dict[int, int]] = {topic: {} for topic in new_topics}
-        for position in positions:
-            at = position.topic_partition
-            if at.topic in starts:
-                starts[at.topic][at.partition] = position.begin
-        node, now_ms = self._source.cluster.name, self._clock.now_ms()
-        return [
-            StartRecord(
-                self._name, topic, offsets, node, self._source.topic(topic).topic_id, now_ms
-            )
-            for topic, offsets in starts.items()
-        ]
 
 
 def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:

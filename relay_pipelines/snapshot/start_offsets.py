@@ -2,73 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.groups import committed_offsets
 from relay_pipelines.settings.start import Start, StartPolicy
 from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
 
 
-def topics_without_start(
+def new_starts(
+    source: ClusterClient,
+    mirror: str,
     start: Start,
     checkpoints: CheckpointSnapshot,
     copied: Collection[TopicPartition],
     topics: Collection[str],
-) -> list[str]:
-    """Return the topics that need a start record and have none.
+    now_ms: int,
+) -> list[StartRecord]:
+    """Decide where topics start: all of them before a mirror's first record, later none.
 
-    `earliest` needs none: everything that was never copied starts at its low watermark.
+    A topic that comes later starts at its low watermark, as a partition that comes later does: by
+    any other start, it would lose its first records. Only `start.offsets` names such a topic
+    itself. `earliest` needs no start records.
 
     Args:
         copied: topic-partitions that were copied according to the ledger, and that have lost their
             checkpoints.
-    """
-    if start.policy is StartPolicy.EARLIEST:
-        return []
-    started = {at.topic for at in [*checkpoints.checkpoints, *copied]}.union(checkpoints.starts)
-    return [topic for topic in topics if topic not in started]
+        topics: all topics that the mirror copies, also in other runs and lanes.
 
-
-def start_offsets(
-    source: ClusterClient,
-    start: Start,
-    checkpoints: CheckpointSnapshot,
-    copied: Collection[TopicPartition],
-    bounds: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
-) -> dict[TopicPartition, int]:
-    """Return the start of topic-partitions without a checkpoint, unless it is the low watermark.
-
-    A start record takes precedence over the configuration. It does not apply to a topic that was
-    deleted and created again under the same name.
-
-    Args:
-        copied: as in `topics_without_start`.
-        bounds: low watermarks and last stable offsets of all topic-partitions of the snapshot.
+    Returns:
+        The record of the mirror itself, if it begins, and those of topics.
 
     Raises:
         ConfigError: an offset is beyond the end, or the group has committed nothing.
     """
-    low, end = bounds
-    new_topics = set(topics_without_start(start, checkpoints, copied, {at.topic for at in end}))
-    new = {at for at in end if at.topic in new_topics}
-    offsets = {
-        at: min(max(offset, low[at]), max(low[at], end[at]))
-        for at, offset in _configured_offsets(source, start, new, end).items()
+    if start.policy is StartPolicy.EARLIEST:
+        return []
+    begins = not (checkpoints.has_begun or copied)
+    started = {at.topic for at in [*checkpoints.checkpoints, *copied]}.union(checkpoints.starts)
+    named = {at.topic for at in start.by_topic_partition}
+    new = [
+        topic
+        for topic in topics
+        if topic not in started
+        and (begins or topic in named)
+        and min(source.topic(topic).leaders.values(), default=0) >= 0
+    ]
+    wanted = [at for topic in new for at in source.topic(topic).topic_partitions]
+    low = source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
+    end = source.list_offsets(wanted, LATEST, READ_COMMITTED)
+    configured = _configured_offsets(source, start, wanted, end)
+    records = [StartRecord(mirror, "", {}, source.cluster.name, "", now_ms)] if begins else []
+    for topic in new:
+        found = source.topic(topic)
+        offsets = {
+            at.partition: min(max(configured.get(at, 0), low[at]), max(low[at], end[at]))
+            for at in found.topic_partitions
+        }
+        node = source.cluster.name
+        records.append(StartRecord(mirror, topic, offsets, node, found.topic_id, now_ms))
+    return records
+
+
+def start_offsets(
+    source: ClusterClient,
+    checkpoints: CheckpointSnapshot,
+    copied: Collection[TopicPartition],
+    topic_partitions: Iterable[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Return the start of topic-partitions without a checkpoint, unless it is the low watermark.
+
+    A start record does not apply to a topic that was deleted and created again under the same name.
+
+    Args:
+        copied: as in `new_starts`.
+    """
+    return {
+        at: record.starts[at.partition]
+        for at in topic_partitions
+        if (record := checkpoints.starts.get(at.topic)) is not None
+        and at not in checkpoints.checkpoints
+        and at not in copied
+        and at.partition in record.starts
+        and not _is_recreated(source, record)
     }
-    for at in end:
-        record = checkpoints.starts.get(at.topic)
-        if (
-            record is not None
-            and at not in checkpoints.checkpoints
-            and at not in copied
-            and at.partition in record.starts
-            and not _is_recreated(source, record)
-        ):
-            offsets[at] = record.starts[at.partition]
-    return offsets
 
 
 def _is_recreated(source: ClusterClient, record: StartRecord) -> bool:

@@ -56,10 +56,8 @@ class Positions:
             self._snapshot.checkpoints,
             among_several=len(self._mirror.nodes) > 1,
         )
-        low = {at: position.low_watermark for at, position in at_source.items()}
-        end = {at: position.end_offset for at, position in at_source.items()}
         starts = start_offsets.start_offsets(
-            self._source, self._mirror.start, self._snapshot, self._ledger_records, (low, end)
+            self._source, self._snapshot, self._ledger_records, wanted
         )
         positions = [
             replace(self._completed(at_source[at], starts.get(at)), high_watermark=high[at])

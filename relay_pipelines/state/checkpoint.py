@@ -75,9 +75,10 @@ class ReplayRecord:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Where a mirror starts to copy a topic: written once, before the topic's first record.
+    """Where a mirror starts to copy a topic: written once, before the mirror's first record.
 
     Args:
+        topic: empty for the record that says that the mirror has begun.
         starts: source offsets by partition; partitions that are added later start at their low
             watermark.
         node: the source node that was asked.
@@ -125,6 +126,7 @@ class CheckpointSnapshot:
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         ends: how far each partition of the topic was read; empty if it does not exist yet.
         quarantined: nodes that the mirror must not read, and why.
+        began: whether it is written down where the mirror starts.
     """
 
     checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
@@ -132,6 +134,12 @@ class CheckpointSnapshot:
     quarantined: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, StartRecord] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    began: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the mirror has begun: topics that come later start at their low watermarks."""
+        return self.began or bool(self.starts or self.checkpoints)
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
@@ -172,8 +180,8 @@ def quarantine_key(mirror: str, node: str) -> bytes:
 
 
 def start_key(mirror: str, topic: str) -> bytes:
-    """The record key of a topic's start: no partition has such a number."""
-    return f"{mirror}/{topic}{_START}".encode()
+    """The record key of a topic's start, or of a mirror's: no partition has such a number."""
+    return "/".join(filter(None, [mirror, topic])).encode() + _START.encode()
 
 
 def owner_key(mirror: str, source: TopicPartition) -> bytes:
@@ -469,12 +477,14 @@ def read_all(
     starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
     owners = [_owner_from(latest.pop(key)) for key in list(latest) if key.endswith(_OWNER.encode())]
     found = map(from_record, latest.values())
+    of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
         {checkpoint.source: checkpoint for checkpoint in found},
         ends,
         {node: why for node, why in reasons.items() if why},
-        {start.topic: start for start in starts},
+        of_topics,
         {owner.source: owner.owner for owner in owners},
+        began=len(of_topics) < len(starts),
     )
 
 

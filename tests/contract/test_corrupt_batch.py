@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status, TopicPartition
 from tests.copying import KEPT, Mirror, end_of, numbered
+from tests.support.damage import flip_bit
 from tests.support.independent import create, write
 
 # value sizes: small batches are decoded and merged, large ones go as they are
@@ -32,17 +32,9 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         (broker,) = cluster.brokers
         broker.stop()
         for topic in SIZES:
-            (segment,) = folder.glob(f"broker-1/data/{topic}-0/*.log")
-            flip(segment, b"%08d" % (FIRST + COUNT - 1))
+            flip_bit(folder, TopicPartition(topic, 0), b"%08d" % (FIRST + COUNT - 1))
         broker.start()
         yield cluster
-
-
-def flip(segment: Path, value: bytes) -> None:
-    """Change one bit of a record's value."""
-    data = bytearray(segment.read_bytes())
-    data[data.index(value)] ^= 1
-    segment.write_bytes(data)
 
 
 @pytest.mark.parametrize("topic", SIZES)

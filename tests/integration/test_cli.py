@@ -258,7 +258,8 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
     config = configured(
         tmp_path,
         {
-            "good": mirror(copied.source, copied.destination, copied.plain),
+            "plain": mirror(copied.source, copied.destination, copied.plain),
+            "renamed": mirror(copied.source, copied.destination, copied.plain),
             "bad": mirror(copied.source, copied.destination, topic_name, topic_name[:-1] + "?x"),
         },
     )
@@ -269,12 +270,12 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         copied.source.bootstrap_servers[0],
         copied.destination.bootstrap_servers[0],
     )
-    assert f"ok      good: node one ({source}): answers with 1 broker, Kafka 2.4 or newer" in lines
+    assert f"ok      plain: node one ({source}): answers with 1 broker, Kafka 2.4 or newer" in lines
     assert (
-        f"ok      good: to destination ({destination}): answers with 1 broker, Kafka 2.4 or newer"
+        f"ok      plain: to destination ({destination}): answers with 1 broker, Kafka 2.4 or newer"
         in lines
     )
-    assert f"ok      good: 1 topic selected: {copied.plain}" in lines
+    assert f"ok      plain: 1 topic selected: {copied.plain}" in lines
     assert (
         f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; "
         f"did you mean '{topic_name}'?" in lines
@@ -286,7 +287,16 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         re.match(rf"error   bad: {topic_name}: has fewer partitions .*; add partitions", line)
         for line in lines
     )
-    assert relay(config, "check", "--mirror", "good").returncode == 0
+    renamed = (
+        f"error   renamed: {copied.plain} at the destination already holds what mirror 'plain'"
+    )
+    assert any(line.startswith(renamed) for line in lines)
+    assert any(
+        line.startswith(f"error   renamed: mirror 'plain' copies to {copied.plain}, too; give")
+        for line in lines
+    )
+    assert relay(config, "check", "--mirror", "renamed").returncode == 1
+    assert relay(config, "check", "--mirror", "plain").returncode == 0
 
 
 def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:

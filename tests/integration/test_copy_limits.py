@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import ResourceType
 
+from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.model import Status
+from relay_pipelines.model import OnRecordError, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from tests.copying import Mirror, batches_of, numbered
-from tests.support.independent import Record, configure, settled_end
+from tests.support.independent import Record, configure, create, records_of, settled_end
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -70,6 +72,43 @@ def test_a_record_that_is_too_large_fails_the_range(mirror: Mirror) -> None:
     mirror.destination_config["max.message.bytes"] = "40000"
     assert mirror.copy(10).records == 17
     mirror.assert_equal()
+
+
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("size", [10, 20_000], ids=["merged", "as it is"])
+def test_a_record_without_a_key_for_a_compacted_topic(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    size: int,
+) -> None:
+    """One line names it; with `quarantine` it goes there, and the others are copied."""
+    mirror = Mirror(
+        source_cluster.cluster(),
+        destination_cluster.cluster(),
+        topic_name,
+        destination_config=COMPACTED,
+    )
+    records = numbered(40, size)
+    records[25] = Record(None, b"no key" * size, (("n", b"1"),))
+    mirror.write(records[:20], records[20:])
+    outcome = mirror.try_copy()
+    assert (outcome.status, outcome.error_kind) == (Status.FAILED, "InvalidRecordError")
+    assert outcome.error.startswith(f"{mirror.at} at offset 25: a record has no key, and")
+    assert mirror.copied() == records[: outcome.next_offset]
+    _assert_nothing_open(mirror)
+
+    quarantine = TopicPartition(f"{mirror.topic}.quarantine", 0)
+    create(mirror.destination, quarantine.topic, 1, {"max.message.bytes": "10000000"})
+    policy = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=policy)])
+    assert (outcome.error, outcome.skipped) == ("", {"quarantined": 1})
+    assert mirror.copied() == records[:25] + records[26:]
+    (found,) = records_of(mirror.destination, quarantine)
+    assert (found.key, found.value) == (None, records[25].value)
+    mirror.assert_ledger_closes()
 
 
 def test_a_limit_lowered_after_planning_fails_the_range(mirror: Mirror) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,8 +40,9 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
-from tests.copying import KEPT, copy_as_rows, ensure_homes
+from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered
 from tests.support import commands
+from tests.support.damage import flip_bit
 from tests.support.independent import (
     Record,
     assert_equal,
@@ -233,6 +234,46 @@ def test_a_node_fails_in_the_middle_of_a_range(
     at = TopicPartition(pair.topic, 0)
     copy = TopicPartition(f"pair.{pair.topic}", 0)
     assert_equal(records_of(pair.b, at), records_of(pair.destination, copy))
+
+
+@pytest.fixture
+def damaged_nodes(topic_name: str) -> Iterator[tuple[Cluster, Cluster]]:
+    """Two nodes with the same topics p, q and r; p is corrupt on the first, q on the second."""
+    with EmbeddedCluster("a") as a, EmbeddedCluster("b") as b:
+        for node, corrupt in ((a, "p"), (b, "q")):
+            for name in "pqr":
+                create(node.cluster(), f"{name}-{topic_name}", 1, KEPT)
+                at = TopicPartition(f"{name}-{topic_name}", 0)
+                write(node.cluster(), at, numbered(10), numbered(10, first=10))
+            (broker,) = node.brokers
+            broker.stop()
+            flip_bit(node.folder, TopicPartition(f"{corrupt}-{topic_name}", 0), b"%08d" % 15)
+            broker.start()
+        yield a.cluster(), b.cluster()
+
+
+def test_neighbours_need_different_nodes(
+    damaged_nodes: tuple[Cluster, Cluster], destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """Ranges that share an id are each read from a node that holds them, in any order."""
+    a, b = damaged_nodes
+    destination = destination_cluster.cluster()
+    ensure_homes(destination)
+    options = CopyOptions(give_up_after_ms=5_000, backoff_max_ms=500, coalesce_below_bytes=0)
+    for order in ("pqr", "rqp"):
+        ranges = []
+        for name in order:
+            at = TopicPartition(f"{name}-{topic_name}", 0)
+            to = TopicPartition(f"{order}.{at.topic}", 0)
+            create(destination, to.topic, 1, KEPT)
+            ranges.append(CopyRange(OffsetRange(at, 0, end_of(a, at)), to, owner="relay.ab./1"))
+        job = CopyJob(f"{order}-{topic_name[-8:]}", "run", a, destination, options, "", (b,))
+        outcomes = dict(zip(order, copy_ranges(job, ranges), strict=True))
+        assert [outcome.error for outcome in outcomes.values()] == [""] * 3
+        for name, node in (("p", "b"), ("q", "a"), ("r", "a")):
+            outcome = outcomes[name]
+            assert ([each.node for each in outcome.segments], outcome.node) == ([node], node)
+            assert_equal(numbered(20), records_of(destination, outcome.destination))
 
 
 def test_a_task_does_not_fail_over_to_an_empty_node(pair: Pair) -> None:

@@ -170,6 +170,12 @@ def test_unlisted_keys_are_left_alone(followed: Followed) -> None:
     assert followed.differences(config_keys=["max.message.bytes"]) == {}
     assert followed.run(config_keys=["max.message.bytes"], sync_configs=True).reconfigured == []
     assert followed.differences(config_keys=[]) == {}
+    assert not topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys
+    configure(followed.destination, ResourceType.TOPIC, followed.copy_of, cleanup_policy="compact")
+    until(
+        lambda: topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys,
+        "the cleanup policy",
+    )
     taken = followed.surveyed(config_keys=["max.message.bytes"])
     (new,) = topics.missing(replace(taken, destination_topics={}))
     assert new.configs == {"max.message.bytes": "2000000", "message.timestamp.type": "CreateTime"}

@@ -319,6 +319,20 @@ def test_quarantine_before_and_after_sql(local_session: Any, mirror: Mirror, fol
     ]
 
 
+def test_rows_without_a_key_for_a_compacted_topic(local_session: Any, mirror: Mirror) -> None:
+    """Rows come only once: those without a key are found before the destination refuses them."""
+    mirror.destination_config["cleanup.policy"] = "compact"
+    quarantine = TopicPartition(f"{mirror.topic}.quarantine", 0)
+    create(mirror.destination, quarantine.topic, 1)
+    policy = RecordPolicy(select=(("key", "IF(offset % 10 = 7, NULL, key)"),))
+    outcome = copy(local_session, mirror, policy)
+    assert f"{mirror.at} at offset 7: a record has no key" in outcome.error
+    policy = replace(policy, on_record_error=OnRecordError.QUARANTINE)
+    outcome = copy(local_session, mirror, policy)
+    assert (outcome.error, outcome.skipped) == ("", {"quarantined": 6})
+    assert values(mirror) == [number for number in range(60) if number % 10 != 7]
+
+
 def test_a_copy_resumes_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
     """A range whose rows were planned before another task copied it copies nothing."""
     record_policy = RecordPolicy(where="true", select=(("key", "key"),))

@@ -178,7 +178,7 @@ def test_a_second_driver_keeps_the_first_start_offsets(topic: Topic) -> None:
     first = topic.looked_at()
     topic.write(range(3), 5)
     second = topic.looked_at()
-    assert [dict(taken.new_starts[0].starts)[0] for taken in (first, second)] == [10, 15]
+    assert [_starts(taken)[0] for taken in (first, second)] == [10, 15]
 
     for taken in (first, second):
         prepared_snapshot.record_starts(taken, topic.mirror(), CLOCK)
@@ -235,6 +235,49 @@ def test_a_new_partition_starts_at_its_first_record(topic: Topic) -> None:
         (offset_range.topic_partition.partition, offset_range.start, offset_range.end)
         for offset_range in window.ranges
     ] == [(3, 0, 1)]
+
+
+def _starts(taken: ClusterSnapshot) -> dict[int, int]:
+    """Where the topic would start."""
+    (record,) = (start for start in taken.new_starts if start.topic)
+    return dict(record.starts)
+
+
+def test_topics_that_come_later_start_at_their_first_record(topic: Topic) -> None:
+    """What `start` means is decided for all topics, lanes and runs when the mirror begins."""
+
+    def prepared(allow: str, start: Any = "latest", only: str | None = None) -> dict[str, int]:
+        """Prepare a run; return where the first partition of each topic begins."""
+        settings = topic.settings(start) | {"topics": {"allow": [allow], "rename": "copy.{topic}"}}
+        mirror, name = Mirror.model_validate(settings), f"{topic.mirror_name}-{allow[-3:-2]}"
+        taken = prepared_snapshot.prepare_snapshot(
+            lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK, only), mirror, CLOCK
+        )
+        assert not taken.new_starts
+        return {at.topic_partition.topic: at.begin for at in taken.positions[::3]}
+
+    a, b, c, d = (f"{topic.name}.{name}" for name in "abcd")
+    both, none = f"{topic.name}.[abcd].*", f"{topic.name}.[d].*"
+    for name in (a, b):
+        Topic(topic.source, topic.destination, name)
+    assert prepared(both, only=a) == {a: HISTORY}
+    assert prepared(none) == {}
+    topic.name = b
+    topic.write(range(3), 5)
+    for name in (c, d):
+        Topic(topic.source, topic.destination, name)
+
+    until(lambda: len(prepared(both)) == 4, "the new topics in the metadata")
+    assert prepared(both) == {a: HISTORY, b: HISTORY, c: 0, d: 0}
+    assert prepared(none) == {d: 0}
+    # offsets name their topics themselves
+    assert prepared(both, {"offsets": {f"{a}-0": 3, f"{c}-0": 3}}) == {
+        a: HISTORY,
+        b: HISTORY,
+        c: 3,
+        d: 0,
+    }
+    assert prepared(both, {"timestamp": "2030-01-01"}) == {a: HISTORY, b: HISTORY, c: 3, d: 0}
 
 
 @pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.copy.failover import FailoverSource
+from relay_pipelines.copy.failover import FailoverSource, NodeFailures
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.position import matches_fingerprint
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
@@ -240,9 +240,9 @@ def test_a_missing_acl_affects_its_topic_alone() -> None:
     """The next range reads from the same node, and ends with its own error."""
     nodes = FailoverSource(job(), "relay")
     refused = PermissionDeniedError("no Read", topic_partition=AT)
-    assert nodes.fail_over(refused, {}) is refused
+    assert nodes.fail_over(refused, NodeFailures()) is refused
     retriable = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
-    assert nodes.fail_over(retriable, {}) is retriable
+    assert nodes.fail_over(retriable, NodeFailures()) is retriable
 
 
 def test_one_range_that_no_node_can_serve() -> None:

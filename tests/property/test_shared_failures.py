@@ -133,6 +133,59 @@ def test_a_source_without_a_leader_stops_no_neighbour(nodes: int) -> None:
         only_fails(copy(ranges(), *others), copies, "e")
 
 
+class TwoBrokers(FakeCluster):
+    """A cluster that has a second broker, which is down, and leads some topics."""
+
+    led_by_second = ""
+
+    def _metadata(self, asked: Any) -> Any:
+        answer = super()._metadata(asked)
+        answer.brokers.append(type(answer.brokers[0])(node_id=2, host="down", port=1, rack=None))
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if topic.name in self.led_by_second:
+                    partition.leader_id = 2
+        return answer
+
+
+def damage(cluster: FakeCluster, how: str, topics: str) -> None:
+    cluster.__class__ = TwoBrokers
+    if how == "without a leader":
+        cluster.leaderless.update(topics)
+    elif how == "led by a broker that is down":
+        cluster.led_by_second = topics  # type: ignore[attr-defined]
+    for topic in topics if how == "corrupt" else ():
+        damaged = cluster.logs[topic].entries[2]
+        damaged.body = damaged.body[:-1] + bytes([damaged.body[-1] ^ 1])
+
+
+@pytest.mark.parametrize("here", ["a", "ej", "abcd"])
+@pytest.mark.parametrize("there", ["b", "fi", "efghij"])
+@pytest.mark.parametrize("how", ["corrupt", "without a leader", "led by a broker that is down"])
+def test_neighbours_that_need_different_nodes_are_all_copied(
+    how: str, there: str, here: str
+) -> None:
+    """Each range is read from a node that has it, and the others stay where they are."""
+    source, other, copies = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS), destination()
+    only_here, only_there = set(there) - set(here), set(here) - set(there)
+    damage(source, how, "".join(only_there))
+    damage(other, how, "".join(only_here))
+
+    def connect(connection: Connection) -> FakeSocket:
+        if connection.address[0] == "down":
+            raise ConnectionRefusedError("down")
+        clusters = {"source": source, "other": other, "destination": copies}
+        return FakeSocket(clusters[connection.cluster.name], requests)
+
+    requests = Requests()
+    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+        outcomes = copy(ranges(), Cluster("other", ("fake:3",)))
+    only_fails(outcomes, copies)
+    nodes = {topic: outcome.node for topic, outcome in outcomes.items()}
+    assert {topic: nodes[topic] for topic in only_here} == dict.fromkeys(only_here, "source")
+    assert {topic: nodes[topic] for topic in only_there} == dict.fromkeys(only_there, "other")
+
+
 def test_a_fenced_group_names_each_range() -> None:
     """Another task takes the id again and again."""
     copies = destination()
