@@ -77,7 +77,8 @@ class RangeProgress:
         """Start another attempt from what the checkpoint topic holds now.
 
         Raises:
-            FencedError: another run has made another transactional id the owner.
+            FencedError: another run has made another transactional id the owner, or has begun
+                another generation since the range was planned.
             CheckpointLostError: the checkpoint does not show what this task has committed.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
@@ -87,6 +88,7 @@ class RangeProgress:
                 remedy="let it finish; let one daemon or code location alone copy this mirror",
                 topic_partition=self.source,
             )
+        self._require_same_generation(found.checkpoint)
         self._require_own_commits(found.checkpoint)
         self._require_same_destination_topic(found.checkpoint)
         self.checkpoint = found.checkpoint
@@ -139,15 +141,23 @@ class RangeProgress:
         if not self.committed or self.checkpoint is None:
             return
         own = self.checkpoint.next_offset
-        if found is None or (
-            found.next_offset < own and found.generation == self.checkpoint.generation
-        ):
+        if found is None or found.next_offset < own:
             raise CheckpointLostError(
                 f"the checkpoint is gone, which this run committed up to offset {own}",
                 remedy=f"restore the topic {checkpoints.TOPIC}: without it, a run copies the"
                 " records again",
                 topic_partition=self.source,
                 offset=own,
+            )
+
+    def _require_same_generation(self, found: Checkpoint | None) -> None:
+        """Fail if a loss was accepted, or the topic reset, since the range was planned."""
+        planned = 0 if self.range.checkpoint is None else self.range.checkpoint.generation
+        if found is not None and found.generation != planned:
+            raise FencedError(
+                "a loss was accepted, or the topic reset, since this run planned it",
+                remedy="run again: it plans from where the copy goes on now",
+                topic_partition=self.source,
             )
 
     def _require_same_destination_topic(self, found: Checkpoint | None) -> None:

@@ -1,0 +1,182 @@
+"""`relay reset` on real brokers: how the copy goes on when the copies are elsewhere, or gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.cli import reset_command
+from relay_pipelines.cli.context import Invocation
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import CopyJob, Status, TopicPartition
+from relay_pipelines.prepare import reset
+from relay_pipelines.prepare.reset import ResetTo
+from relay_pipelines.run import run_plan
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.verify import audit, audit_job
+from relay_pipelines.verify.audit import Level
+from relay_pipelines.verify.selection import Selection
+from tests.copying import KEPT
+from tests.integration.test_losses import CLOCK, Copied, destination_deleted
+from tests.support import commands
+from tests.support.independent import create, delete_before, records_of
+
+
+class Moved(Copied):
+    """A topic-partition of which ten records were copied; relay.yaml may then name another one."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def rename(self, name: str = "other", partition: int = 0) -> None:
+        """Let relay.yaml name another destination from now on."""
+        self.to = TopicPartition(f"{name}.{self.topic}", partition)
+        self.expected = []
+
+    def create_destination(self) -> None:
+        create(self.destination, self.to.topic, self.to.partition + 1, KEPT)
+
+    def reset(self, to: ResetTo, *, execute: bool = True) -> tuple[int, str]:
+        """Run the command; return its exit code and its lines."""
+        config = commands.configured(self.folder, {self.name: self.settings()})
+        code = reset_command.run(Invocation(config), None, self.topic, to, execute=execute)
+        out, err = self.capsys.readouterr()
+        return code, (out + err).replace(f"{self.name}: ", "")
+
+    def copy_new(self) -> None:
+        self.copy(self.snapshot())
+
+    def audits(self) -> list[tuple[str, int]]:
+        """Return outcome and audited offsets of the audits of every level."""
+        found = []
+        for level in (Level.LEDGER, Level.RECOUNT, Level.FULL):
+            audited = audit.begin(self.name, self.mirror(), Selection(), level, CLOCK)
+            done = audit_job.do_group(audited.job, audited.work)
+            audited.add(done.chunks, done.parts)
+            assert (audited.problems, audited.errors) == ([], [])
+            offsets = sum(len(each.coverage.range) for each in audited.partitions.values())
+            found.append((audited.outcome, offsets))
+        return found
+
+
+@pytest.fixture
+def moved(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Moved:
+    """A topic-partition of which ten records were copied."""
+    made = Moved(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.folder, made.capsys = tmp_path, capsys
+    return made
+
+
+def agreeing(offsets: int) -> list[tuple[str, int]]:
+    """Return what `audits` returns if every level agrees; the ledger's own reads no record."""
+    return [("agrees", offsets)] * 3
+
+
+def test_a_topic_is_copied_again_elsewhere(moved: Moved) -> None:
+    """First it is only shown; then everything that the source still has is copied again."""
+    former, copies = moved.to, moved.arrived()
+    delete_before(moved.source, moved.at, 4)
+    moved.rename()
+    moved.create_destination()
+
+    shown = moved.reset(ResetTo.EARLIEST, execute=False)
+    where = f"from offset 4 into {moved.to}; the copies of the offsets before 10 are in {former}"
+    assert shown == (
+        0,
+        f"{moved.at}: is copied again {where}\nnothing is changed; add --execute to do it\n",
+    )
+    assert (len(moved.ledger()), moved.reached()) == (1, {moved.at: 10})
+
+    assert moved.reset(ResetTo.EARLIEST) == (0, f"{moved.at}: is copied again {where}\n")
+    stays = f"none of its records is copied to {moved.to} yet, and it goes on at offset"
+    for to in ResetTo:
+        assert moved.reset(to) == (0, f"{moved.at}: stays as it is: {stays} 4\n")
+    moved.write(10, 5)
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert records_of(moved.destination, former) == copies
+    before, reset, after = moved.ledger()
+    assert (reset.source.start, reset.source.end, after.source.start) == (4, 4, 4)
+    assert reset.gap == f"`relay reset --to-earliest`: it is copied again {where}"
+    assert [entry.generation for entry in (before, reset, after)] == [0, 1, 1]
+    assert not moved.chain().breaks
+    assert moved.audits() == agreeing(11)
+
+    _, shown_again = moved.reset(ResetTo.EARLIEST)
+    assert f"stays as it is: its copies are in {moved.to}, as relay.yaml says" in shown_again
+
+
+def test_a_topic_goes_on_elsewhere(moved: Moved) -> None:
+    """Earlier copies stay where they are; what is copied again after a later reset says so."""
+    former = moved.to
+    moved.rename()
+    moved.create_destination()
+    where = f"into {moved.to}; the copies of the offsets before 10 are in {former}"
+    assert moved.reset(ResetTo.CURRENT) == (0, f"{moved.at}: goes on at offset 10 {where}\n")
+    moved.write(10, 5)
+    moved.copy_new()
+    assert moved.arrived() == moved.expected
+    assert moved.audits() == agreeing(5)
+
+    moved.to = former
+    code, lines = moved.reset(ResetTo.EARLIEST)
+    assert code == 0
+    assert f"is copied again from offset 0 into {former}" in lines
+    assert f"{former} already holds the offsets [0, 11)" in lines
+    moved.copy_new()
+    assert moved.arrived()[10:] == records_of(moved.source, moved.at)
+    assert moved.audits() == agreeing(15)
+
+
+def test_a_lost_destination_is_copied_again(moved: Moved) -> None:
+    """The destination topic was deleted, and is created again under the same name."""
+    destination_deleted(moved)
+    code, lines = moved.reset(ResetTo.EARLIEST)
+    where = f"from offset 0 into {moved.to}; the copies of the offsets before 10 are gone"
+    assert (code, lines) == (0, f"{moved.at}: is copied again {where}\n")
+    moved.create_destination()
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert moved.audits() == agreeing(15)
+
+
+def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
+    """A reset leaves alone what was copied meanwhile; a task planned before it copies no more."""
+    former = moved.to
+    moved.write(10, 5)
+    ours = moved.snapshot()
+    moved.rename()
+    moved.create_destination()
+    planned_before = cluster_snapshot.take_snapshot(moved.name, moved.mirror(), CLOCK)
+    job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
+    (outcome,) = copy_ranges(job, run_plan.plan(ours).ranges)
+    assert outcome.status is Status.DONE
+    resets = reset.plan_resets(planned_before, ResetTo.EARLIEST)
+    done = reset.execute(planned_before, moved.mirror(), resets, CLOCK)
+    assert [is_moved for _, is_moved in done] == [False]
+    assert moved.reached() == {moved.at: 15}
+
+    copies = records_of(moved.destination, former)
+    assert moved.reset(ResetTo.EARLIEST)[0] == 0
+    (outcome,) = copy_ranges(job, run_plan.plan(ours).ranges)
+    assert (outcome.status, outcome.records) == (Status.FENCED, 0)
+    assert "a loss was accepted, or the topic reset, since this run planned it" in outcome.error
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert records_of(moved.destination, former) == copies
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_one_place_to_go_on(*, both: bool) -> None:
+    """It is either the earliest record or the current offset."""
+    with pytest.raises(ConfigError, match="--to-earliest to copy again"):
+        reset_command.where(to_earliest=both, to_current=both)
