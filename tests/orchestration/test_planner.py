@@ -10,15 +10,12 @@ import yaml
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.resources import kafka_key
 from relay_pipelines.sensors import pruning
 from tests.integration.guarded import Permitted
-from tests.integration.guarded import Permitted
 from tests.orchestration.environment import Environment, checks, evaluations, failure
-from tests.support.commands import at
 from tests.support.commands import at
 from tests.support.independent import (
     configure,
