@@ -88,6 +88,7 @@ class RunPlan:
             planned_log=NodeIdentity(
                 snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
+            same_logs=snapshot.same_logs.get(topic_partition, ()),
             kept=self.kept.get(topic_partition, ()),
             requires_keys=topic_limits.requires_keys,
         )

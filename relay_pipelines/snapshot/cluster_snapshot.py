@@ -9,7 +9,13 @@ from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
-from relay_pipelines.model import Checkpoint, Cluster, RecordPolicy, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    NodeIdentity,
+    RecordPolicy,
+    TopicPartition,
+)
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.plan.positions import Position, losses
@@ -74,6 +80,7 @@ class ClusterSnapshot:
         sizes_bytes: on the source's disk, where it reports them.
         node_why: why this node was chosen.
         other_nodes: the nodes to fail over to, in order.
+        same_logs: the logs of other nodes that hold what was copied.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
         ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
@@ -107,6 +114,7 @@ class ClusterSnapshot:
     sizes_bytes: Mapping[TopicPartition, int]
     node_why: str = ""
     other_nodes: tuple[Cluster, ...] = ()
+    same_logs: Mapping[TopicPartition, tuple[NodeIdentity, ...]] = field(default_factory=dict)
     previous_node: str = ""
     verdicts: tuple[NodeVerdict, ...] = ()
     ledger_records: Mapping[TopicPartition, LedgerRecord] = field(default_factory=dict)
@@ -373,6 +381,11 @@ class _SnapshotBuilder:
             sizes_bytes=sizes_on_disk(self._source, topics.names),
             node_why=selection.why,
             other_nodes=selection.others,
+            same_logs={
+                position.topic_partition: logs
+                for position in positions
+                if (logs := selection.same_logs(position.topic_partition))
+            },
             previous_node=selection.previous,
             verdicts=selection.verdicts,
             ledger_records=ledger_records,
@@ -558,6 +571,8 @@ class _SnapshotBuilder:
             checkpoints,
             ledger_records,
             self._mirror,
+            self._clock,
+            among_several=bool(selection.others),
         ).all()
         return [
             replace(position, available_elsewhere=selection.available_elsewhere(position, lost[0]))
