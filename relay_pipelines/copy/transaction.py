@@ -192,7 +192,12 @@ class RangeProgress:
         epoch = chunk.leader_epoch, chunk.leader_epoch_end
         return replace(
             before.advanced(
-                chunk.end, epoch, identity, chunk.fingerprint(), is_dense=chunk.is_dense
+                chunk.end,
+                epoch,
+                identity,
+                chunk.fingerprint(),
+                is_dense=chunk.is_dense,
+                same_logs=self.range.same_logs,
             ),
             destination=to,
             copies=DestinationPosition(

@@ -206,20 +206,22 @@ def _configs_at_destination(
 
 
 def deleted(snapshot: ClusterSnapshot) -> list[str]:
-    """Say which copied topics the source no longer shows; nothing is deleted at the destination."""
+    """Say which topics the source no longer has; nothing is deleted at the destination."""
+    gone = f"node {snapshot.node.name} no longer has it"
     return [
-        f"{topic}: it was copied, and node {snapshot.node.name} no longer has it,"
-        f" or hides it from the user; the copy {destination} is kept"
+        f"{topic}: it was copied, and {gone}; the copy {destination} is kept"
+        if destination
+        else f"{topic}: it was selected, and {gone}; nothing of it was copied"
         for topic, destination in snapshot.deleted.items()
     ]
 
 
 def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
-    """Return an error for each topic that relay.yaml spells out and the source does not show."""
+    """Return an error for each topic that relay.yaml spells out and the source does not have."""
     return [
         RelayError(
-            f"topics.allow names {topic!r}, and node {snapshot.node} shows no such topic",
-            remedy=f"{_did_you_mean([topic], snapshot)}If it exists, grant the user Describe on it",
+            f"topics.allow names {topic!r}, and node {snapshot.node} has no such topic",
+            remedy=f"{_did_you_mean([topic], snapshot)}create it, or remove it from topics.allow",
         )
         for topic in snapshot.unseen
     ]

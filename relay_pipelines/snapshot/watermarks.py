@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from relay_pipelines.copy.position import read_positions
+from relay_pipelines.copy.position import read_positions, unproved_logs
 from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartition
 from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
+from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
@@ -25,6 +26,7 @@ class Positions:
         at_destination: all topics of the destination.
         targets: source topic -> where its records go, of the included topics.
         ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
+        among_several: whether the source has other nodes.
     """
 
     def __init__(
@@ -35,6 +37,9 @@ class Positions:
         checkpoints: CheckpointSnapshot,
         ledger_records: Mapping[TopicPartition, LedgerRecord],
         mirror: Mirror,
+        clock: Clock,
+        *,
+        among_several: bool,
     ) -> None:
         self._source = source
         self._at_destination = at_destination
@@ -42,6 +47,8 @@ class Positions:
         self._snapshot = checkpoints
         self._ledger_records = ledger_records
         self._mirror = mirror
+        self._clock = clock
+        self._among_several = among_several
 
     def all(self) -> list[Position]:
         """Every topic-partition of the included topics, in order."""
@@ -55,13 +62,20 @@ class Positions:
             self._source,
             wanted,
             self._snapshot.checkpoints,
-            among_several=len(self._mirror.nodes) > 1,
+            among_several=self._among_several,
         )
         starts = start_offsets.start_offsets(
             self._source, self._snapshot, self._ledger_records, wanted
         )
+        ends = {at: position.end_offset for at, position in at_source.items()}
+        known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in ends}
+        unproved = unproved_logs(self._source, ends, known, self._clock)
         positions = [
-            replace(self._completed(at_source[at], starts.get(at)), high_watermark=high[at])
+            replace(
+                self._completed(at_source[at], starts.get(at)),
+                high_watermark=high[at],
+                recreated=at_source[at].recreated or at in unproved,
+            )
             for at in wanted
         ]
         return self._with_open_since(positions)
