@@ -570,7 +570,7 @@ class _SnapshotBuilder:
         positions = Positions(
             self._source,
             self._at_destination,
-            topics.destinations,
+            topics.targets,
             checkpoints,
             ledger_records,
             self._mirror,
