@@ -201,8 +201,8 @@ class Checkpoint:
             was planned.
         cluster_ids: source node name -> cluster id.
         destination: the topic-partition that the configuration named for the last chunk.
-        copies: where the last record copied is, which may still be a former destination; None
-            before the first.
+        copies: where the last record copied is, which the configuration may no longer name; None
+            before the first, and after a reset.
         fingerprint: of the last record copied; None before the first.
         committed_at_ms: the time of the commit.
         generation: how often a loss was accepted after which the same source offsets mean other

@@ -34,6 +34,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import owner_of
+from relay_pipelines.plan.positions import copy_again, destination_changed
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -80,6 +81,7 @@ class RangeProgress:
             FencedError: another run has made another transactional id the owner, or has begun
                 another generation since the range was planned.
             CheckpointLostError: the checkpoint does not show what this task has committed.
+            DestinationChangedError: the copies are in another destination.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
         if found.owner not in {None, self.owner}:
@@ -161,10 +163,12 @@ class RangeProgress:
             )
 
     def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
-        """Fail if the topic that holds the copies, by the checkpoint, was created again."""
+        """Fail if the checkpoint's copies are elsewhere, or their topic was created again."""
         to = self.range.destination
-        if found is None or found.copies is None or found.copies.topic_partition != to:
+        if found is None or found.copies is None:
             return
+        if found.copies.topic_partition != to:
+            raise destination_changed(found, found.copies.topic_partition, to)
         topic_id = self._destination.topic(to.topic, to).topic_id
         if found.copies.topic_id and topic_id and topic_id != found.copies.topic_id:
             raise self._topic_lost(found)
@@ -173,7 +177,7 @@ class RangeProgress:
         return DestinationTopicLostError(
             f"topic {self.range.destination.topic!r}, which held the copies, was deleted at the"
             " destination and created again",
-            remedy="restore it, or mirror the topic under a new name, then run again",
+            remedy=copy_again(self._job.mirror, self.source.topic),
             topic_partition=self.source,
             offset=found.next_offset,
         )
@@ -196,7 +200,6 @@ class RangeProgress:
                 same_logs=self.range.same_logs,
             ),
             destination=to,
-            # without a record, the copies stay where they are: perhaps in a former destination
             copies=DestinationPosition(
                 to, landed[1], self._destination.topic(to.topic, to).topic_id
             )

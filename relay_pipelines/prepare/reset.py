@@ -88,7 +88,7 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
         is_there = begin >= checkpoint.next_offset
         why = f"none of its records is copied to {destination} yet, and it goes on at offset"
         return replace(found, stays=f"{why} {checkpoint.next_offset}") if is_there else found
-    if checkpoint.copies.topic_partition == destination and not position.destination_lost:
+    if not position.destination_changed and not position.destination_lost:
         why = f"its copies are in {destination}, as relay.yaml says"
         return replace(found, stays=f"{why} (`relay replay` copies records again)")
     return found

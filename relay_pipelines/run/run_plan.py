@@ -30,7 +30,7 @@ class RunPlan:
     Args:
         windows: one per topic with something new.
         data_losses: one per topic-partition that is held back, or that only another node has, and
-            one per topic whose configuration cannot be read.
+            one per topic that is hidden, or whose configuration cannot be read.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
         superseded: the ranges of a frozen window of which nothing is copied any more, because a
@@ -133,8 +133,7 @@ def _plan(
     snapshot: ClusterSnapshot, windows: Sequence[Window], losses: Sequence[RelayError]
 ) -> RunPlan:
     readable = [window for window in windows if window.topic not in snapshot.refused]
-    held_back = (*losses, *snapshot.missing, *snapshot.refused.values())
-    return RunPlan(snapshot, readable, held_back, _sizes(snapshot, readable))
+    return RunPlan(snapshot, readable, [*losses, *snapshot.held_back], _sizes(snapshot, readable))
 
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:

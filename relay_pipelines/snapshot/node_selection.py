@@ -168,7 +168,7 @@ class NodeSelection:
                 )
         return ""
 
-    def missing(self, at_node: Container[TopicPartition]) -> list[SourceError]:
+    def missing(self, at_node: Container[TopicPartition]) -> dict[TopicPartition, RelayError]:
         """Return an error for every topic-partition with records that only other nodes have."""
         found: dict[TopicPartition, str] = {}
         for state in self.unread:
@@ -177,14 +177,14 @@ class NodeSelection:
                 if at not in at_node and low < end:
                     what = f"but node {state.node.name} has its offsets [{low}, {end})"
                     found.setdefault(at, what)
-        return [
-            SourceError(
+        return {
+            at: SourceError(
                 f"node {self.node.name} does not have it, {what}",
                 remedy="create it on both, or copy it with only that node in source.nodes",
                 topic_partition=at,
             )
             for at, what in sorted(found.items())
-        ]
+        }
 
     def same_logs(self, at: TopicPartition) -> tuple[NodeIdentity, ...]:
         """Return the logs of the other nodes that hold what was copied of a topic-partition.

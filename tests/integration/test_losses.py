@@ -225,7 +225,7 @@ CASES = {
     "destination deleted": Case(
         destination_deleted,
         DestinationTopicLostError,
-        "was deleted at the destination",
+        "does not exist at the destination",
         OffsetRange(HERE, 10, 15),
     ),
 }
@@ -244,6 +244,8 @@ def test_a_loss_stops_the_copy_until_it_is_accepted(copied: Copied, case: Case) 
         f" continue" in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
+    command = f"`relay reset --mirror {copied.name} --topic {copied.topic} --to-earliest --execute`"
+    assert (command in loss.remedy) == (case.error is DestinationTopicLostError)
 
     assert_goes_on(copied, case)
 

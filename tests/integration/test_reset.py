@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from relay_pipelines.cli import reset_command
 from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, DestinationChangedError, RelayError
 from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.prepare import reset
 from relay_pipelines.prepare.reset import ResetTo
@@ -22,7 +23,7 @@ from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT
 from tests.integration.test_losses import CLOCK, Copied, destination_deleted
 from tests.support import commands
-from tests.support.independent import create, delete_before, records_of
+from tests.support.independent import create, delete, delete_before, records_of
 
 
 class Moved(Copied):
@@ -173,6 +174,72 @@ def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
     moved.copy_new()
     assert moved.arrived() == records_of(moved.source, moved.at)
     assert records_of(moved.destination, former) == copies
+
+
+def held_back(moved: Moved, on_data_loss: str = "fail") -> RelayError:
+    """Return what holds the topic-partition back; nothing is planned for it."""
+    plan = run_plan.plan(moved.snapshot(on_data_loss))
+    assert not plan.windows
+    (error,) = plan.data_losses
+    return error
+
+
+def test_a_changed_name_is_a_decision(moved: Moved) -> None:
+    """Whatever is configured, nothing is copied elsewhere until a person has decided."""
+    former = moved.to
+    moved.write(10, 5)
+    ours = moved.snapshot()
+    command = f"relay reset --mirror {moved.name} --topic {moved.topic}"
+
+    def says(where: str) -> None:
+        error = held_back(moved, "continue")
+        assert (type(error), error.exit_code) == (DestinationChangedError, 3)
+        assert error.needs_operator
+        assert str(error) == (
+            f"{moved.at} at offset 10: what was copied before is in {where}, and relay.yaml now"
+            f" names {moved.to}; to copy it again there: `{command} --to-earliest --execute`;"
+            f" to go on there without it: `{command} --to-current --execute`"
+        )
+        assert len(moved.ledger()) == 1
+
+    for name, partition in (("other", 0), ("copy", 1), ("other", 1)):
+        moved.rename(name, partition)
+        says(str(former))
+    # a task that was planned when nothing was copied yet, or with the former relay.yaml
+    (planned,) = run_plan.plan(ours).ranges
+    job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
+    moved.create_destination()
+    (outcome,) = copy_ranges(job, [replace(planned, destination=moved.to)])
+    assert (outcome.error_kind, outcome.records) == ("DestinationChangedError", 0)
+
+    delete(moved.destination, former.topic)
+    says(f"{former} (which does not exist at the destination)")
+    create(moved.destination, former.topic, 1, KEPT)
+    says(f"{former} (which was deleted at the destination and created again)")
+    assert moved.reset(ResetTo.EARLIEST)[0] == 0
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert moved.audits() == agreeing(15)
+
+
+def test_there_and_back_again(moved: Moved) -> None:
+    """The way back is a decision, too; a name that is changed back before is none."""
+    former = moved.to
+    moved.rename()
+    moved.create_destination()
+    assert isinstance(held_back(moved), DestinationChangedError)
+    there, moved.to = moved.to, former
+    assert not run_plan.plan(moved.snapshot()).data_losses
+    moved.to = there
+    moved.reset(ResetTo.CURRENT)
+    moved.to = TopicPartition(f"third.{moved.topic}", 0)
+    assert not run_plan.plan(moved.snapshot()).data_losses, "no record was copied there"
+    moved.to = there
+    moved.write(10, 5)
+    moved.copy_new()
+    delete(moved.destination, former.topic)
+    moved.to = former
+    assert f"what was copied before is in {there}, and" in str(held_back(moved))
 
 
 @pytest.mark.parametrize("both", [True, False])
