@@ -133,7 +133,8 @@ def _plan(
     snapshot: ClusterSnapshot, windows: Sequence[Window], losses: Sequence[RelayError]
 ) -> RunPlan:
     readable = [window for window in windows if window.topic not in snapshot.refused]
-    return RunPlan(snapshot, readable, [*losses, *snapshot.held_back], _sizes(snapshot, readable))
+    held_back = (*losses, *snapshot.held_back)
+    return RunPlan(snapshot, readable, held_back, _sizes(snapshot, readable))
 
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
