@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from relay_pipelines.cli import reset_command
+from relay_pipelines.cli import inspect_commands, reset_command
 from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
@@ -46,6 +48,22 @@ class Moved(Copied):
         code = reset_command.run(Invocation(config), None, self.topic, to, execute=execute)
         out, err = self.capsys.readouterr()
         return code, (out + err).replace(f"{self.name}: ", "")
+
+    def inspect(self) -> dict[str, Any]:
+        """Return exit code and errors of `plan` and `status`, and what `status --json` shows."""
+        config = commands.configured(self.folder, {self.name: self.settings()})
+        plan = inspect_commands.plan(Invocation(config), [], None, why=False, as_json=False)
+        planned = self.capsys.readouterr().err
+        status = inspect_commands.status(Invocation(config), [], as_json=False)
+        shown = self.capsys.readouterr().err
+        inspect_commands.status(Invocation(config), [], as_json=True)
+        document = json.loads(self.capsys.readouterr().out)
+        (topic,) = document["mirrors"][0]["topics"]
+        return {
+            "plan": (plan, planned),
+            "status": (status, shown),
+            "topic_partitions": topic["topic_partitions"],
+        }
 
     def copy_new(self) -> None:
         self.copy(self.snapshot())
@@ -205,6 +223,11 @@ def test_a_changed_name_is_a_decision(moved: Moved) -> None:
     for name, partition in (("other", 0), ("copy", 1), ("other", 1)):
         moved.rename(name, partition)
         says(str(former))
+    seen = moved.inspect()
+    line = f"error: {moved.name}: {held_back(moved)}\n"
+    assert (seen["plan"], seen["status"]) == ((3, line), (0, line)), "status only shows"
+    (found,) = seen["topic_partitions"]
+    assert (found["copies"], found["problem"]) == (str(former), str(held_back(moved)))
     # a task that was planned when nothing was copied yet, or with the former relay.yaml
     (planned,) = run_plan.plan(ours).ranges
     job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
