@@ -92,6 +92,7 @@ class ClusterSnapshot:
             the first record.
         refused: source topic -> why its configuration, or that of its copy, cannot be read. Such a
             topic is not copied: the copy has to know both.
+        created: as `CheckpointSnapshot.created`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not have.
@@ -125,6 +126,7 @@ class ClusterSnapshot:
     unseen: tuple[str, ...] = ()
     refused: Mapping[str, RelayError] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    created: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
 
     @property
@@ -374,6 +376,7 @@ class _SnapshotBuilder:
             checkpoints=checkpoints.checkpoints,
             checkpoint_ends=checkpoints.ends,
             owners=checkpoints.owners,
+            created=checkpoints.created,
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
             source_configs=source_configs,
