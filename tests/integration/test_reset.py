@@ -13,7 +13,12 @@ from relay_pipelines.cli import inspect_commands, reset_command
 from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import ConfigError, DestinationChangedError, RelayError
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationChangedError,
+    RelayError,
+    TopicRecreatedError,
+)
 from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.prepare import reset
 from relay_pipelines.prepare.reset import ResetTo
@@ -23,7 +28,7 @@ from relay_pipelines.verify import audit, audit_job
 from relay_pipelines.verify.audit import Level
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT
-from tests.integration.test_losses import CLOCK, Copied, destination_deleted
+from tests.integration.test_losses import CLOCK, Copied, destination_deleted, source_recreated
 from tests.support import commands
 from tests.support.independent import create, delete, delete_before, records_of
 
@@ -166,6 +171,21 @@ def test_a_lost_destination_is_copied_again(moved: Moved) -> None:
     moved.copy_new()
     assert moved.arrived() == records_of(moved.source, moved.at)
     assert moved.audits() == agreeing(15)
+
+
+def test_a_source_created_again_is_copied_elsewhere(moved: Moved) -> None:
+    """A new name alone decides nothing; with a reset, the new topic gets a copy of its own."""
+    former, copies = moved.to, moved.arrived()
+    source_recreated(moved)
+    moved.rename()
+    moved.create_destination()
+    assert isinstance(held_back(moved), TopicRecreatedError)
+    code, lines = moved.reset(ResetTo.EARLIEST)
+    assert (code, f"is copied again from offset 0 into {moved.to}" in lines) == (0, True)
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert records_of(moved.destination, former) == copies
+    assert moved.audits() == agreeing(12)
 
 
 def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
