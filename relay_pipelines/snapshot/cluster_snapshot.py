@@ -96,8 +96,8 @@ class ClusterSnapshot:
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not have.
-        unreadable: what has no position, and why: the node does not say its offsets, or only another
-            node has it, or the topic is hidden from the user (as its partition 0). It is not copied.
+        unreadable: what has no position, and why: the node does not say its offsets, only another
+            node has it, or the topic is hidden from the user (as its partition 0). Not copied.
     """
 
     mirror: str
