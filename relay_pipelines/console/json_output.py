@@ -368,13 +368,14 @@ def _lag(lags: Iterable[PartitionLag]) -> Document:
 def _position(
     position: Position, checkpoint: Checkpoint | None, lag: PartitionLag, now_ms: int
 ) -> Document:
-    loss = data_loss(position)
+    loss, copies = data_loss(position), checkpoint.copies if checkpoint else None
     return {
         "partition": position.topic_partition.partition,
         "source_start": position.low_watermark,
         "source_end": position.end_offset,
         "high_watermark": position.high_watermark,
         "checkpoint": checkpoint.next_offset if checkpoint else None,
+        "copies": str(copies.topic_partition) if copies else None,
         **_lag([lag]),
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from relay_pipelines.cli import reset_command
+from relay_pipelines.cli import inspect_commands, reset_command
 from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import ConfigError, DestinationChangedError, RelayError
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationChangedError,
+    RelayError,
+    TopicRecreatedError,
+)
 from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.prepare import reset
 from relay_pipelines.prepare.reset import ResetTo
@@ -21,7 +28,7 @@ from relay_pipelines.verify import audit, audit_job
 from relay_pipelines.verify.audit import Level
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT
-from tests.integration.test_losses import CLOCK, Copied, destination_deleted
+from tests.integration.test_losses import CLOCK, Copied, destination_deleted, source_recreated
 from tests.support import commands
 from tests.support.independent import create, delete, delete_before, records_of
 
@@ -46,6 +53,22 @@ class Moved(Copied):
         code = reset_command.run(Invocation(config), None, self.topic, to, execute=execute)
         out, err = self.capsys.readouterr()
         return code, (out + err).replace(f"{self.name}: ", "")
+
+    def inspect(self) -> dict[str, Any]:
+        """Return exit code and errors of `plan` and `status`, and what `status --json` shows."""
+        config = commands.configured(self.folder, {self.name: self.settings()})
+        plan = inspect_commands.plan(Invocation(config), [], None, why=False, as_json=False)
+        planned = self.capsys.readouterr().err
+        status = inspect_commands.status(Invocation(config), [], as_json=False)
+        shown = self.capsys.readouterr().err
+        inspect_commands.status(Invocation(config), [], as_json=True)
+        document = json.loads(self.capsys.readouterr().out)
+        (topic,) = document["mirrors"][0]["topics"]
+        return {
+            "plan": (plan, planned),
+            "status": (status, shown),
+            "topic_partitions": topic["topic_partitions"],
+        }
 
     def copy_new(self) -> None:
         self.copy(self.snapshot())
@@ -150,6 +173,21 @@ def test_a_lost_destination_is_copied_again(moved: Moved) -> None:
     assert moved.audits() == agreeing(15)
 
 
+def test_a_source_created_again_is_copied_elsewhere(moved: Moved) -> None:
+    """A new name alone decides nothing; with a reset, the new topic gets a copy of its own."""
+    former, copies = moved.to, moved.arrived()
+    source_recreated(moved)
+    moved.rename()
+    moved.create_destination()
+    assert isinstance(held_back(moved), TopicRecreatedError)
+    code, lines = moved.reset(ResetTo.EARLIEST)
+    assert (code, f"is copied again from offset 0 into {moved.to}" in lines) == (0, True)
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert records_of(moved.destination, former) == copies
+    assert moved.audits() == agreeing(12)
+
+
 def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
     """A reset leaves alone what was copied meanwhile; a task planned before it copies no more."""
     former = moved.to
@@ -205,6 +243,11 @@ def test_a_changed_name_is_a_decision(moved: Moved) -> None:
     for name, partition in (("other", 0), ("copy", 1), ("other", 1)):
         moved.rename(name, partition)
         says(str(former))
+    seen = moved.inspect()
+    line = f"error: {moved.name}: {held_back(moved)}\n"
+    assert (seen["plan"], seen["status"]) == ((3, line), (0, line)), "status only shows"
+    (found,) = seen["topic_partitions"]
+    assert (found["copies"], found["problem"]) == (str(former), str(held_back(moved)))
     # a task that was planned when nothing was copied yet, or with the former relay.yaml
     (planned,) = run_plan.plan(ours).ranges
     job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
