@@ -16,6 +16,7 @@
     ├── FilterError                      1   a filter, a transform or SQL failed on a record
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
     ├── DivergedNodeError                3   a node holds another record than the one copied
+    ├── DestinationChangedError          3   the copies are not where the configuration names
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or double records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
@@ -183,6 +184,14 @@ class DivergedNodeError(RelayError):
 
     exit_code = 3
     side = Side.SOURCE
+    needs_operator = True
+
+
+class DestinationChangedError(RelayError):
+    """The copies are in another destination than the configuration names now: a person decides."""
+
+    exit_code = 3
+    side = Side.DESTINATION
     needs_operator = True
 
 

@@ -216,11 +216,12 @@ class Checkpoint:
             to there; -1 if unknown.
         node: name of the source node that the last chunk was read from.
         topic_ids: source node name -> id of the source topic there (identical nodes have different
-            ids).
+            ids): of the nodes that were read, and of those that held the same log when the range
+            was planned.
         cluster_ids: source node name -> cluster id.
         destination: the topic-partition that the configuration named for the last chunk.
-        copies: where the last record copied is, which may still be a former destination; None
-            before the first.
+        copies: where the last record copied is, which the configuration may no longer name; None
+            before the first, and after a reset.
         fingerprint: of the last record copied; None before the first.
         committed_at_ms: the time of the commit.
         generation: how often a loss was accepted after which the same source offsets mean other
@@ -253,6 +254,26 @@ class Checkpoint:
             return None
         return self.copies.next_offset
 
+    def knows(self, log: NodeIdentity) -> bool:
+        """Whether a log was copied, or proved to hold what was; its node may have a new name.
+
+        Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared.
+        """
+        ids = set(self.topic_ids.values()) - {""}
+        if log.topic_id and ids:
+            return log.topic_id in ids
+        return bool(log.cluster_id) and log.cluster_id in self.cluster_ids.values()
+
+    def is_recreated(self, log: NodeIdentity) -> bool:
+        """Whether the topic was deleted and created again on a node since it was known there."""
+        if self.knows(log):
+            return False
+        known_id = self.topic_ids.get(log.node)
+        if known_id and log.topic_id:
+            return True
+        cluster_id = self.cluster_ids.get(log.node)
+        return bool(cluster_id and log.cluster_id and cluster_id != log.cluster_id)
+
     @classmethod
     def initial(
         cls, mirror: str, source: TopicPartition, destination: TopicPartition, next_offset: int
@@ -271,6 +292,7 @@ class Checkpoint:
         fingerprint: Fingerprint | None,
         *,
         is_dense: bool = False,
+        same_logs: tuple[NodeIdentity, ...] = (),
     ) -> Checkpoint:
         """Return the checkpoint after the source offsets below `next_offset` were read.
 
@@ -279,6 +301,7 @@ class Checkpoint:
             identity: the log that was read.
             fingerprint: of the last record read; None if none was.
             is_dense: whether none of the offsets read lacks its record; False if it is unknown.
+            same_logs: other nodes' logs that hold what was copied.
         """
         node = identity.node
         if leader_epoch[0] < 0 and (self.node, self.topic_ids.get(node)) == (
@@ -292,8 +315,9 @@ class Checkpoint:
             leader_epoch=leader_epoch[0],
             leader_epoch_end=leader_epoch[1],
             node=node,
-            topic_ids=self.topic_ids | {node: identity.topic_id},
-            cluster_ids=self.cluster_ids | {node: identity.cluster_id},
+            topic_ids=self.topic_ids | {log.node: log.topic_id for log in (*same_logs, identity)},
+            cluster_ids=self.cluster_ids
+            | {log.node: log.cluster_id for log in (*same_logs, identity)},
             fingerprint=fingerprint or self.fingerprint,
             is_dense=is_dense and (self.is_dense or fingerprint is not None),
         )
@@ -459,6 +483,7 @@ class CopyRange:
         checkpoint_position: the offset in the checkpoint topic up to which the driver read.
         record_policy: how to copy the records.
         planned_log: the log whose offsets were planned; None if unknown.
+        same_logs: the logs of other nodes that hold what was copied, when the range was planned.
         owner: the transactional id under which alone the range may be copied; empty for the id of
             its own source topic-partition.
         kept: half-open source offsets, in order: only their records are copied; empty for all.
@@ -473,6 +498,7 @@ class CopyRange:
     checkpoint_position: int = 0
     record_policy: RecordPolicy = RecordPolicy()
     planned_log: NodeIdentity | None = None
+    same_logs: tuple[NodeIdentity, ...] = ()
     owner: str = ""
     kept: Intervals = ()
     requires_keys: bool = False

@@ -38,7 +38,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
-        states = node_selection.probe(mirror, settings, kafka.clock, stored.quarantined)
+        states = node_selection.probe(mirror, settings, kafka.clock, stored)
         verdicts = node_selection.choose_node(settings, states, stored).verdicts
         (verdict,) = (verdict for verdict in verdicts if verdict.name == node.name)
         return dg.AssetCheckResult(

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import DivergedNodeError, RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
 from relay_pipelines.prepare import node_quarantine
@@ -45,11 +45,12 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
             found = node_quarantine.find_divergence(
                 mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
             )
-            if found and not known:
-                node_quarantine.set_quarantine(mirror, settings, {node.name: found}, kafka.clock)
+            if isinstance(found, DivergedNodeError) and not known:
+                reasons = {node.name: str(found)}
+                node_quarantine.set_quarantine(mirror, settings, reasons, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
-        why = found or (
+        why = str(found or "") or (
             f"in quarantine, but no difference now: run `relay nodes --clear {node.name}`; {known}"
             if known
             else ""

@@ -25,7 +25,8 @@ class Lag:
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the open transactions in words; empty if there is none.
-        held_back: losses that a data-loss guard holds back or that this snapshot accepted.
+        held_back: what a data-loss guard holds back, losses that this snapshot accepted, and what
+            cannot be read.
     """
 
     records: int
@@ -59,6 +60,7 @@ def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
         held_back=[
             *snapshot.accepted,
             *(loss for position in snapshot.positions if (loss := data_loss(position))),
+            *snapshot.held_back,
         ],
     )
 

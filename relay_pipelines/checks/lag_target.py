@@ -40,6 +40,8 @@ def missed(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> dict[
             )
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
             reasons.append(open_transactions([position], kafka.clock.now_ms()))
+    for at, error in snapshot.unreadable.items():
+        found.setdefault(at.topic, []).append(str(error))
     return {topic: "; ".join(reasons) for topic, reasons in found.items() if reasons}
 
 

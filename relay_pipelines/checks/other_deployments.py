@@ -11,7 +11,7 @@ import dagster as dg
 from relay_pipelines.console.formatting import seconds
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.prepare.losses import BY_DRIVER
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 

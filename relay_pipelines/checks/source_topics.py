@@ -53,7 +53,8 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
 
 def _found(snapshot: ClusterSnapshot, without_asset: Sequence[str]) -> dict[str, Any]:
-    lines = [*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))]
+    missing = [*topics.unseen(snapshot), *snapshot.unreadable.values()]
+    lines = [*topics.deleted(snapshot), *map(str, missing)]
     if without_asset:
         lines.append(
             f"copied, but without an asset: {', '.join(without_asset)}; reload the code location"
@@ -63,7 +64,7 @@ def _found(snapshot: ClusterSnapshot, without_asset: Sequence[str]) -> dict[str,
         "description": "; ".join(lines) or "no topics missing",
         "metadata": {
             "deleted at the source (topics)": len(snapshot.deleted),
-            "not shown by the source (topics)": len(snapshot.unseen),
+            "not shown by the source (topics)": len(missing),
             "without an asset (topics)": len(without_asset),
         },
     }

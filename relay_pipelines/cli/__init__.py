@@ -11,6 +11,7 @@
     ledger_commands       the commands ledger and attest
     audit_command         the command audit
     replay_command        the command replay
+    reset_command         the command reset
     expectations_command  the command expectations
     exporter_command      the command exporter
     convert_command       the command convert

@@ -497,6 +497,36 @@ def replay(
     return command.run(context.obj, what)
 
 
+@app.command()
+def reset(
+    context: typer.Context,
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", metavar="T", help="The source topic; required.")
+    ],
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+    ] = None,
+    *,
+    to_earliest: Annotated[
+        bool,
+        typer.Option("--to-earliest", help="Copy again everything that the source still has."),
+    ] = False,
+    to_current: Annotated[
+        bool,
+        typer.Option("--to-current", help="Go on at the offset reached, without earlier copies."),
+    ] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this it is only shown.")
+    ] = False,
+) -> int:
+    """Decide how to go on with a topic whose copies are elsewhere, or gone. Copies nothing."""
+    from relay_pipelines.cli import reset_command as command
+
+    where = command.where(to_earliest=to_earliest, to_current=to_current)
+    return command.run(context.obj, mirror, topic, where, execute=execute)
+
+
 class ExpectationsAction(StrEnum):
     """What to do with the expectations of relay.yaml."""
 

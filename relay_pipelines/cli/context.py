@@ -66,8 +66,13 @@ def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirr
     return {name: settings.mirror(name) for name in names} or dict(settings.mirrors)
 
 
-def the_mirror(settings: Settings, names: Iterable[str]) -> tuple[str, Mirror]:
-    """Return the one mirror that a statement is about, with its name.
+def the_mirror(
+    settings: Settings, names: Iterable[str], what: str = "a statement is about"
+) -> tuple[str, Mirror]:
+    """Return the one mirror that a command is about, with its name.
+
+    Args:
+        what: begins the error if there are several.
 
     Raises:
         ConfigError: there are several, or none of that name.
@@ -75,7 +80,7 @@ def the_mirror(settings: Settings, names: Iterable[str]) -> tuple[str, Mirror]:
     (only, *more) = selected_mirrors(settings, names).items()
     if more:
         raise ConfigError(
-            "a statement is about one mirror",
+            f"{what} one mirror",
             remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
         )
     return only

@@ -106,6 +106,8 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
             states = replay.replays(name, mirror, clock)
             document = json_output.status(snapshot, lags, clock.now_ms(), states)
             found.append(document)
+            for error in snapshot.held_back:  # of these, it cannot say how far they are copied
+                invocation.raise_exit_code(error.exit_code)
             if not as_json:
                 tables.show(stdout(), tables.status(document))
                 for state in states:

@@ -27,7 +27,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
             except RelayError as error:  # the nodes can still be compared with each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
-            states = node_selection.probe(name, mirror, clock, stored.quarantined)
+            states = node_selection.probe(name, mirror, clock, stored)
             choice = node_selection.choose_node(mirror, states, stored)
             found.append(json_output.nodes(name, states, choice))
             if not as_json:

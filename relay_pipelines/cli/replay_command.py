@@ -10,7 +10,7 @@ from typing import Any
 
 from relay_pipelines import api
 from relay_pipelines.cli import inspect_commands, run_command
-from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.cli.context import Invocation, the_mirror
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import plural, stderr, stdout
 from relay_pipelines.console.progress import progress
@@ -20,7 +20,6 @@ from relay_pipelines.run.replay import Replay, plan_replay, start_replay
 from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.settings import Settings
 from relay_pipelines.verify.selection import parse_offsets, parse_time
 
 
@@ -52,7 +51,7 @@ class Options:
 def run(invocation: Invocation, options: Options) -> int:
     """Show what a replay copies, ask, and copy it; return the exit code."""
     settings, clock = invocation.settings(), SystemClock()
-    name = _mirror(settings, options.mirror)
+    name, _ = the_mirror(settings, [options.mirror] if options.mirror else [], "a replay is of")
     replay = plan_replay(settings, name, _request(invocation, options), clock)
     _show(replay, options)
     if options.dry_run or not replay.plan.windows:
@@ -80,15 +79,6 @@ def run(invocation: Invocation, options: Options) -> int:
         finally:
             session.stop()
     return invocation.exit_code
-
-
-def _mirror(settings: Settings, name: str | None) -> str:
-    if name is None and len(settings.mirrors) > 1:
-        raise ConfigError(
-            "a replay is of one mirror",
-            remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
-        )
-    return next(iter(selected_mirrors(settings, [name] if name else [])))
 
 
 def _request(invocation: Invocation, options: Options) -> ReplayRequest:

@@ -140,6 +140,8 @@ def status(
         "open_transaction_records": _open_records(snapshot.positions),
         "topics": found,
         "deleted": dict(snapshot.deleted),
+        "held_back": [str(error) for error in snapshot.held_back],
+        "unknown": sorted({at.topic for at in snapshot.unreadable}),
         "replays": [
             dataclasses.asdict(replay)
             | {"side": str(replay.side), "started_at": format_time(replay.started_at_ms)}
@@ -222,12 +224,8 @@ def run(result: RunResult, now_ms: int) -> Document:
 
 def problems(document: Mapping[str, Any]) -> list[str]:
     """Return the problems in a status document."""
-    return [
-        position["problem"]
-        for topic in document["topics"]
-        for position in topic["topic_partitions"]
-        if position["problem"]
-    ]
+    positions = [each for topic in document["topics"] for each in topic["topic_partitions"]]
+    return [*filter(None, (each["problem"] for each in positions)), *document["held_back"]]
 
 
 def entry(record: LedgerRecord) -> Document:
@@ -370,13 +368,14 @@ def _lag(lags: Iterable[PartitionLag]) -> Document:
 def _position(
     position: Position, checkpoint: Checkpoint | None, lag: PartitionLag, now_ms: int
 ) -> Document:
-    loss = data_loss(position)
+    loss, copies = data_loss(position), checkpoint.copies if checkpoint else None
     return {
         "partition": position.topic_partition.partition,
         "source_start": position.low_watermark,
         "source_end": position.end_offset,
         "high_watermark": position.high_watermark,
         "checkpoint": checkpoint.next_offset if checkpoint else None,
+        "copies": str(copies.topic_partition) if copies else None,
         **_lag([lag]),
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,

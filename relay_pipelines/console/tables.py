@@ -329,6 +329,8 @@ def lag_in_words(document: Mapping[str, Any]) -> str:
     """Describe the lag of a status document: lag of 1,234 records, the oldest 5.0 s old."""
     records, age = lag_cells(document)
     lag = f"lag of {records} record{'' if document['lag_records'] == 1 else 's'}"
+    if document["unknown"]:
+        lag += f" (unknown of {', '.join(document['unknown'])})"
     return f"{lag}, the oldest {age} old," if document["lag_records"] else lag
 
 

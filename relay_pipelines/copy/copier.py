@@ -95,12 +95,26 @@ class RangeCopy:
         self.has_sent = self.is_finished = False
         self.is_done = self.is_read
 
-    def note_failure(self, error: RelayError, clock: Clock) -> None:
-        """Remember a failure, which is final if another attempt cannot succeed."""
+    def note_fenced(self, error: RelayError, clock: Clock, *, passes: bool) -> None:
+        """Remember that another task has taken the transactional id.
+
+        Args:
+            passes: whether that may pass by itself.
+        """
+        self._begin_failing(clock)
+        self.error = self.last_error = error
+        if not (passes and (self.made_source is None or self.made_source.can_reopen)):
+            self.fail_for_good(error)
+
+    def _begin_failing(self, clock: Clock) -> None:
         self.failures += 1
         if self.failing_since < 0:
             self.failing_since = clock.monotonic()
         self.is_finished = False
+
+    def note_failure(self, error: RelayError, clock: Clock) -> None:
+        """Remember a failure, which is final if another attempt cannot succeed."""
+        self._begin_failing(clock)
         if self.made_source is not None:
             error = self.made_source.fail(error)
         self.error = self.last_error = error
@@ -156,7 +170,6 @@ class Copier:
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
-        self._may_take_over_again = len(ranges) > 1
 
     def copy(self) -> None:
         """Copy the ranges; retry each until `give_up_after_ms` pass without a commit of it.
@@ -166,13 +179,13 @@ class Copier:
         """
         try:
             while self._waiting():
-                attempts = retry_until_no_progress(self._options, self._clock, self._failing_since)
+                attempts = retry_until_no_progress(
+                    self._options, self._clock, self._failing_since, also=(FencedError,)
+                )
                 try:
                     for attempt in attempts:
                         with attempt:
                             self._attempt()
-                except FencedError as error:
-                    self._fenced(error)
                 except RelayError as error:
                     self._give_up(error)
         finally:
@@ -227,11 +240,12 @@ class Copier:
                     break
             self._commit()
         except _TransactionBrokenError as broken:
-            if broken.fenced is not None:
-                raise broken.fenced from broken
-            self._transactions.fail()
-        except FencedError:  # of `start`
-            raise
+            if broken.fenced is None:
+                self._transactions.fail()
+            else:
+                self._fenced(waiting, broken.fenced)
+        except FencedError as error:  # of `start`
+            self._fenced(waiting, error)
         except RelayError as error:  # of `start`
             self._all_failed(waiting, error)
             self._transactions.fail()
@@ -293,18 +307,18 @@ class Copier:
         own.topic_partition, own.offset = range_copy.progress.source, None
         return own
 
-    def _fenced(self, error: FencedError) -> None:
-        """Stop, for another task holds the transactional id.
+    def _fenced(self, ranges: Sequence[RangeCopy], error: FencedError) -> None:
+        """Let go of the transactional id, which another task has taken.
 
-        It may have wanted one of several ranges only, to copy it under another id. So several are
-        tried once more: those that nobody else owns now are still ours to copy.
+        It may have wanted one of several ranges only, to copy it under another id, or none of them.
+        So several are tried again: those that nobody else owns now are still ours to copy.
         """
         self._transactions.forget()
-        if self._may_take_over_again:
-            self._may_take_over_again = False
-            return
-        for range_copy in self._waiting():
-            range_copy.fail_for_good(self._shared(error, range_copy))
+        for range_copy in ranges:
+            if range_copy.is_waiting:
+                range_copy.note_fenced(
+                    self._shared(error, range_copy), self._clock, passes=len(self._ranges) > 1
+                )
 
     def _give_up(self, error: RelayError) -> None:
         """Fail the ranges that have failed for too long; there is at least one."""

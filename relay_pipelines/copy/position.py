@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from relay_pipelines.copy.chunk import NO_RECORD, fingerprint_of
 from relay_pipelines.errors import (
     DivergedNodeError,
+    RelayError,
     SourceError,
     TopicDeletedError,
     TopicRecreatedError,
@@ -78,7 +79,7 @@ def read_positions(
             low[partition],
             end[partition],
             known.next_offset,
-            recreated=not among_several and is_recreated(client, known),
+            recreated=not among_several and _is_recreated(client, known),
             truncated_at=_truncated_at(known, epoch_ends.get(partition), end[partition]),
         )
     return positions
@@ -102,6 +103,7 @@ def verify_position(
     Raises:
         DataLossError: it holds another log, so that a copy from it would lose or mix records.
         TopicDeletedError: it no longer has the topic.
+        TopicRecreatedError: as before; or nothing proves that this node's log is the same.
         DivergedNodeError: this node of several holds another record than the last one copied.
         SourceError: its log ends before the checkpoint, or it does not answer.
     """
@@ -125,6 +127,8 @@ def verify_position(
         and not _is_same_log(client, checkpoint)
         and position.end_offset < checkpoint.next_offset
     ):
+        if checkpoint.is_recreated(identity):
+            raise _recreated(checkpoint)  # nobody knows whether it will ever hold the same records
         raise SourceError(
             f"the log on node {identity.node} ends at {position.end_offset}, before the records"
             f" copied from {checkpoint.node}",
@@ -135,37 +139,88 @@ def verify_position(
     loss = data_loss(position)
     if loss is not None:
         raise loss
-    if not _is_proven(checkpoint, identity) and has_diverged(client, checkpoint, clock):
-        of_other_node = among_several or checkpoint.node != identity.node
-        raise diverged(identity.node, checkpoint) if of_other_node else _recreated(checkpoint)
+    error = log_error(client, identity, checkpoint, clock)
+    if error is not None:
+        raise error
     return identity
 
 
-def is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
-    """Whether the topic was deleted and created again on this node since it was copied from it.
+def unproved_logs(
+    client: ClusterClient,
+    ends: Mapping[TopicPartition, int],
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    clock: Clock,
+) -> set[TopicPartition]:
+    """The topic-partitions whose log on a node nothing proves to be the one that was copied.
 
-    Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared. Identical
-    nodes have different ids, so each node is compared with its own.
+    A topic that is created again has another id. So has that of a node which was rebuilt with the
+    same records; then the last record copied proves it. Where the log ends at the checkpoint, there
+    is nothing to copy, and nothing is compared.
+
+    Args:
+        ends: the last stable offsets of the topic-partitions that the node has.
+
+    Raises:
+        RelayError: the node does not answer.
     """
-    name = client.cluster.name
-    known, found = checkpoint.topic_ids.get(name), client.topic(checkpoint.source.topic).topic_id
-    if known and found:
-        return known != found
-    cluster_id = checkpoint.cluster_ids.get(name)
-    return bool(cluster_id and client.cluster_id and cluster_id != client.cluster_id)
+    unproved = set()
+    for at, checkpoint in checkpoints.items():
+        end, last = ends.get(at, checkpoint.next_offset), checkpoint.fingerprint
+        log = log_of(client, at.topic) if end != checkpoint.next_offset else None
+        if log is None or checkpoint.knows(log):
+            continue
+        is_beyond_end = last is not None and end <= last.offset
+        if is_beyond_end or log_error(client, log, checkpoint, clock) is not None:
+            unproved.add(at)
+    return unproved
 
 
-def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
-    """Whether a node holds the last record copied, or retention or compaction removed it there.
+def log_error(
+    client: ClusterClient, log: NodeIdentity, checkpoint: Checkpoint, clock: Clock
+) -> RelayError | None:
+    """Return why a node's log is not the one that was copied; None if ids or a record prove it.
+
+    Where no record was copied yet, a log that was never known is accepted.
+    """
+    if _is_proven(checkpoint, log):
+        return None
+    if checkpoint.fingerprint is None:
+        return _recreated(checkpoint) if checkpoint.is_recreated(log) else None
+    has_other_records = has_diverged(client, checkpoint, clock)
+    if has_other_records is False or (has_other_records is None and checkpoint.knows(log)):
+        return None
+    if has_other_records is None:
+        return _unproved(log, checkpoint)
+    return other_records(log, checkpoint)
+
+
+def other_records(log: NodeIdentity, checkpoint: Checkpoint) -> RelayError:
+    """Return the error for a node that does not hold the last record copied."""
+    # the node of the checkpoint cannot differ from itself: it holds another topic now
+    is_same_node = checkpoint.node == log.node or checkpoint.is_recreated(log)
+    return _recreated_differently(checkpoint) if is_same_node else _diverged(log.node, checkpoint)
+
+
+def log_of(client: ClusterClient, topic: str) -> NodeIdentity:
+    """Return which log a topic is on a node."""
+    return NodeIdentity(client.cluster.name, client.topic(topic).topic_id, client.cluster_id)
+
+
+def _is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
+    return checkpoint.is_recreated(log_of(client, checkpoint.source.topic))
+
+
+def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool | None:
+    """Whether a node holds the last record copied; None if it is gone there, and proves nothing.
 
     If every broker sets the timestamp itself, only key, value and headers are compared.
     """
     expected = checkpoint.fingerprint
     if expected is None:
-        return True
+        return None
     source = checkpoint.source
     if client.list_offsets([source], EARLIEST, READ_COMMITTED)[source] > expected.offset:
-        return True
+        return None
     wanted = OffsetRange(source, expected.offset, expected.offset + 1)
     for spans in read(client, wanted, _FETCH_BYTES, clock):
         for span in spans:
@@ -182,16 +237,22 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
                 return (
                     not expected.content_digest or found.content_digest == expected.content_digest
                 )
-    return True
+    return None
 
 
-def has_diverged(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
-    """Whether a node's log is another one than was copied, up to the checkpoint."""
-    return not matches_fingerprint(client, checkpoint, clock) or (
+def has_diverged(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool | None:
+    """Whether a node's log is another one than was copied, up to the checkpoint; None if unknown.
+
+    It is unknown if retention or the cleaner has removed the last record copied there.
+    """
+    matches = matches_fingerprint(client, checkpoint, clock)
+    if matches is False or (
         checkpoint.node != client.cluster.name
         and checkpoint.is_dense
         and _would_skip_a_record(client, checkpoint, clock)
-    )
+    ):
+        return True
+    return None if matches is None else False
 
 
 def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
@@ -214,8 +275,7 @@ def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: C
     return False
 
 
-def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
-    """Return the error for a node that does not hold the last record copied."""
+def _diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
     return DivergedNodeError(
         f"node {node} holds another record than {checkpoint.node}, from which it was copied",
         remedy="find out which node is right, rebuild the other one, then"
@@ -226,9 +286,31 @@ def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
 
 
 def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
-    return TopicRecreatedError(
+    return _not_the_log(
+        "the topic was deleted and created again since it was copied: its topic id changed",
+        checkpoint,
+    )
+
+
+def _recreated_differently(checkpoint: Checkpoint) -> TopicRecreatedError:
+    return _not_the_log(
         "the log holds another record than the last one copied: the topic was deleted and created"
         " again",
+        checkpoint,
+    )
+
+
+def _unproved(log: NodeIdentity, checkpoint: Checkpoint) -> TopicRecreatedError:
+    return _not_the_log(
+        f"the topic id on node {log.node} is unknown, and the last record copied is gone there:"
+        " the topic may have been deleted and created again",
+        checkpoint,
+    )
+
+
+def _not_the_log(what: str, checkpoint: Checkpoint) -> TopicRecreatedError:
+    return TopicRecreatedError(
+        what,
         remedy="mirror it under a new name into a new destination topic",
         topic_partition=checkpoint.source,
         offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
@@ -266,7 +348,7 @@ def _require_planned_topic(copy_range: CopyRange, found: NodeIdentity) -> None:
 
 def _is_same_log(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     """Whether the checkpoint's leader epoch is of this node's topic, so that it can be compared."""
-    return checkpoint.node == client.cluster.name and not is_recreated(client, checkpoint)
+    return checkpoint.node == client.cluster.name and not _is_recreated(client, checkpoint)
 
 
 def _is_proven(checkpoint: Checkpoint, identity: NodeIdentity) -> bool:

@@ -242,6 +242,7 @@ class _RangeRows:
             identity,
             marker.fingerprint,
             is_dense=not skipped[Skipped.COMPACTION_GAP],
+            same_logs=self._range.same_logs,
         )
         return [*batches, _marker(marker, self._columns)]
 

@@ -34,6 +34,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import owner_of
+from relay_pipelines.plan.positions import copy_again, destination_changed
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -77,8 +78,10 @@ class RangeProgress:
         """Start another attempt from what the checkpoint topic holds now.
 
         Raises:
-            FencedError: another run has made another transactional id the owner.
+            FencedError: another run has made another transactional id the owner, or has begun
+                another generation since the range was planned.
             CheckpointLostError: the checkpoint does not show what this task has committed.
+            DestinationChangedError: the copies are in another destination.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
         if found.owner not in {None, self.owner}:
@@ -87,6 +90,7 @@ class RangeProgress:
                 remedy="let it finish; let one daemon or code location alone copy this mirror",
                 topic_partition=self.source,
             )
+        self._require_same_generation(found.checkpoint)
         self._require_own_commits(found.checkpoint)
         self._require_same_destination_topic(found.checkpoint)
         self.checkpoint = found.checkpoint
@@ -139,9 +143,7 @@ class RangeProgress:
         if not self.committed or self.checkpoint is None:
             return
         own = self.checkpoint.next_offset
-        if found is None or (
-            found.next_offset < own and found.generation == self.checkpoint.generation
-        ):
+        if found is None or found.next_offset < own:
             raise CheckpointLostError(
                 f"the checkpoint is gone, which this run committed up to offset {own}",
                 remedy=f"restore the topic {checkpoints.TOPIC}: without it, a run copies the"
@@ -150,11 +152,23 @@ class RangeProgress:
                 offset=own,
             )
 
+    def _require_same_generation(self, found: Checkpoint | None) -> None:
+        """Fail if a loss was accepted, or the topic reset, since the range was planned."""
+        planned = 0 if self.range.checkpoint is None else self.range.checkpoint.generation
+        if found is not None and found.generation != planned:
+            raise FencedError(
+                "a loss was accepted, or the topic reset, since this run planned it",
+                remedy="run again: it plans from where the copy goes on now",
+                topic_partition=self.source,
+            )
+
     def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
-        """Fail if the topic that holds the copies, by the checkpoint, was created again."""
+        """Fail if the checkpoint's copies are elsewhere, or their topic was created again."""
         to = self.range.destination
-        if found is None or found.copies is None or found.copies.topic_partition != to:
+        if found is None or found.copies is None:
             return
+        if found.copies.topic_partition != to:
+            raise destination_changed(found, found.copies.topic_partition, to)
         topic_id = self._destination.topic(to.topic, to).topic_id
         if found.copies.topic_id and topic_id and topic_id != found.copies.topic_id:
             raise self._topic_lost(found)
@@ -163,7 +177,7 @@ class RangeProgress:
         return DestinationTopicLostError(
             f"topic {self.range.destination.topic!r}, which held the copies, was deleted at the"
             " destination and created again",
-            remedy="restore it, or mirror the topic under a new name, then run again",
+            remedy=copy_again(self._job.mirror, self.source.topic),
             topic_partition=self.source,
             offset=found.next_offset,
         )
@@ -178,10 +192,14 @@ class RangeProgress:
         epoch = chunk.leader_epoch, chunk.leader_epoch_end
         return replace(
             before.advanced(
-                chunk.end, epoch, identity, chunk.fingerprint(), is_dense=chunk.is_dense
+                chunk.end,
+                epoch,
+                identity,
+                chunk.fingerprint(),
+                is_dense=chunk.is_dense,
+                same_logs=self.range.same_logs,
             ),
             destination=to,
-            # without a record, the copies stay where they are: perhaps in a former destination
             copies=DestinationPosition(
                 to, landed[1], self._destination.topic(to.topic, to).topic_id
             )

@@ -41,7 +41,7 @@ class LaneRun:
         brief: whether the log has one line per window.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         has_backlog: whether the last window left out some of what was new.
-        unseen: a line for each name that relay.yaml spells out and that the source does not show.
+        unseen: a line for each topic that the mirror knows and that the source does not show.
         checks: the expectations of the windows, which run behind the copy.
     """
 
@@ -89,7 +89,7 @@ class LaneRun:
             RelayError: no source node or no destination broker answers.
         """
         snapshot = self.survey(without)
-        self.unseen = [str(error) for error in topics.unseen(snapshot)]
+        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.unreadable.values()])]
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
         if frozen is None:

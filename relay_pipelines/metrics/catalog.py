@@ -241,8 +241,9 @@ METRICS = (
         "held_back",
         "gauge",
         ("mirror", "topic", "partition", "error"),
-        "1 while a data-loss guard holds the topic-partition back, by error class, and absent"
-        " otherwise; without partition, the number of them.",
+        "1 while a data-loss guard holds the topic-partition back, or the source does not let it be"
+        " read, by error class, and absent otherwise; without partition, the number of them, or 1"
+        " for a hidden topic.",
         By.EXPORTER,
     ),
     Metric(

@@ -132,6 +132,10 @@ def _guards(look: Look, *, by_partition: bool) -> Iterator[Sample]:
         for position in look.snapshot.positions
         if (loss := data_loss(position)) and (at := position.topic_partition)
     )
+    # of a whole topic; configurations are not asked for in every look
+    held_back.update(
+        (at.topic, "", type(error).__name__) for at, error in look.snapshot.unreadable.items()
+    )
     for labels, number in held_back.items():
         yield Sample("held_back", (look.snapshot.mirror, *labels), number)
 

@@ -25,6 +25,7 @@ class NodeView:
         error: why it did not answer.
         quarantined: why it must not be read, whatever it answers; empty if it may be.
         low_watermarks: of the same topic-partitions.
+        unproved: the topic-partitions whose log there nothing proves to be the one that was copied.
     """
 
     name: str
@@ -32,16 +33,22 @@ class NodeView:
     error: str = ""
     quarantined: str = ""
     low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unproved: frozenset[TopicPartition] = frozenset()
+
+    def has_log(self, at: TopicPartition) -> bool:
+        """Whether it has the log that was copied."""
+        return at in (self.end_offsets or {}) and at not in self.unproved
 
     def holds(self, at: TopicPartition, next_offset: int) -> bool:
         """Whether a copy can resume from this offset without a gap."""
         end = (self.end_offsets or {}).get(at, -1)
-        return self.low_watermarks.get(at, 0) <= next_offset <= end
+        return self.has_log(at) and self.low_watermarks.get(at, 0) <= next_offset <= end
 
     def holds_some(self, lost: OffsetRange) -> bool:
         """Whether it has any of these offsets."""
-        end = (self.end_offsets or {}).get(lost.topic_partition, -1)
-        return self.low_watermarks.get(lost.topic_partition, 0) < lost.end and end > lost.start
+        at = lost.topic_partition
+        end = (self.end_offsets or {}).get(at, -1)
+        return self.has_log(at) and self.low_watermarks.get(at, 0) < lost.end and end > lost.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,17 @@ def judge_nodes(
     ]
 
 
+def first_offsets(views: Sequence[NodeView]) -> dict[TopicPartition, int]:
+    """Return the first offset that any node has of every topic-partition with records."""
+    first: dict[TopicPartition, int] = {}
+    for view in views:
+        for at, end in ({} if view.quarantined else view.end_offsets or {}).items():
+            low = view.low_watermarks.get(at, 0)
+            if low < end:
+                first[at] = min(low, first.get(at, low))
+    return first
+
+
 def choose_node(
     verdicts: Sequence[NodeVerdict], current: str | None, failback: Failback, first: int = 0
 ) -> NodeChoice:
@@ -179,7 +197,7 @@ def _best_resume_offset(
     at: TopicPartition, next_offset: int, readable: Sequence[NodeView]
 ) -> int | None:
     """Where a copy can resume at the best node; None if at none: data_loss() then holds it back."""
-    present = [view for view in readable if at in (view.end_offsets or {})]
+    present = [view for view in readable if view.has_log(at)]
     # while one node does not answer, nobody knows what it has
     if present and (
         any(view.end_offsets is None for view in readable)
@@ -206,7 +224,12 @@ def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> 
     for at, next_offset in sorted(required.items()):
         end, low = (view.end_offsets or {}).get(at), view.low_watermarks.get(at, 0)
         if end is None:
-            lines.append(f"it has no {at}, which was copied up to {next_offset}")
+            lines.append(f"it has no {at}, whose next offset to copy is {next_offset}")
+        elif not view.has_log(at):
+            lines.append(
+                f"nothing proves that {at} on this node is the log that was copied: its topic id is"
+                " unknown, and the last record copied is another one there, or gone"
+            )
         elif end < next_offset:
             lines.append(
                 f"{at} ends at {end} on this node, and was copied up to {next_offset}:"

@@ -10,13 +10,15 @@ from itertools import groupby
 from relay_pipelines.errors import (
     CheckpointLostError,
     DataLossError,
+    DestinationChangedError,
     DestinationTopicLostError,
     LogTruncatedError,
+    RelayError,
     RetentionPassedError,
     SourceError,
     TopicRecreatedError,
 )
-from relay_pipelines.model import OffsetRange, TopicPartition, Window
+from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition, Window
 
 
 class OnDataLoss(StrEnum):
@@ -41,14 +43,17 @@ class Position:
             if it still is.
         destination_lost: what happened to the destination topic that holds the copies; empty if it
             still exists.
+        destination_changed: the error, if the copies are in another destination topic-partition
+            than the configuration names.
         ledger_end: up to where it was copied according to the ledger, if it has no checkpoint; None
             if it was never copied.
         high_watermark: the end of what every replica has; the records from `end_offset` to it wait
             for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction
             is open, or if unknown.
-        available_elsewhere: which other node has, or may have, the records that this one lost;
-            empty if none does.
+        mirror: whose copies they are, if there are any.
+        available_elsewhere: which other node has, or may have, the records that this one lost, or
+            never had before its low watermark; empty if none does.
     """
 
     topic_partition: TopicPartition
@@ -58,10 +63,12 @@ class Position:
     recreated: bool = False
     truncated_at: int | None = None
     destination_lost: str = ""
+    destination_changed: DestinationChangedError | None = None
     ledger_end: int | None = None
     high_watermark: int = -1
     open_since_ms: int | None = None
     available_elsewhere: str = ""
+    mirror: str = ""
 
     @property
     def open_transaction(self) -> OffsetRange:
@@ -106,7 +113,7 @@ class WindowPlan:
     """
 
     windows: tuple[Window, ...]
-    data_losses: tuple[DataLossError | SourceError, ...]
+    data_losses: tuple[RelayError, ...]
 
 
 def plan_windows(positions: Iterable[Position]) -> WindowPlan:
@@ -146,15 +153,24 @@ def open_since(positions: Iterable[Position], now_ms: int) -> float | None:
     return max(0.0, (now_ms - min(known)) / 1000) if known else None
 
 
-def data_loss(position: Position) -> DataLossError | SourceError | None:
+def data_loss(position: Position) -> RelayError | None:
     """The error that holds the topic-partition back; None if nothing does.
 
     Nothing is lost while another node of the source has the records, or may have them: the error is
-    then a `SourceError`, and no configuration accepts it.
+    then a `SourceError`, and no configuration accepts it. Nor does one accept a
+    `DestinationChangedError`, which is a person's decision each time.
     """
     worst = next(iter(losses(position)), None)
+    if worst is None and position.available_elsewhere:
+        return SourceError(
+            f"it begins at {position.low_watermark} on {position.available_elsewhere}",
+            remedy="copy it first with only that node in source.nodes,"
+            " or remove it from source.nodes to give them up",
+            topic_partition=position.topic_partition,
+            offset=position.low_watermark,
+        )
     if worst is None:
-        return None
+        return position.destination_changed
     if position.available_elsewhere and worst.error in _AT_SOURCE:
         return SourceError(
             f"{worst.what}, but {position.available_elsewhere}",
@@ -170,6 +186,39 @@ def data_loss(position: Position) -> DataLossError | SourceError | None:
         topic_partition=position.topic_partition,
         offset=position.next_offset,
     )
+
+
+def destination_changed(
+    checkpoint: Checkpoint, copies: TopicPartition, to: TopicPartition, gone: str = ""
+) -> DestinationChangedError:
+    """Return the error for copies that are in another place than the configuration names.
+
+    Args:
+        copies: where they are.
+        to: what the configuration names now.
+        gone: what happened to their topic; empty if it is there.
+    """
+    where = f"{copies} (which {gone})" if gone else f"{copies}"
+    command = _reset(checkpoint.mirror, checkpoint.source.topic)
+    return DestinationChangedError(
+        f"what was copied before is in {where}, and relay.yaml now names {to}",
+        remedy=f"to copy it again there: `{command} --to-earliest --execute`;"
+        f" to go on there without it: `{command} --to-current --execute`",
+        topic_partition=checkpoint.source,
+        offset=checkpoint.next_offset,
+    )
+
+
+def copy_again(mirror: str, topic: str) -> str:
+    """Return what to do if the copies of a topic are gone."""
+    if "@" in mirror:  # no other mirror's name has one
+        return "start the replay again under another --id"
+    command = f"{_reset(mirror, topic)} --to-earliest --execute"
+    return f"to copy again what the source still has: `{command}`"
+
+
+def _reset(mirror: str, topic: str) -> str:
+    return f"relay reset --mirror {mirror} --topic {topic}"
 
 
 def losses(position: Position) -> list[Loss]:
@@ -213,5 +262,5 @@ def _losses(position: Position) -> Iterator[Loss]:
         )
         yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
     if position.destination_lost:
-        remedy = "restore it, or mirror the topic under a new name"
+        remedy = copy_again(position.mirror, position.topic_partition.topic)
         yield Loss(DestinationTopicLostError, position.destination_lost, remedy, copied)

@@ -6,28 +6,18 @@ import logging
 from dataclasses import replace
 
 from relay_pipelines.errors import DataLossError, FencedError, RetriableError
-from relay_pipelines.model import (
-    Checkpoint,
-    CopyOptions,
-    DestinationPosition,
-    LedgerEntry,
-    OffsetRange,
-    Skipped,
-)
+from relay_pipelines.model import Checkpoint, CopyOptions, DestinationPosition, OffsetRange
 from relay_pipelines.plan.owners import own_id, shared_id, topic_scope
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint as checkpoints
-from relay_pipelines.state import ledger
-from relay_pipelines.state.fencing import commit, fence, take_over
+from relay_pipelines.state.fencing import fence
 
-BY_DRIVER = "driver"
 _MOST_PARTS = 16  # of a lane; each has up to 250 topics
 _LOG = logging.getLogger(__name__)
 
@@ -78,26 +68,13 @@ def _accept_loss(
     clock: Clock,
 ) -> DataLossError | None:
     """Move one checkpoint; None if it has already moved, or there is nothing to accept."""
-    at = position.topic_partition
-    owner = snapshot.owner_of(at)
-    producer = take_over(client, owner, options, clock)
-    before = snapshot.checkpoints.get(at)
-    home = checkpoints.home(checkpoints.TOPIC, key := checkpoints.key_of(snapshot.mirror, at))
-    known = {at: (before, snapshot.checkpoint_ends.get(home, 0))}
-    current = checkpoints.read_current(client, snapshot.mirror, known, options, clock)[at]
     lost, error = losses(position), data_loss(position)
-    if current.checkpoint != before or current.owner not in {None, owner}:
-        return None
     if not isinstance(error, DataLossError):
         return None
     moved = _moved_checkpoint(snapshot, position, lost[0], clock.now_ms())
-    moved, entry = ledger.chained(moved, _gap_entry(position, lost, moved))
-    batches = [
-        (home, checkpoints.to_batch(moved)),
-        (checkpoints.home(ledger.TOPIC, key), encode(*entry)),
-    ]
-    commit(client, producer, batches, options, clock)
-    return error
+    source, why = _gap(position, lost[0]), "; ".join(loss.what for loss in lost)
+    is_moved = move_checkpoint(client, snapshot, moved, (source, why), options, clock)
+    return error if is_moved else None
 
 
 def _has_lost_owner(snapshot: ClusterSnapshot, position: Position) -> bool:
@@ -175,26 +152,8 @@ def _skips_offsets(position: Position, loss: Loss) -> bool:
     return copied is not None and is_kept and copied < loss.resume
 
 
-def _gap_entry(position: Position, lost: list[Loss], moved: Checkpoint) -> LedgerEntry:
-    copied, resume = position.next_offset, lost[0].resume
-    # otherwise the entry has no offsets and begins a generation: earlier entries no longer count
-    is_gap = _skips_offsets(position, lost[0])
-    start = copied if copied is not None and is_gap else resume
-    source = OffsetRange(position.topic_partition, start, resume)
-    copies_end = moved.end_in(moved.destination) or 0
-    return LedgerEntry(
-        mirror=moved.mirror,
-        source=source,
-        destination=OffsetRange(moved.destination, copies_end, copies_end),
-        records=0,
-        size_bytes=0,
-        batches=0,
-        rewritten=0,
-        skipped={str(Skipped.LOST): len(source)} if is_gap else {},
-        digest=f"{0:08x}",
-        node=moved.node,
-        window="",
-        run_id=moved.run_id,
-        committed_at_ms=moved.committed_at_ms,
-        gap="; ".join(loss.what for loss in lost),
-    )
+def _gap(position: Position, loss: Loss) -> OffsetRange:
+    """The offsets that are given up; empty if they now mean other records, or other copies."""
+    copied = position.next_offset
+    start = copied if copied is not None and _skips_offsets(position, loss) else loss.resume
+    return OffsetRange(position.topic_partition, start, loss.resume)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from relay_pipelines.copy.position import diverged, has_diverged
+from relay_pipelines.copy.position import has_diverged, log_of, other_records
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Checkpoint, Cluster, CopyOptions
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -44,14 +45,16 @@ def _write(
 
 def find_divergence(
     name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock
-) -> str:
+) -> RelayError | None:
     """Compare the last copied record of every topic-partition with the node's.
 
     Topic-partitions that end earlier at the node are left out: they do not diverge, and make the
     node ineligible anyway.
 
     Returns:
-        the first difference; empty if there is none.
+        the first difference: a `DivergedNodeError`, or a `TopicRecreatedError` if the node holds
+            another topic than it did, which the guards hold back without a quarantine; None if
+            there is none.
 
     Raises:
         RelayError: the node does not answer, or refuses.
@@ -67,5 +70,5 @@ def find_divergence(
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for at, committed in sorted(by_source.items()):
             if ends[at] >= committed.next_offset and has_diverged(client, committed, clock):
-                return str(diverged(node.name, committed))
-    return ""
+                return other_records(log_of(client, at.topic), committed)
+    return None

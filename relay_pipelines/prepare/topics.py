@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.model import CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.protocol.admin import ConfigValue, NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import retry, retry_each
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import CreatedRecord
+from relay_pipelines.state.fencing import commit, take_over
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 # for records that are too large for their topic; brokers accept requests of 100 MiB
@@ -83,12 +87,13 @@ def to_create(snapshot: ClusterSnapshot) -> list[NewTopic]:
 def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
     """Return the destination topics that need more partitions, and how many in all.
 
-    Only topics that this mirror has copied to: other topics are never altered.
+    Only topics that this mirror has copied to or created: other topics are never altered.
     """
     return {
         topic: count
         for topic, count in _too_small(snapshot).items()
         if topic.removesuffix(QUARANTINE) in snapshot.copied_to
+        or snapshot.destination_topics[topic].topic_id == snapshot.created.get(topic)
     }
 
 
@@ -206,20 +211,22 @@ def _configs_at_destination(
 
 
 def deleted(snapshot: ClusterSnapshot) -> list[str]:
-    """Say which copied topics the source no longer shows; nothing is deleted at the destination."""
+    """Say which topics the source no longer has; nothing is deleted at the destination."""
+    gone = f"node {snapshot.node.name} no longer has it"
     return [
-        f"{topic}: it was copied, and node {snapshot.node.name} no longer has it,"
-        f" or hides it from the user; the copy {destination} is kept"
+        f"{topic}: it was copied, and {gone}; the copy {destination} is kept"
+        if destination
+        else f"{topic}: it was selected, and {gone}; nothing of it was copied"
         for topic, destination in snapshot.deleted.items()
     ]
 
 
 def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
-    """Return an error for each topic that relay.yaml spells out and the source does not show."""
+    """Return an error for each topic that relay.yaml spells out and the source does not have."""
     return [
         RelayError(
-            f"topics.allow names {topic!r}, and node {snapshot.node} shows no such topic",
-            remedy=f"{_did_you_mean([topic], snapshot)}If it exists, grant the user Describe on it",
+            f"topics.allow names {topic!r}, and node {snapshot.node} has no such topic",
+            remedy=f"{_did_you_mean([topic], snapshot)}create it, or remove it from topics.allow",
         )
         for topic in snapshot.unseen
     ]
@@ -259,11 +266,13 @@ def _create(
     options: CopyOptions,
     clock: Clock,
 ) -> dict[str, RelayError]:
+    created: set[str] = set()
     with destination_client(snapshot.mirror, snapshot.destination, options) as client:
 
         def create_some(some: Mapping[str, NewTopic]) -> None:
             # not those that exist: the user may not be allowed to create them
-            create_topics(client, absent(client, list(some.values())), replication_factor)
+            new = absent(client, list(some.values()))
+            created.update(create_topics(client, new, replication_factor))
 
         by_name = {topic.name: topic for topic in wanted}
         refused = retry_each(create_some, by_name, snapshot.mirror, options, clock, client)
@@ -274,7 +283,26 @@ def _create(
             name: topic.partitions for name, topic in by_name.items() if name not in refused
         }
         _wait_for_leaders(client, partitions, snapshot.mirror, options, clock)
+        ours = created.difference(topic.name for topic in _STATE_TOPICS)
+        note = partial(_note_created, client, snapshot.mirror, ours, options, clock)
+        retry(note, snapshot.mirror, options, clock, client, also=(FencedError,))
     return refused
+
+
+def _note_created(
+    client: ClusterClient, mirror: str, topics: Collection[str], options: CopyOptions, clock: Clock
+) -> None:
+    """Commit which topics we have created, so that they may grow before anything was copied."""
+    records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
+    for name, found in client.metadata(sorted(topics)).topics.items() if topics else ():
+        if found.topic_id:  # brokers before 2.8 have none
+            created = CreatedRecord(mirror, name, found.topic_id, clock.now_ms())
+            record = checkpoint.created_record(created)
+            records[checkpoint.home(checkpoint.TOPIC, record[0])].append(record)
+    if records:
+        producer = take_over(client, f"relay.{mirror}.start", options, clock)
+        batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
+        commit(client, producer, batches, options, clock)
 
 
 def _grow(

@@ -160,8 +160,8 @@ def create_topics(
     replication_factor: int | None,
     *,
     validate_only: bool = False,
-) -> None:
-    """Create topics; those that exist stay as they are.
+) -> list[str]:
+    """Create topics and return their names; those that exist stay as they are.
 
     Args:
         replication_factor: None for the broker's default (Kafka 2.4, KIP-464).
@@ -172,7 +172,7 @@ def create_topics(
         RelayError: the cluster refuses one, by policy or because it has too few brokers.
     """
     if not topics:
-        return
+        return []
     creatable = CreateTopicsRequest.CreatableTopic
     wanted = [
         creatable(
@@ -190,13 +190,15 @@ def create_topics(
     request = CreateTopicsRequest(
         topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only
     )
-    for result in client.call_controller(request, 4).topics:
+    results = client.call_controller(request, 4).topics
+    for result in results:
         client.raise_for_error(
             result,
             f"CreateTopics of {result.name}",
             "Create on the topic or the cluster",
             tolerated=error_codes.TOPIC_ALREADY_EXISTS,
         )
+    return [result.name for result in results if result.error_code == error_codes.NONE]
 
 
 def grow_topics(

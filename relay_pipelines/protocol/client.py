@@ -25,7 +25,6 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 GROUP = 0
 TRANSACTION = 1
-_UNKNOWN_TOPIC = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,11 @@ class ClusterClient:
     def existing(self, topics: Iterable[str]) -> set[str]:
         """Return the topics that exist, or that the user may not see."""
         shown = self.metadata(sorted(topics)).topics
-        return {name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC}
+        return {
+            name
+            for name, topic in shown.items()
+            if topic.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        }
 
     def has_leader(self, topic_partition: TopicPartition) -> bool:
         """Whether the topic-partition has a leader, by the cached metadata."""
@@ -203,7 +206,9 @@ class ClusterClient:
         )
         if leader is None:
             self.forget()
-            raise self.failure(_UNKNOWN_TOPIC, "Metadata", topic_partition=topic_partition)
+            raise self.failure(
+                error_codes.UNKNOWN_TOPIC_OR_PARTITION, "Metadata", topic_partition=topic_partition
+            )
         if leader < 0:
             self.forget()
             raise self.retriable(

@@ -19,6 +19,8 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import TopicPartition
 
 NONE = 0
+UNKNOWN_TOPIC_OR_PARTITION = 3
+TOPIC_AUTHORIZATION_FAILED = 29
 TOPIC_ALREADY_EXISTS = 36
 INVALID_PARTITIONS = 37
 SECURITY_DISABLED = 54

@@ -29,8 +29,8 @@ class RunPlan:
 
     Args:
         windows: one per topic with something new.
-        data_losses: one per topic-partition that is held back, and one per topic whose
-            configuration cannot be read.
+        data_losses: one per topic-partition that is held back, or that only another node has, and
+            one per topic that is hidden, or whose configuration cannot be read.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
         superseded: the ranges of a frozen window of which nothing is copied any more, because a
@@ -88,6 +88,7 @@ class RunPlan:
             planned_log=NodeIdentity(
                 snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
+            same_logs=snapshot.same_logs.get(topic_partition, ()),
             kept=self.kept.get(topic_partition, ()),
             requires_keys=topic_limits.requires_keys,
         )
@@ -132,7 +133,7 @@ def _plan(
     snapshot: ClusterSnapshot, windows: Sequence[Window], losses: Sequence[RelayError]
 ) -> RunPlan:
     readable = [window for window in windows if window.topic not in snapshot.refused]
-    held_back = (*losses, *snapshot.refused.values())
+    held_back = (*losses, *snapshot.held_back)
     return RunPlan(snapshot, readable, held_back, _sizes(snapshot, readable))
 
 

@@ -20,6 +20,7 @@ from relay_pipelines.errors import (
     error_class,
 )
 from relay_pipelines.model import (
+    Checkpoint,
     CopyJob,
     CopyOptions,
     CopyRange,
@@ -221,11 +222,18 @@ class SparkJobs:
         # `checkpoint_position` may stay: a task reads newer checkpoints in any case
         return [
             [
-                replace(copy_range, checkpoint=committed.get(copy_range.source.topic_partition))
+                _with_checkpoint(copy_range, committed.get(copy_range.source.topic_partition))
                 for copy_range in group
             ]
             for group in groups
         ]
+
+
+def _with_checkpoint(copy_range: CopyRange, committed: Checkpoint | None) -> CopyRange:
+    """The range with a newer checkpoint of the generation in which it was planned."""
+    planned = 0 if copy_range.checkpoint is None else copy_range.checkpoint.generation
+    is_other = committed is not None and committed.generation != planned
+    return copy_range if is_other else replace(copy_range, checkpoint=committed)
 
 
 def _may_pass(outcome: Outcome) -> bool:

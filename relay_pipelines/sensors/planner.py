@@ -166,7 +166,8 @@ class _Tick:
             late=sorted(stays.union(topic for topic, why in late.items() if why)),
             topics=len(self.lane.topics),
         )
-        missing = sorted([*self.snapshot.deleted, *self.snapshot.unseen, *self._without_asset()])
+        gone = [*self.snapshot.deleted, *self.snapshot.unseen, *map(str, self.snapshot.unreadable)]
+        missing = sorted([*gone, *self._without_asset()])
         if missing != cursor.missing:
             found = source_topics.evaluation(self.lane, self.snapshot, self._without_asset())
             events.append(found)
@@ -186,7 +187,8 @@ class _Tick:
             topic -> why it misses the target; empty if it meets it.
         """
         found = lag_target.missed(self.kafka, self.lane, self.snapshot)
-        known = self.snapshot.destinations.keys() & set(self.lane.topics)
+        unreadable = {at.topic for at in self.snapshot.unreadable}
+        known = unreadable.union(self.snapshot.destinations) & set(self.lane.topics)
         return {
             topic: found.get(topic, "")
             for topic in sorted(known)
@@ -213,7 +215,7 @@ class _Tick:
             )
         allow = self.kafka.mirror(self.lane.mirror).topics.allow
         for line in [
-            *map(str, topics.unseen(self.snapshot)),
+            *map(str, [*topics.unseen(self.snapshot), *self.snapshot.unreadable.values()]),
             *topics.nothing_selected(self.snapshot, allow),
         ]:
             self.context.log.warning(line)

@@ -9,7 +9,13 @@ from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
-from relay_pipelines.model import Checkpoint, Cluster, RecordPolicy, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    NodeIdentity,
+    RecordPolicy,
+    TopicPartition,
+)
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.plan.positions import Position, losses
@@ -20,6 +26,7 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
+from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import ConfigValue, readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import (
     LATEST,
@@ -73,20 +80,24 @@ class ClusterSnapshot:
         sizes_bytes: on the source's disk, where it reports them.
         node_why: why this node was chosen.
         other_nodes: the nodes to fail over to, in order.
+        same_logs: the logs of other nodes that hold what was copied.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
         ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
         record_policy: source topic -> how its records are copied.
         accepted: losses that were accepted just before the snapshot was taken.
-        deleted: source topic -> destination topic, of topics that were copied and are selected, and
-            that the node does not show.
+        deleted: source topic -> destination topic, of topics that are selected and that the node no
+            longer has; the destination topic is empty if nothing was copied.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
         refused: source topic -> why its configuration, or that of its copy, cannot be read. Such a
             topic is not copied: the copy has to know both.
+        created: as `CheckpointSnapshot.created`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
-            not show.
+            not have.
+        unreadable: what has no position, and why: the node does not say its offsets, only another
+            node has it, or the topic is hidden from the user (as its partition 0). Not copied.
     """
 
     mirror: str
@@ -104,6 +115,7 @@ class ClusterSnapshot:
     sizes_bytes: Mapping[TopicPartition, int]
     node_why: str = ""
     other_nodes: tuple[Cluster, ...] = ()
+    same_logs: Mapping[TopicPartition, tuple[NodeIdentity, ...]] = field(default_factory=dict)
     previous_node: str = ""
     verdicts: tuple[NodeVerdict, ...] = ()
     ledger_records: Mapping[TopicPartition, LedgerRecord] = field(default_factory=dict)
@@ -114,6 +126,13 @@ class ClusterSnapshot:
     unseen: tuple[str, ...] = ()
     refused: Mapping[str, RelayError] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    created: Mapping[str, str] = field(default_factory=dict)
+    unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
+
+    @property
+    def held_back(self) -> list[RelayError]:
+        """Why topics and topic-partitions are not copied, other than that records are lost."""
+        return [*self.refused.values(), *self.unreadable.values()]
 
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""
@@ -321,14 +340,16 @@ class _SnapshotBuilder:
         configs: bool,
         refuse_loops: bool,
     ) -> ClusterSnapshot:
+        unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
         topics = self._select_topics(only_topic, belongs)
         policies = {topic: self._mirror.record_policy(topic) for topic in topics.names}
         if refuse_loops:
             self._refuse_loops(topics.destinations, policies, selection)
         _refuse_shared_quarantines(policies, topics.all_targets)
         checkpoints, ledger_records = self._ledger_without_checkpoints(topics, checkpoints)
-        deleted = {} if only_topic else self._deleted(checkpoints, belongs)
-        unseen = [] if only_topic else self._unseen(deleted, belongs)
+        hidden = {at.topic for at in unreadable}
+        deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
+        unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
         existing = self._existing(topics, policies)
         new_starts = start_offsets.new_starts(
             self._source,
@@ -355,6 +376,7 @@ class _SnapshotBuilder:
             checkpoints=checkpoints.checkpoints,
             checkpoint_ends=checkpoints.ends,
             owners=checkpoints.owners,
+            created=checkpoints.created,
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
             source_configs=source_configs,
@@ -362,6 +384,11 @@ class _SnapshotBuilder:
             sizes_bytes=sizes_on_disk(self._source, topics.names),
             node_why=selection.why,
             other_nodes=selection.others,
+            same_logs={
+                position.topic_partition: logs
+                for position in positions
+                if (logs := selection.same_logs(position.topic_partition))
+            },
             previous_node=selection.previous,
             verdicts=selection.verdicts,
             ledger_records=ledger_records,
@@ -370,7 +397,63 @@ class _SnapshotBuilder:
             new_starts=new_starts,
             unseen=tuple(unseen),
             refused=refused,
+            unreadable={
+                at: error
+                for at, error in selection.missing(
+                    {position.topic_partition for position in positions}
+                ).items()
+                if only_topic in {None, at.topic} and belongs(at.topic)
+            }
+            | unreadable,
         )
+
+    def _ask_for_unlisted(
+        self, checkpoints: CheckpointSnapshot, only_topic: str | None, belongs: Belongs
+    ) -> dict[TopicPartition, RelayError]:
+        """Ask by name for topics that the mirror knows and the source does not list.
+
+        A list leaves out topics that the user may not describe. Asked by name, a broker refuses
+        those, and says of the others that they do not exist.
+
+        Returns:
+            the hidden topics, and why.
+
+        Raises:
+            PermissionDeniedError: `only_topic` is hidden.
+            RetriableError: the broker cannot say it now.
+        """
+        known = {only_topic} if only_topic else self._known_topics(checkpoints)
+        unlisted = [
+            decision.topic
+            for decision in self._decide(known.difference(self._at_source.topics))
+            if decision.included and belongs(decision.topic)
+        ]
+        hidden: dict[TopicPartition, RelayError] = {}
+        for name, found in self._source.metadata(unlisted).topics.items() if unlisted else ():
+            at = TopicPartition(name, 0)
+            if found.error_code == error_codes.NONE:  # it was created after the list
+                self._at_source.topics[name] = found
+            elif found.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+                hidden[at] = error_codes.failure(
+                    found.error_code,
+                    f"Metadata of topic {name}",
+                    at=str(self._source.cluster),
+                    retriable=self._source.retriable,
+                    topic_partition=at,
+                    # brokers refuse a name whether or not the topic exists
+                    permission=f"Describe on topic {name}, or, if it was deleted, add it to"
+                    " topics.deny",
+                )
+            elif found.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                raise self._source.failure(found.error_code, f"Metadata of topic {name}")
+        if only_topic and hidden:
+            raise next(iter(hidden.values()))
+        return hidden
+
+    def _known_topics(self, checkpoints: CheckpointSnapshot) -> set[str]:
+        """The topics that were copied or fixed a start, and those that relay.yaml spells out."""
+        copied = {at.topic for at in checkpoints.checkpoints}
+        return copied.union(checkpoints.starts, literal_names(self._mirror.topics.allow))
 
     def _select_topics(self, only_topic: str | None, belongs: Belongs) -> _Topics:
         decisions = self._decide(self._at_source.topics)
@@ -446,12 +529,18 @@ class _SnapshotBuilder:
         ends = self._destination.list_offsets(wanted & led, LATEST, READ_UNCOMMITTED)
         return any(ends.values())
 
-    def _deleted(self, checkpoints: CheckpointSnapshot, belongs: Belongs) -> dict[str, str]:
-        """Source topic -> destination topic, of copied and selected topics that are not shown."""
-        deleted = {
+    def _deleted(
+        self, checkpoints: CheckpointSnapshot, hidden: Container[str], belongs: Belongs
+    ) -> dict[str, str]:
+        """Source topic -> destination topic, of topics that were begun and no longer exist."""
+        begun = dict.fromkeys(checkpoints.starts, "") | {
             at.topic: committed.destination.topic
             for at, committed in checkpoints.checkpoints.items()
-            if at.topic not in self._at_source.topics
+        }
+        deleted = {
+            topic: destination
+            for topic, destination in begun.items()
+            if topic not in self._at_source.topics and topic not in hidden
         }
         return {
             decision.topic: deleted[decision.topic]
@@ -459,14 +548,14 @@ class _SnapshotBuilder:
             if decision.included and belongs(decision.topic)
         }
 
-    def _unseen(self, deleted: Container[str], belongs: Belongs) -> list[str]:
-        """The topics that relay.yaml spells out, that were never copied, and that are not shown."""
+    def _unseen(self, explained: Container[str], belongs: Belongs) -> list[str]:
+        """The topics that relay.yaml spells out, that were never begun, and that do not exist."""
         return [
             decision.topic
             for decision in self._decide(literal_names(self._mirror.topics.allow))
             if decision.included
             and decision.topic not in self._at_source.topics
-            and decision.topic not in deleted
+            and decision.topic not in explained
             and belongs(decision.topic)
         ]
 
@@ -488,17 +577,14 @@ class _SnapshotBuilder:
         positions = Positions(
             self._source,
             self._at_destination,
-            topics.destinations,
+            topics.targets,
             checkpoints,
             ledger_records,
             self._mirror,
+            self._clock,
+            among_several=bool(selection.others),
         ).all()
-        return [
-            replace(position, available_elsewhere=selection.available_elsewhere(position, lost[0]))
-            if (lost := losses(position))
-            else position
-            for position in positions
-        ]
+        return [_with_other_nodes(selection, position) for position in positions]
 
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
@@ -515,6 +601,17 @@ class _SnapshotBuilder:
             if error := next(filter(None, errors), None):
                 refused[topic] = error.of(TopicPartition(topic, 0))
         return at_source, at_destination, refused
+
+
+def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:
+    """Add what another node has of it that this one does not."""
+    lost = losses(position)
+    if not lost and position.next_offset is not None:
+        return position
+    elsewhere = (
+        selection.available_elsewhere(position, lost[0]) if lost else selection.has_older(position)
+    )
+    return replace(position, available_elsewhere=elsewhere)
 
 
 def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.errors import DivergedNodeError, RelayError, SourceError
-from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
+from relay_pipelines.copy.position import unproved_logs
+from relay_pipelines.errors import (
+    DivergedNodeError,
+    RelayError,
+    SourceError,
+    TopicRecreatedError,
+)
+from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, OffsetRange, TopicPartition
 from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
 from relay_pipelines.plan.positions import Loss, Position
@@ -16,6 +22,7 @@ from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.start import StartPolicy
 from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
@@ -34,6 +41,8 @@ class NodeState:
             cannot be read.
         low_watermarks: of the mirrored topic-partitions.
         cluster_id: of its cluster; empty if it did not answer.
+        topic_ids: of the mirrored topics.
+        unproved: as of `NodeView`.
     """
 
     node: Cluster
@@ -44,22 +53,35 @@ class NodeState:
     refusal: RelayError | None = None
     low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     cluster_id: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    unproved: frozenset[TopicPartition] = frozenset()
 
     @property
     def view(self) -> NodeView:
         """What `judge_nodes` needs of it."""
         return NodeView(
-            self.node.name, self.end_offsets, self.error, self.quarantined, self.low_watermarks
+            self.node.name,
+            self.end_offsets,
+            self.error,
+            self.quarantined,
+            self.low_watermarks,
+            self.unproved,
         )
+
+    def log(self, topic: str) -> NodeIdentity:
+        """Return which log a mirrored topic is on this node."""
+        return NodeIdentity(self.node.name, self.topic_ids.get(topic, ""), self.cluster_id)
 
 
 def probe(
-    name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str] | None = None
+    name: str, mirror: Mirror, clock: Clock, known: CheckpointSnapshot | None = None
 ) -> list[NodeState]:
     """Ask every node, in configured order, and wait for `health.request_timeout` at most.
 
+    A node with topics that the checkpoints do not know is asked again, for the last records copied.
+
     Args:
-        quarantined: nodes that must not be read, and why.
+        known: what was copied, and which nodes must not be read; None to compare nothing.
     """
     timeout_ms = mirror.source.health.request_timeout
     pool = ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe")
@@ -71,8 +93,13 @@ def probe(
         answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
         for node, answer in answers.items()
     ]
+    if known is None:
+        return states
     return [
-        replace(state, quarantined=(quarantined or {}).get(state.node.name, "")) for state in states
+        replace(state, quarantined=why)
+        if (why := known.quarantined.get(state.node.name, ""))
+        else _compared(name, mirror, state, known.checkpoints, clock)
+        for state in states
     ]
 
 
@@ -86,7 +113,10 @@ def choose_node(
     """
     health = mirror.source.health
     views = [state.view for state in states]
-    verdicts = judge_nodes(views, checkpoints.next_offsets, health.lag_threshold)
+    begins_low = checkpoints.has_begun or mirror.start.policy is StartPolicy.EARLIEST
+    # what was never copied begins at the node that has the most of it
+    new = node_choice.first_offsets(views) if begins_low else {}
+    verdicts = judge_nodes(views, new | checkpoints.next_offsets, health.lag_threshold)
     last = _last_node(checkpoints.checkpoints)
     first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
     return node_choice.choose_node(
@@ -102,7 +132,7 @@ class NodeSelection:
         others: the nodes to fail over to, in order.
         previous: the node that was read before, if it is another one.
         verdicts: on every node; on an only one without asking it.
-        unread: what the other nodes answered, without those in quarantine.
+        unread: the other nodes, without those in quarantine.
         cluster_ids: of the nodes that were asked and answered.
     """
 
@@ -111,19 +141,57 @@ class NodeSelection:
     others: tuple[Cluster, ...] = ()
     previous: str = ""
     verdicts: tuple[NodeVerdict, ...] = ()
-    unread: tuple[NodeView, ...] = ()
+    unread: tuple[NodeState, ...] = ()
     cluster_ids: frozenset[str] = frozenset()
 
     def available_elsewhere(self, position: Position, loss: Loss) -> str:
         """Say which other node may have lost records; empty if all answered and none has them."""
         lost = OffsetRange(position.topic_partition, position.begin, loss.resume)
-        for view in self.unread:
+        views = [state.view for state in self.unread]
+        for view in views:
+            if loss.error is TopicRecreatedError and view.has_log(lost.topic_partition):
+                return f"node {view.name} has the log that was copied"
             if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
                 return f"node {view.name} has them"
-        for view in self.unread:
+        for view in views:
             if view.end_offsets is None:
                 return f"node {view.name} does not answer: {view.error}"
         return ""
+
+    def has_older(self, position: Position) -> str:
+        """Say which other node has records of a new topic-partition before the low watermark."""
+        before = OffsetRange(position.topic_partition, 0, position.low_watermark)
+        for state in self.unread:
+            if before and state.view.holds_some(before):
+                return (
+                    f"node {self.node.name}, but node {state.node.name} has the offsets before it"
+                )
+        return ""
+
+    def missing(self, at_node: Container[TopicPartition]) -> dict[TopicPartition, RelayError]:
+        """Return an error for every topic-partition with records that only other nodes have."""
+        found: dict[TopicPartition, str] = {}
+        for state in self.unread:
+            for at, low in state.low_watermarks.items():
+                end = (state.end_offsets or {}).get(at, low)
+                if at not in at_node and low < end:
+                    what = f"but node {state.node.name} has its offsets [{low}, {end})"
+                    found.setdefault(at, what)
+        return {
+            at: SourceError(
+                f"node {self.node.name} does not have it, {what}",
+                remedy="create it on both, or copy it with only that node in source.nodes",
+                topic_partition=at,
+            )
+            for at, what in sorted(found.items())
+        }
+
+    def same_logs(self, at: TopicPartition) -> tuple[NodeIdentity, ...]:
+        """Return the logs of the other nodes that hold what was copied of a topic-partition.
+
+        Before the first record is copied, these are the logs that the configuration calls the same.
+        """
+        return tuple(state.log(at.topic) for state in self.unread if state.view.has_log(at))
 
 
 def select_node(
@@ -146,7 +214,7 @@ def select_node(
             node.name, eligible=not why, healthy=not why, why=why, quarantined=bool(why)
         )
         return NodeSelection(node, "the only one", verdicts=(verdict,))
-    states = probe(name, mirror, clock, checkpoints.quarantined)
+    states = probe(name, mirror, clock, checkpoints)
     choice = choose_node(mirror, states, checkpoints, attempt)
     names = [node.name for node in mirror.nodes]
     if choice.name not in names:
@@ -161,7 +229,7 @@ def select_node(
         tuple(other for other in others if other.name not in checkpoints.quarantined),
         last if last not in {None, node.name} else "",
         tuple(choice.verdicts),
-        tuple(state.view for state in states if state.node != node and not state.quarantined),
+        tuple(state for state in states if state.node != node and not state.quarantined),
         frozenset(state.cluster_id for state in states if state.cluster_id),
     )
 
@@ -216,4 +284,30 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
         (clock.monotonic() - began) * 1000,
         low_watermarks=low,
         cluster_id=metadata.cluster_id,
+        topic_ids={at.topic: topics[at.topic].topic_id for at in wanted},
     )
+
+
+def _compared(
+    name: str,
+    mirror: Mirror,
+    state: NodeState,
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    clock: Clock,
+) -> NodeState:
+    """Compare the last records copied with a node's, where ids do not prove its log."""
+    ends = state.end_offsets or {}
+    unknown = {
+        at: checkpoint
+        for at, checkpoint in checkpoints.items()
+        if at in ends and not checkpoint.knows(state.log(at.topic))
+    }
+    if not unknown:
+        return state
+    timeout_ms = mirror.source.health.request_timeout
+    try:
+        with source_client(name, state.node, timeout_ms, "health") as client:
+            unproved = unproved_logs(client, ends, unknown, clock)
+    except RelayError as error:
+        return replace(state, end_offsets=None, error=str(error))
+    return replace(state, unproved=frozenset(unproved))

@@ -53,6 +53,8 @@ REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _START = "/start"
 _OWNER = "/owner"
+_CREATED = "/created"
+_NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED))
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 _UNBLOCK_SECONDS = 1.0
@@ -109,6 +111,21 @@ class OwnerRecord:
     claimed_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class CreatedRecord:
+    """That a mirror has created a destination topic, which it may therefore extend.
+
+    Args:
+        topic: at the destination.
+        topic_id: by which it is known if it is deleted and created again.
+    """
+
+    mirror: str
+    topic: str
+    topic_id: str
+    created_at_ms: int
+
+
 class Current(NamedTuple):
     """What the topic holds of one source topic-partition: an owner only if it was read just now."""
 
@@ -126,6 +143,7 @@ class CheckpointSnapshot:
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         ends: how far each partition of the topic was read; empty if it does not exist yet.
         quarantined: nodes that the mirror must not read, and why.
+        created: destination topic -> its id, of topics that the mirror has created.
         began: whether it is written down where the mirror starts.
     """
 
@@ -134,6 +152,7 @@ class CheckpointSnapshot:
     quarantined: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, StartRecord] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    created: Mapping[str, str] = field(default_factory=dict)
     began: bool = False
 
     @property
@@ -228,6 +247,16 @@ def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
     value = versioned_json(owner, _VERSION)
     return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
+
+
+def created_record(created: CreatedRecord) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    key = f"{created.mirror}/{created.topic}{_CREATED}".encode()
+    return key, versioned_json(created, _VERSION), created.created_at_ms
+
+
+def _created_from(value: bytes) -> CreatedRecord:
+    return CreatedRecord(**versioned(value, _VERSION, TOPIC))
 
 
 def _owner_from(value: bytes) -> OwnerRecord:
@@ -476,6 +505,9 @@ def read_all(
     }
     starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
     owners = [_owner_from(latest.pop(key)) for key in list(latest) if key.endswith(_OWNER.encode())]
+    created = [
+        _created_from(latest.pop(key)) for key in list(latest) if key.endswith(_CREATED.encode())
+    ]
     found = map(from_record, latest.values())
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
@@ -484,6 +516,7 @@ def read_all(
         {node: why for node, why in reasons.items() if why},
         of_topics,
         {owner.source: owner.owner for owner in owners},
+        {each.topic: each.topic_id for each in created},
         began=len(of_topics) < len(starts),
     )
 
@@ -496,7 +529,7 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     latest, _ = _latest(client, (b"",), clock, CheckpointCache())
     found = []
     for key, value in latest.items():
-        if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode())):
+        if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
             with suppress(UnsupportedError, ValueError, KeyError, TypeError):
                 found.append(from_record(value))
     return found
@@ -512,7 +545,7 @@ def read_replays(
     found = [
         from_record(value)
         for key, value in latest.items()
-        if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode()))
+        if b"//" not in key and not key.endswith(_NO_CHECKPOINTS)
     ]
     return [
         (start, {each.source: each for each in found if each.mirror == start.mirror})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -17,7 +19,8 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, TopicPartition
+from tests.copying import KEPT, numbered
 from tests.support import independent
 from tests.support.certificates import make_certificates
 from tests.support.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
@@ -99,6 +102,73 @@ def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
     issuer.seconds, issuer.answer, issuer.subject = 3600.0, None, CLIENT
     issuer.asked.clear()
     return issuer
+
+
+@dataclass(frozen=True)
+class Permitted:
+    """A user who may read all topics of a name, until a test hides some of them."""
+
+    cluster: EmbeddedCluster
+    name: str
+
+    def create(self, topic: str) -> str:
+        independent.create(self.cluster.cluster(), topic, 1, KEPT)
+        return topic
+
+    def write(self, topic: str, count: int) -> None:
+        independent.write(self.cluster.cluster(), TopicPartition(topic, 0), numbered(count))
+
+    def allow(self) -> None:
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
+            self._add(self._acl(self.name, operation, prefixed=True))
+        self.wait(self.name, is_shown=True)
+
+    def hide(self, *topics: str) -> None:
+        for topic in topics:
+            self._add(self._acl(topic, AclOperation.DESCRIBE, AclPermissionType.DENY))
+        for topic in topics:
+            self.wait(topic, is_shown=False)
+
+    def show(self, *topics: str) -> None:
+        filters = [
+            self._acl(topic, AclOperation.DESCRIBE, AclPermissionType.DENY, AclBindingFilter)
+            for topic in topics
+        ]
+        for done in self._admin.delete_acls(filters).values():
+            done.result(30)
+        for topic in topics:
+            self.wait(topic, is_shown=True)
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient(independent.client(self.cluster.cluster()))
+
+    def as_user(self) -> Cluster:
+        return self.cluster.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
+
+    def _acl(
+        self,
+        topic: str,
+        operation: AclOperation,
+        permission: AclPermissionType = AclPermissionType.ALLOW,
+        kind: type[AclBinding] = AclBinding,
+        *,
+        prefixed: bool = False,
+    ) -> AclBinding:
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        who = "User:unfollowed", "*"
+        return kind(ResourceType.TOPIC, topic, pattern, *who, operation, permission)
+
+    def _add(self, acl: AclBinding) -> None:
+        for done in self._admin.create_acls([acl]).values():
+            done.result(30)
+
+    def wait(self, topic: str, *, is_shown: bool) -> None:
+        user = AdminClient(independent.client(self.as_user()))
+        independent.until(
+            lambda: (topic in user.list_topics(timeout=30).topics) == is_shown,
+            f"{topic} is {'shown' if is_shown else 'hidden'}",
+        )
 
 
 def way_in(

@@ -172,6 +172,7 @@ def test_status_shows_each_topic_partition(copied: Copied) -> None:
             "source_start": 0,
             "source_end": PLAIN,
             "checkpoint": PLAIN,
+            "copies": f"{copied.plain}-{partition}",
             "lag_records": 0,
             "lag_seconds": 0.0,
             "node": "one",

@@ -11,7 +11,6 @@ from tests.support.independent import (
     create,
     put,
     read,
-    records_of,
     settled_end,
     transactional,
 )
@@ -124,19 +123,18 @@ def test_the_destination_holds_only_committed_records(mirror: Mirror) -> None:
     )
 
 
-def test_a_renamed_copy_that_begins_with_aborted_records(mirror: Mirror) -> None:
-    """The position in the former destination is none in the new one: what follows is copied."""
+def test_an_aborted_chunk_leaves_the_copies_where_they_are(mirror: Mirror) -> None:
+    """Under another name, neither records nor a chunk without records move the position there."""
     mirror.write(numbered(5))
     mirror.copy()
-    before = mirror.checkpoint().copies
+    former, before = mirror.to, mirror.checkpoint()
     transaction(mirror, commit=False)
     mirror.to = TopicPartition(f"{mirror.topic}-renamed", 0)
     create(mirror.destination, mirror.to.topic, 1, KEPT)
+    assert mirror.try_copy(5).error_kind == "DestinationChangedError"
+    assert mirror.checkpoint() == before
+    mirror.to = former
     assert mirror.copy(5).records == 0
-    assert mirror.checkpoint().copies == before
-    mirror.write(later := numbered(5, first=50))
+    assert mirror.checkpoint().copies == before.copies
+    mirror.write(numbered(5, first=50))
     assert mirror.copy(16).records == 5
-    copies = mirror.checkpoint().copies
-    assert copies is not None
-    assert (copies.topic_partition, copies.next_offset) == (mirror.to, 5)
-    assert records_of(mirror.destination, mirror.to) == later

@@ -308,8 +308,7 @@ def test_a_deleted_source_topic_is_reported(
     create(followed.source, other, 1, KEPT)
     delete(followed.source, followed.topic)
     gone = (
-        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it,"
-        f" or hides it from the user;"
+        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it;"
         f" the copy {followed.copy_of} is kept"
     )
     config = followed.config(tmp_path)

@@ -16,7 +16,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes
 from tests.support import commands
-from tests.support.independent import Record, client, create, records_of, until, write
+from tests.support.independent import Record, client, create, delete, records_of, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
@@ -94,6 +94,28 @@ def _written(cluster: Cluster, topic: str, partition: int, value: int | None = N
         [Record(None, b"%d" % (partition if value is None else value))],
     )
     return True
+
+
+def test_a_topic_that_we_created_grows_while_it_is_empty(
+    clusters: tuple[Cluster, Cluster], topic_name: str
+) -> None:
+    """It is ours before anything was copied; one that was made again under its name is not."""
+    source, destination = clusters
+    create(source, topic_name, 1, KEPT)
+    copy(surveyed(clusters, topic_name))
+    grow(source, topic_name, 3)
+
+    taken = surveyed(clusters, topic_name)
+    assert topics.to_grow(taken) == {f"copy.{topic_name}": 3}
+    copy(taken)
+
+    until(lambda: not topics.to_grow(surveyed(clusters, topic_name)), "the partitions")
+    assert topics.too_few_partitions(surveyed(clusters, topic_name)) == []
+    delete(destination, f"copy.{topic_name}")
+    create(destination, f"copy.{topic_name}", 1, KEPT)
+    taken = surveyed(clusters, topic_name)
+    assert topics.to_grow(taken) == {}
+    assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
 
 
 def test_topics_of_others_are_left_alone(

@@ -32,7 +32,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import shared_id
-from relay_pipelines.prepare import losses, prepared_snapshot
+from relay_pipelines.prepare import checkpoint_moves, losses, prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
@@ -82,13 +82,19 @@ class Copied:
         self.write(0, 10)
         self.copy(self.snapshot())
 
-    def mirror(self, on_data_loss: str = "fail") -> Mirror:
-        rename = {"rename": "copy.{topic}"}
-        return Mirror.model_validate(
-            commands.mirror(
-                self.source, self.destination, self.topic, topics=rename, on_data_loss=on_data_loss
-            )
+    def settings(self, on_data_loss: str = "fail") -> dict[str, Any]:
+        """Return the mirror as relay.yaml has it."""
+        to = self.to.topic if self.to.partition == 0 else f"{self.to.topic}:{self.to.partition}"
+        return commands.mirror(
+            self.source,
+            self.destination,
+            self.topic,
+            topics={"rename": {self.topic: to}},
+            on_data_loss=on_data_loss,
         )
+
+    def mirror(self, on_data_loss: str = "fail") -> Mirror:
+        return Mirror.model_validate(self.settings(on_data_loss))
 
     def write(self, first: int, count: int) -> None:
         """Write records at the source that must arrive."""
@@ -219,7 +225,7 @@ CASES = {
     "destination deleted": Case(
         destination_deleted,
         DestinationTopicLostError,
-        "was deleted at the destination",
+        "does not exist at the destination",
         OffsetRange(HERE, 10, 15),
     ),
 }
@@ -238,6 +244,8 @@ def test_a_loss_stops_the_copy_until_it_is_accepted(copied: Copied, case: Case) 
         f" continue" in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
+    command = f"`relay reset --mirror {copied.name} --topic {copied.topic} --to-earliest --execute`"
+    assert (command in loss.remedy) == (case.error is DestinationTopicLostError)
 
     assert_goes_on(copied, case)
 
@@ -453,7 +461,7 @@ def test_an_accepted_loss_is_visible_at_once(
     retention(copied)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
     other = transactional(copied.destination, f"other-{copied.name}")
-    commit, ending = losses.commit, threading.Timer(1.0, other.abort_transaction)
+    commit, ending = checkpoint_moves.commit, threading.Timer(1.0, other.abort_transaction)
 
     def commit_behind_another(*told: Any) -> None:
         other.begin_transaction()
@@ -462,7 +470,7 @@ def test_an_accepted_loss_is_visible_at_once(
         ending.start()
         commit(*told)
 
-    monkeypatch.setattr(losses, "commit", commit_behind_another)
+    monkeypatch.setattr(checkpoint_moves, "commit", commit_behind_another)
 
     taken = copied.snapshot("continue")
 

@@ -10,10 +10,14 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.metrics.mirror_metrics import Looker, samples
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
 from tests.copying import KEPT, numbered
+from tests.integration.guarded import Permitted
 from tests.support.commands import configured, mirror
-from tests.support.independent import create, records_of, write
+from tests.support.independent import create, delete, records_of, write
 
 
 @pytest.fixture
@@ -39,13 +43,13 @@ def test_a_missing_topic_name_fails_every_command(
     allow = [name.replace(".", r"\.") for name in (topic, misspelt)]
     config = configured(tmp_path, {"m": mirror(source, destination, *allow)})
     what = f"m: topics.allow names {misspelt!r}, and node one (127.0.0.1:"
-    meant = f"shows no such topic; did you mean {topic!r}"  # and perhaps topics of other tests
+    meant = f"has no such topic; did you mean {topic!r}"  # and perhaps topics of other tests
 
     assert main(["check", "-c", str(config)]) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if misspelt in line]
     assert line.startswith(f"error   {what}")
     assert meant in line
-    assert line.endswith("? If it exists, grant the user Describe on it")
+    assert line.endswith("? create it, or remove it from topics.allow")
     assert main(["plan", "-c", str(config)]) == 1
     said = capsys.readouterr()
     assert topic in said.out
@@ -56,7 +60,7 @@ def test_a_missing_topic_name_fails_every_command(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: {what}")
     assert meant in line
-    assert line.endswith("? If it exists, grant the user Describe on it")
+    assert line.endswith("? create it, or remove it from topics.allow")
     assert len(records_of(destination, TopicPartition(topic, 0))) == 10
     assert main(["run", "-c", str(config)]) == 1, "also with nothing new"
     assert main(["run", "-c", str(config), "--topic", topic]) == 0, "the others do not matter"
@@ -104,3 +108,88 @@ def test_a_user_without_describe_sees_an_empty_cluster(
     assert said.out == "m: nothing new in 0 topics\n"
     assert said.err.startswith("warning: m: no topic is selected: ")
     assert "grant the user Describe" in said.err
+
+
+def test_a_topic_that_the_mirror_knows_is_hidden(
+    guarded: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every command fails in one line per topic, and copies the other topics."""
+    permitted = Permitted(guarded, topic_name)
+    shown, copied, fresh, gone = (
+        permitted.create(f"{topic_name}{suffix}") for suffix in ("", "-copied", "-fresh", "-gone")
+    )
+    named = permitted.create(f"{topic_name}-named")
+    permitted.allow()
+    permitted.hide(named)
+    destination = destination_cluster.cluster()
+    name = f"m-{topic_name[-8:]}"
+    patterns = [f"{topic_name}(-copied|-fresh|-gone)?", named]
+    settings = mirror(permitted.as_user(), destination, *patterns, start="latest")
+    config = str(configured(tmp_path, {name: settings}))
+    for topic in (shown, copied):
+        create(destination, topic, 1, KEPT)
+    hidden = [copied, fresh, named]
+
+    assert main(["run", "-c", config]) == 1, "the first run fixes where the topics start"
+    assert said_of(capsys.readouterr().err, name) == [named]
+    for topic, count in ((shown, 3), (copied, 3)):
+        permitted.write(topic, count)
+    assert main(["run", "-c", config]) == 1
+    capsys.readouterr()
+    for topic in (shown, copied, fresh):
+        permitted.write(topic, 7)
+    permitted.hide(copied, fresh)
+    delete(guarded.cluster(), gone)
+    permitted.wait(gone, is_shown=False)
+
+    assert main(["check", "-c", config]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert said_of("\n".join(lines).replace("error  ", "error:"), name) == hidden
+    for command in ("plan", "status", "run", "run"):
+        assert main([command, "-c", config]) == 1
+        said = capsys.readouterr()
+        assert said_of(said.err, name) == hidden, command
+        assert f"warning: {name}: {gone}: it was selected" in said.err
+        if command == "status":
+            assert f"lag of 7 records (unknown of {copied}" in re.sub(r"\s+", " ", said.out)
+    assert main(["status", "-c", config, "--json"]) == 1
+    (document,) = json.loads(capsys.readouterr().out)["mirrors"]
+    assert document["unknown"] == hidden
+    assert (document["lag_records"], len(document["held_back"])) == (0, 3)
+    assert main(["run", "-c", config, "--topic", copied]) == 1
+    assert said_of(capsys.readouterr().err, name) == [copied]
+    assert main(["run", "-c", config, "--topic", shown]) == 0
+    assert len(records_of(destination, TopicPartition(shown, 0))) == 10
+    assert len(records_of(destination, TopicPartition(copied, 0))) == 3
+    capsys.readouterr()
+
+    looker = Looker(name, load(Path(config)).mirror(name), SystemClock())
+    found = samples(looker.look(), looker.mirror, by_partition=True)
+    held_back = {sample.labels: sample.value for sample in found if sample.name == "held_back"}
+    assert held_back == {(name, topic, "", "PermissionDeniedError"): 1 for topic in hidden}
+
+    permitted.show(*hidden)
+    assert main(["run", "-c", config]) == 0
+    assert len(records_of(destination, TopicPartition(copied, 0))) == 10
+    assert len(records_of(destination, TopicPartition(fresh, 0))) == 7
+
+
+def said_of(text: str, name: str) -> list[str]:
+    """The hidden topics of the error lines, each of which says what to do."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("error:"):
+            match = re.fullmatch(
+                rf"error: {name}: (.*)-0: one \(.*\) answered Metadata of topic (.*) with"
+                r" TOPIC_AUTHORIZATION_FAILED; grant the user Describe on topic (.*), or, if it was"
+                r" deleted, add it to topics.deny",
+                line,
+            )
+            assert match, line
+            assert len(set(match.groups())) == 1
+            found.append(match[1])
+    return found

@@ -11,9 +11,12 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
+from tests.integration.guarded import guarded
 from tests.orchestration.dev_environment import DevEnvironment
 from tests.orchestration.environment import Environment, shared
 from tests.support.independent import create
+
+__all__ = ["guarded"]
 
 
 @pytest.fixture

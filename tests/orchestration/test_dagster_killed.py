@@ -58,15 +58,19 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
     # Ctrl-C ends the last session, too
     with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
         left = dict(database.execute("select run_id, status from runs"))
-    why = {run: _events(dev, run) for run, status in left.items() if status == "FAILURE"}
-    assert set(left.values()) == {"SUCCESS", "CANCELED"}, why
+    # between two events of a run, only Dagster hears the signal, and calls the run failed
+    failed = [run for run, status in left.items() if status == "FAILURE"]
+    assert set(left.values()) <= {"SUCCESS", "CANCELED", "FAILURE"}
+    assert len(failed) <= 1
+    for run in failed:
+        events = _events(dev, run)
+        assert any("Execution was interrupted unexpectedly" in event for event in events), events
 
 
 def _events(dev: DevEnvironment, run: str) -> list[str]:
     """What the log of a run says, while no Dagster runs."""
     with closing(sqlite3.connect(dev.folder / f"var/dagster/history/runs/{run}.db")) as database:
-        found = database.execute("select timestamp, event from event_logs order by id")
-        return [f"{time} {event}"[:1500] for time, event in found]
+        return [event for (event,) in database.execute("select event from event_logs order by id")]
 
 
 def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:

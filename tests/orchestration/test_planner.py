@@ -9,11 +9,14 @@ import pytest
 import yaml
 from confluent_kafka.admin import ResourceType
 
+from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.resources import kafka_key
 from relay_pipelines.sensors import pruning
+from tests.integration.guarded import Permitted
 from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.support.commands import at
 from tests.support.independent import (
     configure,
     create,
@@ -192,7 +195,7 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
     (found,) = evaluations(first, naming.SOURCE_TOPICS)
     assert not found.passed
     node = f"node a ({environment.source.cluster().bootstrap_servers[0]})"
-    said = f"topics.allow names {misspelt!r}, and {node} shows no such topic; "
+    said = f"topics.allow names {misspelt!r}, and {node} has no such topic; "
     assert str(found.description).startswith(f"{said}did you mean {topics[0]!r}")
     run = environment.copy()
     assert run.success, failure(run)
@@ -200,6 +203,45 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
     assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
     assert said in str(last.skip_reason)
     assert said in failure(environment.job("mirror_once"))
+
+
+def test_a_copied_topic_is_hidden(
+    environment: Environment, guarded: EmbeddedCluster, topic_name: str
+) -> None:
+    """The checks and `mirror_once` fail for it in one line; the other topics are copied."""
+    permitted = Permitted(guarded, topic_name)
+    shown, hidden = (permitted.create(f"{topic_name}-{suffix}") for suffix in ("shown", "hidden"))
+    permitted.create(topic_name)
+    permitted.allow()
+    environment.source = guarded
+    source = {"nodes": [{"name": "a", **at(permitted.as_user())}]}
+    environment.write([f"{topic_name}-.*"], source=source)
+    for topic in (shown, hidden):
+        environment.fill(topic, ["first"])
+    environment.tick()
+    assert environment.copy().success
+    before = environment.tick()
+    assert [each.passed for each in evaluations(before, naming.SOURCE_TOPICS)] == [True]
+    for topic in (shown, hidden):
+        environment.fill(topic, ["second"])
+    permitted.hide(hidden)
+    said = f"answered Metadata of topic {hidden} with TOPIC_AUTHORIZATION_FAILED; grant the user "
+
+    after = environment.tick(cursor=before.cursor)
+
+    for name in (naming.SOURCE_TOPICS, naming.LAG, naming.LAG_TARGET):
+        failed = [str(each.description) for each in evaluations(after, name) if not each.passed]
+        assert any(said in description for description in failed), name
+    assert environment.read(hidden) == ["first"]
+    assert said in failure(environment.job("mirror_once"))
+    assert environment.read(shown) == ["first", "second"]
+    last = environment.tick(cursor=after.cursor)
+    assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
+    assert said in str(last.skip_reason)
+    on_demand = environment.check(
+        naming.mirrored_asset(environment.name, hidden), naming.LAG_TARGET
+    )
+    assert not on_demand.passed
 
 
 def test_patterns_that_select_nothing(environment: Environment, topics: list[str]) -> None:

@@ -47,7 +47,7 @@ _SERVED = {
 }  # fmt: skip
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
-_UNKNOWN_TOPIC, _NOT_ATTEMPTED = 3, 55
+_UNKNOWN_TOPIC, _NOT_ATTEMPTED, _HIDDEN = 3, 55, 29
 _EARLIEST, _READ_COMMITTED = -2, 1
 # the transaction timeout, counted in requests for a last stable offset, because no time passes here
 _TIMEOUT_REQUESTS = 100
@@ -146,6 +146,7 @@ class FakeCluster:
         self.ids: dict[str, Transactions] = {}
         self.deleted: set[str] = set()  # topics that it no longer knows
         self.leaderless: set[str] = set()  # topics without a leader
+        self.hidden: set[str] = set()  # topics that the user may not see
 
     def answer(self, frame: bytes) -> bytes:
         """Serve a request and return the response; both begin with their size."""
@@ -189,7 +190,7 @@ class FakeCluster:
         )
 
         def partitions(name: str) -> list[Any]:
-            if name in self.deleted:
+            if name in self.deleted | self.hidden:
                 return []
             return [
                 topic.MetadataResponsePartition(
@@ -205,7 +206,11 @@ class FakeCluster:
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
         topics = [
             topic(
-                error_code=_UNKNOWN_TOPIC if name in self.deleted else 0,
+                error_code=_UNKNOWN_TOPIC
+                if name in self.deleted
+                else _HIDDEN
+                if name in self.hidden
+                else 0,
                 name=name,
                 is_internal=False,
                 partitions=partitions(name),
@@ -445,7 +450,7 @@ class FakeSocket:
     Args:
         mishap: called before every request and every response. It returns "" for no mishap, "lost"
             to close the connection, "late" to delay a response, "unheard" to serve a request and
-            lose its response.
+            lose its response, "hung" to never answer again on this connection.
     """
 
     def __init__(self, cluster: FakeCluster, mishap: Callable[[], str]) -> None:
@@ -455,6 +460,7 @@ class FakeSocket:
         self._answers: deque[bytes] = deque()
         self._rest = b""
         self._is_open = True
+        self._is_hung = False
 
     def sendmsg(self, parts: list[Any]) -> int:
         """Receive a request, or part of one."""
@@ -474,8 +480,9 @@ class FakeSocket:
     def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
         """Return what has arrived, or fail."""
         if not self._rest:
-            mishap = self._mishap()
-            if mishap == "late":
+            mishap = "late" if self._is_hung else self._mishap()
+            self._is_hung |= mishap == "hung"
+            if mishap in {"late", "hung"}:
                 raise BlockingIOError
             if mishap or not self._is_open or not self._answers:
                 self._is_open = False

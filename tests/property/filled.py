@@ -5,7 +5,7 @@ And the chains of ledger entries that copies have left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
@@ -17,6 +17,7 @@ from relay_pipelines.verify.chain import Chain, verify_chains
 from tests.property.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120
+_STRANGER = 999
 _LOOK_SECONDS = 0.001
 _FIRST_MS = 1_700_000_000_000
 
@@ -42,8 +43,15 @@ def values(topic: str, count: int) -> list[bytes]:
     return [f"{topic}{number:04d}".encode().ljust(_SIZE, b".") for number in range(count)]
 
 
-def filled(topics: Iterable[str], count: int) -> FakeCluster:
-    """Return a cluster with so many records in each topic, in batches of five."""
+def filled(
+    topics: Iterable[str], count: int, markers: Mapping[str, int] | None = None
+) -> FakeCluster:
+    """Return a cluster with so many records in each topic, in batches of five.
+
+    Args:
+        markers: by topic, before which record an empty transaction has left a marker: the offsets
+            behind it are one higher.
+    """
     cluster = FakeCluster(*topics)
     for topic in cluster.logs:
         records = [
@@ -51,6 +59,9 @@ def filled(topics: Iterable[str], count: int) -> FakeCluster:
             for number, value in enumerate(values(topic, count))
         ]
         for first in range(0, count, _PER_BATCH):
+            if (markers or {}).get(topic) == first:
+                cluster.logs[topic].open_since[_STRANGER] = first
+                cluster.logs[topic].end_transaction(_STRANGER, commit=True)
             builder = BatchBuilder(0, 1 << 20)
             assert builder.extend(records[first : first + _PER_BATCH]) is None
             put(cluster, topic, builder.build())

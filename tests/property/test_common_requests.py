@@ -271,7 +271,7 @@ def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int
 
 
 @pytest.mark.parametrize(
-    ("code", "remedy"), [(87, "such as a null key"), (76, "lack the codec of the batch")]
+    ("code", "remedy"), [(87, "a is compacted"), (76, "lack the codec of the batch")]
 )
 def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour(
     code: int, remedy: str

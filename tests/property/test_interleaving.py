@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from unittest.mock import patch
 
@@ -32,6 +32,8 @@ from tests.property.filled import Clock, chains, filled, values
 Way = Callable[..., list[Outcome]]
 RECORDS = 60
 SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
+OTHER = Cluster("other", ("fake:3",))
+WAYS = [copy_as_it_is, copy_as_rows, copy_as_kept]
 
 
 class Trouble:
@@ -98,7 +100,7 @@ def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
     return {each.source.topic: each for each in found}
 
 
-@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
@@ -144,3 +146,110 @@ def test_no_byte_of_one_range_reaches_another(
         )
         assert sum(entry.records for entry in entries) == 2 * RECORDS
         assert [chain.breaks for chain in chains(destination).values()] == [[], []]
+
+
+class Nodes:
+    """Two nodes whose offsets differ from some record on, and what happens to each of them."""
+
+    def __init__(self, chance: Random) -> None:
+        markers = {topic: chance.randrange(0, RECORDS + 1, 5) for topic in "ab"}
+        self.chance = chance
+        self.clusters = {SOURCE: filled("ab", RECORDS), OTHER: filled("ab", RECORDS, markers)}
+        self.destination = FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC)
+        self.first = SOURCE
+
+    def copy(self, way: Way, mishaps: dict[Cluster, Callable[[], str]]) -> list[Outcome]:
+        """Copy what is left of both topics up to the end of the first node, in one task."""
+        nodes = [self.first, OTHER if self.first == SOURCE else SOURCE]
+        known = latest(self.destination)
+        ranges = [
+            CopyRange(
+                OffsetRange(TopicPartition(topic, 0), 0, self.clusters[self.first].logs[topic].end),
+                TopicPartition(topic, 0),
+                checkpoint=known.get(topic),
+            )
+            for topic in "ab"
+            if len(self.arrived(topic)) < RECORDS
+        ]
+        options = CopyOptions(
+            chunk_bytes=1_500,
+            fetch_max_bytes=900,
+            coalesce_below_bytes=0,
+            backoff_min_ms=0,
+            backoff_max_ms=0,
+            request_timeout_ms=40,
+            give_up_after_ms=400,
+        )
+
+        def connect(connection: Connection) -> FakeSocket:
+            cluster = connection.cluster
+            named = next((node for node in nodes if node == cluster), DESTINATION)
+            return FakeSocket(self.clusters.get(named, self.destination), mishaps[named])
+
+        job = CopyJob("m", "run", nodes[0], DESTINATION, options, other_nodes=(nodes[1],))
+        with patch.object(Connection, "_connect", connect):
+            return way(job, ranges, Clock()) if ranges else []
+
+    def arrived(self, topic: str) -> list[bytes]:
+        return [record.value for record in self.destination.logs[topic].committed()]
+
+    def trouble(self, kinds: Sequence[str], rate: float, stops_at: int) -> Callable[[], str]:
+        """What happens to a node: mishaps, and from some request on nothing but its death."""
+        left, served = 12, 0
+
+        def mishap() -> str:
+            nonlocal left, served
+            served += 1
+            if served > stops_at:
+                return "lost"
+            if left and self.chance.random() < rate:
+                left -= 1
+                if (kind := self.chance.choice(kinds)) != "claimed":
+                    return kind
+                for found in self.destination.ids.values():  # another run takes the ids over
+                    found.epoch += 1
+                    self.destination._finish(found, commit=False)
+            return ""
+
+        return mishap
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    rate=st.sampled_from([0.0, 0.02, 0.1]),
+    stops_at=st.integers(3, 60),
+    unseen=st.sampled_from(["", "hidden", "leaderless"]),
+)
+def test_nodes_whose_offsets_differ(
+    way: Way, seed: int, rate: float, stops_at: int, unseen: str
+) -> None:
+    """Whichever node dies, hangs or hides a topic: each topic has its first records, in order."""
+    with patch.object(checkpoint, "PARTITIONS", 1):
+        nodes = Nodes(Random(seed))
+        for _ in range(3):
+            nodes.first = nodes.chance.choice([SOURCE, OTHER])
+            of_node = getattr(nodes.clusters[nodes.first], unseen) if unseen else set()
+            of_node.add(nodes.chance.choice("ab"))
+            broken = ["lost", "late", "unheard", "hung"]
+            nodes.copy(
+                way,
+                {
+                    nodes.first: nodes.trouble(broken, rate, stops_at),
+                    OTHER if nodes.first == SOURCE else SOURCE: nodes.trouble(
+                        broken, rate, 1 << 30
+                    ),
+                    DESTINATION: nodes.trouble([*broken, "claimed"], rate, 1 << 30),
+                },
+            )
+            of_node.clear()
+            for topic in "ab":
+                found = nodes.arrived(topic)
+                assert found == values(topic, RECORDS)[: len(found)]
+        for _ in range(4):
+            nodes.first = OTHER if nodes.first == SOURCE else SOURCE
+            nodes.copy(way, dict.fromkeys([SOURCE, OTHER, DESTINATION], lambda: ""))
+        for topic in "ab":
+            assert nodes.arrived(topic) == values(topic, RECORDS)
+        assert [chain.breaks for chain in chains(nodes.destination).values()] == [[], []]

@@ -356,7 +356,7 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
         "m", AT, 5, 0, "source", {}, {}, AT, None, Fingerprint(4, "00", "00"), "", 0
     )
     with served(other=other), ClusterClient(OTHER, SourceError) as client:
-        assert not matches_fingerprint(client, copied, Clock())
+        assert matches_fingerprint(client, copied, Clock()) is False
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,34 @@ class World:
         assert [chain.breaks for chain in found_chains.values()] == [[]] * len(reached)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 32), every=st.integers(25, 60), times=st.integers(2, 8))
+def test_other_runs_that_claim_again_and_again(seed: int, every: int, times: int) -> None:
+    """They want other topics of the id, or none: what is still ours is copied all the same."""
+    world = World(seed, 0.0, 0.0)
+    left = times
+
+    def claimed() -> str:
+        nonlocal left
+        world.requests += 1
+        if left and not world.requests % every:
+            left -= 1
+            for found in world.destination.ids.values():
+                found.epoch += 1
+                world.destination._finish(found, commit=False)
+        return ""
+
+    world.mishap = claimed  # type: ignore[method-assign]
+    with (
+        patch.object(checkpoint, "PARTITIONS", 1),
+        patch.object(Connection, "_connect", world.connecting()),
+        patch.dict(globals(), OPTIONS=replace(OPTIONS, give_up_after_ms=5_000)),
+    ):
+        outcomes = world.copy(TOPICS, "relay.m./1", CheckpointSnapshot())
+        assert [outcome.error for outcome in outcomes] == [""] * len(TOPICS)
+        world.verify()
+
+
 def job(options: CopyOptions = OPTIONS) -> CopyJob:
     return CopyJob("m", "run", SOURCE, DESTINATION, options)
 

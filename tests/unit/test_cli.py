@@ -48,6 +48,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "attest",
         "audit",
         "replay",
+        "reset",
         "expectations",
         "acls",
         "init",

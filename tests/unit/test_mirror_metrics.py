@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.metrics import METRICS
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.mirror_metrics import Look, Looker, samples
@@ -94,6 +94,13 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
     assert values(found, "held_back") == {key: 1}
     healthy = look(positions=POSITIONS[:2])
     assert values(healthy, "held_back") == {}
+
+
+def test_a_hidden_topic_is_held_back_without_a_partition() -> None:
+    hidden = {TopicPartition("hidden", 0): PermissionDeniedError("no")}
+    for by_partition in (True, False):
+        found = values(look(unreadable=hidden), "held_back", by_partition=by_partition)
+        assert found["hidden", "", "PermissionDeniedError"] == 1
 
 
 def test_each_topic_has_the_target_of_its_lane() -> None:

@@ -132,6 +132,20 @@ JUDGED = [
         [(False, False, 0), (True, True, 0)],
     ),
     (
+        "nothing proves its log: the other one has it",
+        [NodeView("x", {A: 99}, unproved=frozenset([A])), view("y", 5)],
+        {A: 5},
+        0,
+        [(False, False, 0), (True, True, 0)],
+    ),
+    (
+        "nothing proves any log: that is for the guards",
+        [NodeView("x", {A: 10}, unproved=frozenset([A])), down("y")],
+        {A: 5},
+        0,
+        [(True, True, 0), (False, False, 0)],
+    ),
+    (
         "nothing anywhere: an empty source is healthy",
         [NodeView("x", {}), NodeView("y", {})],
         {},

@@ -109,10 +109,12 @@ GUARDS = [
     ),
     (
         "the copies are gone",
-        Position(TopicPartition("t", 3), 0, 20, 9, destination_lost="topic 'c' was deleted"),
+        Position(
+            TopicPartition("t", 3), 0, 20, 9, destination_lost="topic 'c' is gone", mirror="m"
+        ),
         (
-            "t-3 at offset 9: topic 'c' was deleted; restore it, or mirror the topic under a"
-            " new name;"
+            "t-3 at offset 9: topic 'c' is gone; to copy again what the source still has:"
+            " `relay reset --mirror m --topic t --to-earliest --execute`;"
             " to accept the loss and resume from offset 9, set on_data_loss: continue"
         ),
     ),

@@ -1,0 +1,78 @@
+"""Moves a checkpoint without a copy, with a ledger entry that says why."""
+
+from __future__ import annotations
+
+from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state import ledger
+from relay_pipelines.state.fencing import commit, take_over
+
+BY_DRIVER = "driver"
+"""The run id of what no task has copied."""
+
+
+def move_checkpoint(
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    moved: Checkpoint,
+    gap: tuple[OffsetRange, str],
+    options: CopyOptions,
+    clock: Clock,
+) -> bool:
+    """Commit a checkpoint in place of the snapshot's, under the id that owns it.
+
+    Every task at work there is fenced. A checkpoint that has changed since the snapshot, or that
+    another id owns by now, is left alone.
+
+    Args:
+        gap: the source offsets that are given up, and why. Without offsets, the entry begins a
+            generation: earlier entries no longer count.
+
+    Returns:
+        Whether it was moved.
+
+    Raises:
+        FencedError: another driver or task has taken the id over at the same time.
+        RelayError: the destination does not answer, or refuses.
+    """
+    at = moved.source
+    owner = snapshot.owner_of(at)
+    producer = take_over(client, owner, options, clock)
+    before = snapshot.checkpoints.get(at)
+    home = checkpoints.home(checkpoints.TOPIC, key := checkpoints.key_of(snapshot.mirror, at))
+    known = {at: (before, snapshot.checkpoint_ends.get(home, 0))}
+    current = checkpoints.read_current(client, snapshot.mirror, known, options, clock)[at]
+    moved, entry = ledger.chained(moved, _gap_entry(moved, *gap))
+    if current.checkpoint != before or current.owner not in {None, owner}:
+        producer.release()
+        return current.checkpoint == moved  # the answer to an earlier commit of it was lost
+    batches = [
+        (home, checkpoints.to_batch(moved)),
+        (checkpoints.home(ledger.TOPIC, key), encode(*entry)),
+    ]
+    commit(client, producer, batches, options, clock)
+    return True
+
+
+def _gap_entry(moved: Checkpoint, source: OffsetRange, why: str) -> LedgerEntry:
+    copies_end = moved.end_in(moved.destination) or 0
+    return LedgerEntry(
+        mirror=moved.mirror,
+        source=source,
+        destination=OffsetRange(moved.destination, copies_end, copies_end),
+        records=0,
+        size_bytes=0,
+        batches=0,
+        rewritten=0,
+        skipped={str(Skipped.LOST): len(source)} if len(source) else {},
+        digest=f"{0:08x}",
+        node=moved.node,
+        window="",
+        run_id=moved.run_id,
+        committed_at_ms=moved.committed_at_ms,
+        gap=why,
+    )
