@@ -27,6 +27,7 @@ from relay_pipelines.run.session import Session
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.checkpoint import CheckpointCache
+from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -134,9 +135,18 @@ class Mirror:
         return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK))
 
     def copy(
-        self, planned: RunPlan, topic: str | None = None, observers: Sequence[Observer] = ()
+        self,
+        planned: RunPlan,
+        topic: str | None = None,
+        observers: Sequence[Observer] = (),
+        sources: Sources | None = None,
     ) -> RunResult:
-        """Copy what `prepare` has planned; a command's signal stops it at committed checkpoints."""
+        """Copy what `prepare` has planned; a command's signal stops it at committed checkpoints.
+
+        Args:
+            topic: only this source topic.
+            sources: as in `run`.
+        """
         signals = self._session.stop_signal
         with signals.deferred() if signals else nullcontext():
             return copy(
@@ -147,6 +157,7 @@ class Mirror:
                 _CLOCK,
                 stop=self._session.stopped,
                 scope=topic_scope(topic) if topic else "",
+                sources=sources,
             )
 
     def run(self, topic: str | None = None) -> RunResult:

@@ -57,6 +57,22 @@ class TimestampType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A Python file of the user's, as it was when a run began.
+
+    Args:
+        module: its name for Python, such as `filters`, or `shop.filters` in a package.
+        path: where it was read.
+        is_package: whether it is the `__init__.py` of a package.
+    """
+
+    module: str
+    path: str
+    content: bytes = field(repr=False)
+    is_package: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ClassSpec:
     """The user's code, a filter, a transform or a token provider, and its arguments.
 
@@ -64,11 +80,14 @@ class ClassSpec:
         name: `module:name`, or the name of an entry point.
         config: keyword arguments, as JSON.
         folder: the configuration's folder, which is searched for modules after the installed ones.
+        sources: the files of that folder that the code consists of, which a run reads once for all
+            its tasks; empty for installed code.
     """
 
     name: str
     config: str = "{}"
     folder: str = ""
+    sources: tuple[SourceFile, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import ClassSpec
+from relay_pipelines.user_sources import home, use
 
 RAISED_BY_USERS = (Exception, SystemExit)
 """What code of the user's may raise; `sys.exit()` in it must not end the process for all topics."""
@@ -36,6 +37,7 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
         if spec.folder not in sys.path:
             sys.path.append(spec.folder)  # last, so that no module there can replace a library
     try:
+        use(module, spec.sources)
         found = importlib.import_module(module)
         _refuse_namesake(module, spec.folder)
         return getattr(found, name)
@@ -59,8 +61,7 @@ def _refuse_namesake(module: str, folder: str) -> None:
     at = Path(folder, name)
     beside = next((p for p in (at.with_suffix(".py"), at / "__init__.py") if p.is_file()), None)
     used = Path(getattr(sys.modules[name], "__file__", None) or "")
-    from_folder = used.parent.parent if used.name == "__init__.py" else used.parent
-    if beside and str(from_folder) in _folders - {folder}:
+    if beside and str(home(used)) in _folders - {folder}:
         raise ConfigError(
             f"module {name!r} is already {used}, so {beside} cannot be imported",
             remedy="rename one of them: two configurations in one process share their modules",

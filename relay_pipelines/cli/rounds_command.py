@@ -23,6 +23,7 @@ from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state.checkpoint import CheckpointCache
+from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver, Publication
@@ -87,6 +88,7 @@ class _Rounds:
     _caches: defaultdict[str, CheckpointCache] = field(
         default_factory=lambda: defaultdict(CheckpointCache), init=False
     )
+    _sources: Sources | None = field(default=None, init=False)
     _rounds: int = field(default=0, init=False)
     _records: int = field(default=0, init=False)
     _size_bytes: int = field(default=0, init=False)
@@ -107,6 +109,7 @@ class _Rounds:
             show: replaces the status line.
         """
         self._rounds += 1
+        self._read_sources()
         found = self._publish(lambda publication: publication.serve())
         self._lasting("").update(found, complete=False)
         for name, mirror in self.mirrors.items():
@@ -114,6 +117,13 @@ class _Rounds:
                 self._copy_mirror(name, mirror, show)
         found += self._publish(lambda publication: publication.write())
         self._lasting("").update(found, complete=True)
+
+    def _read_sources(self) -> None:
+        """Read the user's classes once for all mirrors and tasks of a round."""
+        sources = Sources.of(spec for mirror in self.mirrors.values() for spec in mirror.classes)
+        for line in sources.changes(self._sources):
+            messages.note(f"{line}: the rounds from this one on use it")
+        self._sources = sources
 
     @property
     def metrics(self) -> MetricsObserver | None:
@@ -138,7 +148,7 @@ class _Rounds:
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
                 observers.append(self.metrics)
-            result = bound.copy(planned, self.topic, observers)
+            result = bound.copy(planned, self.topic, observers, self._sources)
         except RelayError as error:
             if self.invocation.debug:
                 traceback.print_exception(error)

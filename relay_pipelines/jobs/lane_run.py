@@ -24,6 +24,7 @@ from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.rates import Rate, Rates
 from relay_pipelines.state.checkpoint import CheckpointCache
+from relay_pipelines.user_sources import Sources
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class LaneRun:
     checks: WindowChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
+    _sources: Sources | None = field(default=None, init=False)
     _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
     _surveyed_seconds: float = field(default=0.0, init=False)
     _has_all_topics: bool = field(default=True, init=False)
@@ -138,6 +140,7 @@ class LaneRun:
             lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,
+            sources=self._read_sources(),
         )
         if report.result.interrupted:  # nothing was counted; the next window copies the rest
             return report
@@ -154,6 +157,14 @@ class LaneRun:
             self._reported = found
         self.checks.add(report, self.session)
         return report
+
+    def _read_sources(self) -> Sources:
+        """Read the user's classes once for all tasks of a window."""
+        sources = Sources.of(self.kafka.mirror(self.lane.mirror).classes)
+        for line in sources.changes(self._sources):
+            self.context.log.info("%s: the windows from this one on use it", line)
+        self._sources = sources
+        return sources
 
     def finish_checks(self) -> Generator[Event, None, list[str]]:
         """Wait for the expectations of the windows; return a line for each that fails the run."""

@@ -19,6 +19,7 @@ from relay_pipelines.run.run import Observer, run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.user_sources import Sources
 from relay_pipelines.verify import recount
 from relay_pipelines.verify.recount import Recount
 
@@ -166,6 +167,7 @@ def copy_window(
     lane: str,
     stop: Callable[[], bool],
     run_id: str,
+    sources: Sources | None = None,
 ) -> WindowReport:
     """Copy what is still missing of some topics of a window, then recount the complete ones.
 
@@ -176,6 +178,7 @@ def copy_window(
         session: returns the Spark session; called only if there is something to copy.
         snapshot: of these topics.
         lane: the lane's name; lanes are copied side by side.
+        sources: as in `run`.
     """
     mirror = kafka.mirror(snapshot.mirror)
     plan = run_plan.plan_frozen(snapshot, frozen)
@@ -189,6 +192,7 @@ def copy_window(
         window=frozen.key,
         run_id=run_id,
         scope=lane,
+        sources=sources,
     )
     readable_ms, began = kafka.clock.now_ms(), kafka.clock.monotonic()
     next_offsets: Mapping[TopicPartition, int] = {}

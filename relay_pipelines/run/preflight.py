@@ -30,6 +30,7 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import REPLAY, read_all_mirrors
+from relay_pipelines.user_sources import Sources
 
 _TOPICS_SHOWN = 3
 
@@ -127,12 +128,13 @@ def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator
 
 
 def _classes(name: str, mirror: Mirror) -> Iterator[Finding]:
+    sources = Sources()
     for settings in mirror.record_settings:
         specs = [(user_class.FILTER, chosen.spec) for chosen in settings.filters]
         specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
         for purpose, spec in specs:
             try:
-                user_class.construct(spec, purpose)
+                user_class.construct(sources.fix_class(spec), purpose)
             except ConfigError as error:
                 yield _error(name, error)
 

@@ -24,6 +24,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.fencing import fence
 from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
     from relay_pipelines.run.spark_jobs import SparkJobs
@@ -62,6 +63,7 @@ def run(
     window: str = "",
     run_id: str | None = None,
     scope: str = "",
+    sources: Sources | None = None,
 ) -> RunResult:
     """Copy what is planned. Ctrl-C stops at committed checkpoints; the next run resumes there.
 
@@ -78,6 +80,8 @@ def run(
             None.
         scope: small ranges of one scope share transactions; runs of different scopes can copy at
             the same time.
+        sources: the files of the user's classes, which all tasks of the run import; read now if
+            None.
     """
     result = RunResult(plan.snapshot.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
@@ -88,7 +92,9 @@ def run(
     for observer in observers:
         observer.begin(plan)
     try:
-        _Run(mirror, follower, result, observers, clock, stop).copy(plan, session, window, scope)
+        _Run(mirror, follower, result, observers, clock, stop, sources or Sources()).copy(
+            plan, session, window, scope
+        )
     except RelayError as error:
         result.errors.append(error)
     except KeyboardInterrupt:
@@ -112,6 +118,7 @@ class _Run:
         observers: Sequence[Observer],
         clock: Clock,
         stop: Callable[[], bool],
+        sources: Sources,
     ) -> None:
         self._mirror = mirror
         self._options = mirror.copy_options
@@ -121,6 +128,7 @@ class _Run:
         self._clock = clock
         self._stoppable_clock = StoppableClock(clock, stop)
         self._stop = stop
+        self._sources = sources
 
     def copy(self, plan: RunPlan, session: Callable[[], Any], window: str, scope: str) -> None:
         plan = self._sync_configs(plan)
@@ -160,12 +168,19 @@ class _Run:
     def _prepare(self, plan: RunPlan, scope: str) -> list[CopyRange]:
         """Make the destination ready; return what is to be copied, and under which ids."""
         snapshot = plan.snapshot
-        for record_policy in {copy_range.record_policy for copy_range in plan.ranges}:
+        fixed = {
+            record_policy: self._sources.fix(record_policy)
+            for record_policy in {copy_range.record_policy for copy_range in plan.ranges}
+        }
+        for record_policy in fixed.values():
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
         factor = self._mirror.destination.replication_factor
         refused = topics.create(snapshot, factor, self._options, self._stoppable_clock)
-        ready = self._without(refused, plan).ranges
+        ready = [
+            replace(copy_range, record_policy=fixed[copy_range.record_policy])
+            for copy_range in self._without(refused, plan).ranges
+        ]
         ranges = with_owners(snapshot.mirror, scope, ready, plan.sizes_bytes)
         owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
         return ranges

@@ -178,6 +178,15 @@ class Mirror(RecordSettings):
         return [self, *self.topics.overrides.values()]
 
     @property
+    def classes(self) -> list[model.ClassSpec]:
+        """The classes that filter and change records."""
+        return [
+            user.spec
+            for settings in self.record_settings
+            for user in (*settings.filters, *filter(None, [settings.transform]))
+        ]
+
+    @property
     def all_lanes(self) -> dict[str, LaneSettings]:
         """The lanes by name: first those of overrides, then those under `lanes`."""
         from_overrides = {

@@ -23,6 +23,8 @@ from relay_pipelines.model import TopicPartition
 from tests.integration.test_cli import MANY, SOON, in_a_terminal, numbered, open_transactions
 from tests.support.commands import RELAY, configured, environment, mirror
 from tests.support.independent import (
+    CREATE_TIME,
+    Record,
     assert_equal,
     create,
     delete_before,
@@ -80,6 +82,85 @@ def running(config: Path, *options: str) -> Iterator[Rounds]:
     finally:
         rounds.process.kill()
         rounds.process.wait()
+
+
+EDITED = """
+import pathlib
+
+import letters_{name}
+
+class Begins:
+    def __init__(self):
+        folder = pathlib.Path(__file__).parent
+        edit = folder / "edit"
+        if edit.exists():
+            edit.rename(folder / "letters_{name}.py")
+
+    def keep(self, record):
+        return record.value.decode().startswith(letters_{name}.LETTER)
+"""
+
+
+def test_a_filter_that_changes_does_so_between_two_rounds(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """A round copies with the files as they were at its beginning, on the driver and in all tasks.
+
+    Here a file that the filter imports changes after the driver has constructed the filter, and
+    before a task does. The next round uses it, also where Python was imported before, with a line.
+    """
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    partitions = [TopicPartition(topic_name, number) for number in range(3)]
+    for cluster in (source, destination):
+        create(cluster, topic_name, len(partitions))
+    name = topic_name.replace("-", "_").replace(".", "_")
+    (tmp_path / f"filter_{name}.py").write_text(EDITED.format(name=name))
+    letters = tmp_path / f"letters_{name}.py"
+    letters.write_text("LETTER = 'a'")
+    config = configured(
+        tmp_path,
+        {
+            "m": mirror(
+                source, destination, topic_name, filters=[{"class": f"filter_{name}:Begins"}]
+            )
+        },
+        spark={"master": "local[2]"},
+    )
+
+    def arrive(number: int, kept: str) -> None:
+        """Write a record that each version of the filter keeps, and wait for one of them."""
+        put(number)
+        until(
+            lambda: all(values_of(at)[-1:] == [kept] for at in partitions), f"{kept} everywhere", 60
+        )
+
+    def put(number: int) -> None:
+        for at in partitions:
+            values = [f"{letter}{number}".encode() for letter in "ab"]
+            write(source, at, [Record(None, value, (), (CREATE_TIME, 1)) for value in values])
+
+    def values_of(at: TopicPartition) -> list[str]:
+        return [str(record.value, "utf-8") for record in records_of(destination, at)]
+
+    def lines() -> list[str]:
+        return [line for line in rounds.stderr if "has changed" in line]
+
+    put(0)
+    (tmp_path / "edit").write_text("LETTER = 'b'")
+    with running(config) as rounds:
+        until(lambda: all(read(destination, at) for at in partitions), "the first round", 60)
+        assert [values_of(at) for at in partitions] == [["a0"]] * 3, "one version in a round"
+        until(lines, "the line")
+        arrive(1, "b1")
+        letters.write_text("LETTER = 'a'")
+        until(lambda: len(lines()) == 2, "the second line")
+        arrive(2, "a2")
+        assert [values_of(at) for at in partitions] == [["a0", "b1", "a2"]] * 3
+        assert lines() == [f"{letters.name} has changed: the rounds from this one on use it"] * 2
+        assert rounds.stop(signal.SIGTERM) == 130
 
 
 def test_new_records_arrive_in_every_round(

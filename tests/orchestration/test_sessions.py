@@ -105,6 +105,30 @@ def test_a_session_copies_window_after_window(
     assert "relay.yaml has changed: this session ends" in [entry.user_message for entry in log]
 
 
+def test_a_filter_that_changes_does_so_between_two_windows(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """The session goes on with the file as it is now, and its log has a line."""
+    name = f"ends_{environment.name.replace('-', '_')}"
+    module = environment.folder / f"{name}.py"
+    text = "class Ends:\n    def keep(self, record):\n        return record.value.endswith(b'{}')\n"
+    module.write_text(text.format("9"))
+    allow = [re.escape(topics[0])]
+    sessions.write(allow, filters=[{"class": f"{name}:Ends"}])
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+
+    module.write_text(text.format("8"))
+    environment.fill(topics[0], ["new9", "new8"])
+
+    sessions.copied(topics[0], "a99", "new8")
+    assert not running.done()
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+    log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
+    assert log.count(f"{module.name} has changed: the windows from this one on use it") == 1
+
+
 def test_an_interrupted_session_is_not_a_failure(
     environment: Environment, topics: list[str], sessions: Sessions
 ) -> None:

@@ -1,0 +1,204 @@
+"""The files of the user's classes: read once for a run, and imported by all its tasks as read.
+
+Python imports a file once per process: tasks of one run in reused and in new workers would use two
+versions of a file that changes, and a living driver its first one for ever.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from importlib.abc import ExecutionLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, Self
+
+from relay_pipelines.model import ClassSpec, RecordPolicy, SourceFile
+
+_INIT = "__init__.py"
+
+
+class Sources:
+    """The user's files, each read once. On the driver.
+
+    One object for each run, or for all runs of a round, lets all of them use the same version.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[str, str], tuple[SourceFile, ...]] = {}
+        """Folder and name of a module or package -> its files."""
+
+    @classmethod
+    def of(cls, specs: Iterable[ClassSpec]) -> Self:
+        """Read the files of these classes."""
+        sources = cls()
+        for spec in specs:
+            sources.fix_class(spec)
+        return sources
+
+    def fix(self, record_policy: RecordPolicy) -> RecordPolicy:
+        """Return the policy with the files of its classes."""
+        transform = record_policy.transform
+        return replace(
+            record_policy,
+            filters=tuple(self.fix_class(spec) for spec in record_policy.filters),
+            transform=None if transform is None else self.fix_class(transform),
+        )
+
+    def fix_class(self, spec: ClassSpec) -> ClassSpec:
+        """Return the class with its module, and with what that imports from the same folder."""
+        module, colon, _ = spec.name.partition(":")
+        found: dict[str, tuple[SourceFile, ...]] = {}
+        names = [module.partition(".")[0]] if colon and spec.folder else []
+        while names:
+            name = names.pop()
+            if name not in found:
+                found[name] = self._read(spec.folder, name)
+                names += [other for file in found[name] for other in _imports(file)]
+        return replace(spec, sources=tuple(file for name in sorted(found) for file in found[name]))
+
+    def changes(self, before: Sources | None) -> list[str]:
+        """Say which files have changed since they were read before."""
+        if before is None:
+            return []
+        lines = []
+        for key in self.files.keys() & before.files.keys():
+            new, old = ({file.path: file for file in at.files[key]} for at in (self, before))
+            lines += [
+                f"{Path(path).relative_to(key[0])} has changed"
+                for path in new.keys() | old.keys()
+                if new.get(path) != old.get(path)
+            ]
+        return sorted(lines)
+
+    def _read(self, folder: str, name: str) -> tuple[SourceFile, ...]:
+        key = (folder, name)
+        if key not in self.files:
+            self.files[key] = tuple(_read(Path(folder), name))
+        return self.files[key]
+
+
+def _read(folder: Path, name: str) -> Iterator[SourceFile]:
+    """Read a module or package of the folder; nothing if it is not there, or installed as well."""
+    package, module = folder / name, folder / f"{name}.py"
+    files = sorted(package.rglob("*.py")) if package.is_dir() else [module]
+    if not (package.is_dir() or module.is_file()) or _is_installed(name, folder):
+        return
+    for path in files:
+        parts = path.relative_to(folder).with_suffix("").parts
+        is_package = path.name == _INIT
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue  # its import says so
+        yield SourceFile(
+            ".".join(parts[:-1] if is_package else parts), str(path), content, is_package
+        )
+
+
+def _is_installed(name: str, folder: Path) -> bool:
+    """Whether Python finds a module of this name elsewhere, which goes before the folder's."""
+    if name in sys.stdlib_module_names:
+        return True
+    spec = PathFinder.find_spec(name)
+    if spec is None or spec.origin is None:  # a folder without __init__.py is as good as none
+        return False
+    return home(Path(spec.origin)).resolve() != folder.resolve()
+
+
+def _imports(file: SourceFile) -> Iterator[str]:
+    """Yield the first part of each name that the file imports, except its own package's."""
+    try:
+        tree = ast.parse(file.content)
+    except (SyntaxError, ValueError):
+        return  # its import says so
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def home(path: Path) -> Path:
+    """Return the folder from which Python imports a module or package."""
+    return path.parent.parent if path.name == _INIT else path.parent
+
+
+def use(module: str, sources: Sequence[SourceFile]) -> None:
+    """Let imports use these files as they were read, and drop what was imported from others.
+
+    On the driver and in tasks. A task has the files even where the folder does not exist.
+    """
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        # installed modules go first, and files that were read before those on the disk
+        at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+        sys.meta_path.insert(at, _FINDER)
+    files = {file.module: file for file in sources}
+    if any(_is_outdated(name, files.get(name)) for name in {module, *files}):
+        # a module keeps what it has imported from another one
+        for name, file in files.items():
+            if name in sys.modules and _is_from(sys.modules[name], file):
+                del sys.modules[name]
+        if module not in files:
+            sys.modules.pop(module, None)
+    if module not in files:
+        _FINDER.files.pop(module, None)
+    _FINDER.files.update(files)
+
+
+def _is_outdated(name: str, file: SourceFile | None) -> bool:
+    imported = sys.modules.get(name)
+    loader = getattr(imported, "__loader__", None)
+    if isinstance(loader, _Loader):
+        return loader.file != file and (file is None or loader.file.path == file.path)
+    return file is not None and _is_from(imported, file)
+
+
+def _is_from(imported: Any, file: SourceFile) -> bool:
+    path = getattr(imported, "__file__", None) or ""
+    return path != "" and Path(path).resolve() == Path(file.path).resolve()
+
+
+class _Loader(ExecutionLoader):
+    """Imports a file as it was read; `__file__` stays its path, beside which its data may be."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self.file = file
+
+    def get_filename(self, fullname: str) -> str:  # noqa: ARG002 - Python's signature
+        return self.file.path
+
+    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - Python's signature
+        return importlib.util.decode_source(self.file.content)
+
+    def is_package(self, fullname: str) -> bool:  # noqa: ARG002 - Python's signature
+        return self.file.is_package
+
+
+class _Finder(MetaPathFinder):
+    """Finds the files that were read."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, SourceFile] = {}
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - Python's signature
+        target: Any = None,  # noqa: ARG002 - Python's signature
+    ) -> ModuleSpec | None:
+        file = self.files.get(fullname)
+        if file is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname,
+            file.path,
+            loader=_Loader(file),
+            submodule_search_locations=[str(Path(file.path).parent)] if file.is_package else None,
+        )
+
+
+_FINDER = _Finder()
