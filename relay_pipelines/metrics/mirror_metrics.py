@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from relay_pipelines.errors import PermissionDeniedError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, data_loss, open_since
@@ -132,10 +133,11 @@ def _guards(look: Look, *, by_partition: bool) -> Iterator[Sample]:
         for position in look.snapshot.positions
         if (loss := data_loss(position)) and (at := position.topic_partition)
     )
-    # of a whole topic; configurations are not asked for in every look
-    held_back.update(
-        (at.topic, "", type(error).__name__) for at, error in look.snapshot.unreadable.items()
-    )
+    # configurations are not asked for in every look
+    for at, error in look.snapshot.unreadable.items():
+        is_hidden = isinstance(error, PermissionDeniedError)  # a whole topic
+        partition = str(at.partition) if by_partition and not is_hidden else ""
+        held_back[at.topic, partition, type(error).__name__] += 1
     for labels, number in held_back.items():
         yield Sample("held_back", (look.snapshot.mirror, *labels), number)
 

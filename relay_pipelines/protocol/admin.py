@@ -275,7 +275,8 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
     by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for name in topics:
         for partition, leader in client.topic(name).leaders.items():
-            by_leader[leader][name].append(partition)
+            if leader >= 0:
+                by_leader[leader][name].append(partition)
     sizes: dict[TopicPartition, int] = {}
     describable = DescribeLogDirsRequest.DescribableLogDirTopic
     for broker_id, names in by_leader.items():

@@ -48,6 +48,10 @@ class TopicMetadata:
         """All its topic-partitions, in order."""
         return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
 
+    def has_leader(self, partition: int) -> bool:
+        """Whether a partition has a leader."""
+        return self.leaders.get(partition, -1) >= 0
+
 
 @dataclass(slots=True)
 class Metadata:
@@ -197,7 +201,7 @@ class ClusterClient:
     def has_leader(self, topic_partition: TopicPartition) -> bool:
         """Whether the topic-partition has a leader, by the cached metadata."""
         known = self._metadata.topics.get(topic_partition.topic)
-        return known is not None and known.leaders.get(topic_partition.partition, -1) >= 0
+        return known is not None and known.has_leader(topic_partition.partition)
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
@@ -211,13 +215,17 @@ class ClusterClient:
             )
         if leader < 0:
             self.forget()
-            raise self.retriable(
-                f"it has no leader on {self.cluster}",
-                remedy="wait for its broker to return; if it runs, its log says whether its disk is"
-                " full",
-                topic_partition=topic_partition,
-            )
+            raise self.leaderless(topic_partition)
         return leader
+
+    def leaderless(self, topic_partition: TopicPartition) -> RelayError:
+        """Return the error for a topic-partition that has no leader."""
+        return self.retriable(
+            f"it has no leader on {self.cluster}",
+            remedy="wait for its broker to return; if it runs, its log says whether its disk is"
+            " full",
+            topic_partition=topic_partition,
+        )
 
     def connection(self, broker_id: int) -> Connection:
         """Return the connection to a broker for single calls."""

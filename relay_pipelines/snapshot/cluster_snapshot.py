@@ -54,6 +54,7 @@ NEEDED_CONFIGS = (
     "message.timestamp.type",
 )
 """The configuration of a destination topic that a copy must know."""
+_ELECTION_SECONDS = 3.0
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry: reads half a second in all
 
 Belongs = Callable[[str], bool]
@@ -96,8 +97,8 @@ class ClusterSnapshot:
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not have.
-        unreadable: what has no position, and why: the node does not say its offsets, only another
-            node has it, or the topic is hidden from the user (as its partition 0). Not copied.
+        unreadable: what has no position, and why: it has no leader, only another node has it, or
+            the topic is hidden from the user (as its partition 0). Not copied.
     """
 
     mirror: str
@@ -224,7 +225,7 @@ def take_snapshot(
             copied from, or `only_topic` is not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
-    options = mirror.copy_options
+    options, began = mirror.copy_options, clock.monotonic()
 
     def ask() -> ClusterSnapshot:
         with destination_client(name, mirror.destination_cluster, options) as destination:
@@ -250,6 +251,7 @@ def take_snapshot(
                     belongs,
                     configs=configs,
                     refuse_loops=refuse_loops,
+                    waits=patient and clock.monotonic() - began < _ELECTION_SECONDS,
                 )
 
     return retry(ask, name, options, clock, patient=patient)
@@ -339,6 +341,7 @@ class _SnapshotBuilder:
         *,
         configs: bool,
         refuse_loops: bool,
+        waits: bool,
     ) -> ClusterSnapshot:
         unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
         topics = self._select_topics(only_topic, belongs)
@@ -351,6 +354,7 @@ class _SnapshotBuilder:
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
         existing = self._existing(topics, policies)
+        leaderless = self._leaderless(topics.names, waits=waits)
         new_starts = start_offsets.new_starts(
             self._source,
             self._name,
@@ -362,7 +366,7 @@ class _SnapshotBuilder:
         )
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         known = replace(checkpoints, starts=starts)
-        positions = self._positions(selection, topics, known, ledger_records)
+        positions = self._positions(selection, topics, known, ledger_records, leaderless)
         source_configs, destination_configs, refused = (
             self._configs(topics, policies, existing) if configs else ({}, {}, {})
         )
@@ -404,8 +408,28 @@ class _SnapshotBuilder:
                 ).items()
                 if only_topic in {None, at.topic} and belongs(at.topic)
             }
+            | leaderless
             | unreadable,
         )
+
+    def _leaderless(
+        self, topics: Iterable[str], *, waits: bool
+    ) -> dict[TopicPartition, RelayError]:
+        """The topic-partitions that have no leader, and why they are not copied.
+
+        Raises:
+            SourceError: there are some, and `waits`: an election takes a moment.
+        """
+        found = {
+            at: self._source.leaderless(at)
+            for topic in topics
+            for at in self._at_source.topics[topic].topic_partitions
+            if not self._at_source.topics[topic].has_leader(at.partition)
+        }
+        if found and waits:
+            self._source.forget()
+            raise next(iter(found.values()))
+        return found
 
     def _ask_for_unlisted(
         self, checkpoints: CheckpointSnapshot, only_topic: str | None, belongs: Belongs
@@ -573,6 +597,7 @@ class _SnapshotBuilder:
         topics: _Topics,
         checkpoints: CheckpointSnapshot,
         ledger_records: Mapping[TopicPartition, LedgerRecord],
+        leaderless: Container[TopicPartition],
     ) -> list[Position]:
         positions = Positions(
             self._source,
@@ -582,6 +607,7 @@ class _SnapshotBuilder:
             ledger_records,
             self._mirror,
             self._clock,
+            leaderless,
             among_several=bool(selection.others),
         ).all()
         return [_with_other_nodes(selection, position) for position in positions]

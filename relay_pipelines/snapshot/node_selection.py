@@ -42,7 +42,7 @@ class NodeState:
         low_watermarks: of the mirrored topic-partitions.
         cluster_id: of its cluster; empty if it did not answer.
         topic_ids: of the mirrored topics.
-        unproved: as of `NodeView`.
+        unproved, leaderless: as of `NodeView`.
     """
 
     node: Cluster
@@ -55,6 +55,7 @@ class NodeState:
     cluster_id: str = ""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     unproved: frozenset[TopicPartition] = frozenset()
+    leaderless: frozenset[TopicPartition] = frozenset()
 
     @property
     def view(self) -> NodeView:
@@ -66,6 +67,7 @@ class NodeState:
             self.quarantined,
             self.low_watermarks,
             self.unproved,
+            self.leaderless,
         )
 
     def log(self, topic: str) -> NodeIdentity:
@@ -154,8 +156,9 @@ class NodeSelection:
             if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
                 return f"node {view.name} has them"
         for view in views:
-            if view.end_offsets is None:
-                return f"node {view.name} does not answer: {view.error}"
+            if not view.answers_for(lost.topic_partition):
+                why = view.error or "it has no leader there"
+                return f"node {view.name} does not answer: {why}"
         return ""
 
     def has_older(self, position: Position) -> str:
@@ -265,12 +268,13 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
             metadata = client.metadata()
             topics = metadata.topics
             decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
-            wanted = [
+            mirrored = [
                 at
                 for decision in decisions
                 if decision.included
                 for at in topics[decision.topic].topic_partitions
             ]
+            wanted = [at for at in mirrored if topics[at.topic].has_leader(at.partition)]
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
@@ -285,6 +289,7 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
         low_watermarks=low,
         cluster_id=metadata.cluster_id,
         topic_ids={at.topic: topics[at.topic].topic_id for at in wanted},
+        leaderless=frozenset(mirrored).difference(wanted),
     )
 
 

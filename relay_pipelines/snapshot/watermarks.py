@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from relay_pipelines.copy.position import read_positions, unproved_logs
@@ -26,6 +26,7 @@ class Positions:
         at_destination: all topics of the destination.
         targets: source topic -> where its records go, of the included topics.
         ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
+        leaderless: topic-partitions that have no position, as nobody knows their offsets.
         among_several: whether the source has other nodes.
     """
 
@@ -38,9 +39,11 @@ class Positions:
         ledger_records: Mapping[TopicPartition, LedgerRecord],
         mirror: Mirror,
         clock: Clock,
+        leaderless: Container[TopicPartition],
         *,
         among_several: bool,
     ) -> None:
+        self._leaderless = leaderless
         self._source = source
         self._at_destination = at_destination
         self._targets = targets
@@ -53,7 +56,10 @@ class Positions:
     def all(self) -> list[Position]:
         """Every topic-partition of the included topics, in order."""
         wanted = [
-            at for topic in self._targets for at in self._source.topic(topic).topic_partitions
+            at
+            for topic in self._targets
+            for at in self._source.topic(topic).topic_partitions
+            if at not in self._leaderless
         ]
         # before the last stable offsets: records written between the two requests would look like
         # an open transaction

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import Broker, EmbeddedCluster
@@ -24,8 +24,9 @@ from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 from tests.chaos.storm.background import BackgroundThread
-from tests.copying import numbered
-from tests.support.independent import client, producer, put, read, transactional, until
+from tests.copying import KEPT, numbered
+from tests.support import commands
+from tests.support.independent import client, producer, put, read, transactional, until, write
 
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30
@@ -258,6 +259,53 @@ def test_elections_in_the_middle_of_a_transaction(
         for point, what in zip(itertools.cycle(POINTS), ELECTIONS):
             copy_through(mirror, point, what)
     assert_equal(mirror)
+
+
+def test_a_topic_without_a_leader_holds_up_no_other(
+    three: EmbeddedCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """With its only replica on a broker that is down, it is held back, and copied afterwards."""
+    admin = AdminClient(client(three.cluster()))
+    lone, other, broker = f"{topic_name}.lone", f"{topic_name}.other", three.brokers[-1]
+    placed = [
+        NewTopic(lone, 1, replica_assignment=[[broker.node_id]], config=KEPT),
+        NewTopic(other, num_partitions=1, replication_factor=3, config=KEPT),
+    ]
+    for done in admin.create_topics(placed).values():
+        done.result(30)
+    for topic in (lone, other):
+        until(lambda at=topic: admin.list_topics(at, timeout=30).topics[at].partitions, topic)
+        write(three.cluster(), TopicPartition(topic, 0), numbered(5))
+    mirror = commands.mirror(
+        three.cluster(), three.cluster(), lone, other, topics={"rename": "copy.{topic}"}
+    )
+    config = commands.configured(tmp_path, {topic_name: mirror}, spark={"master": "local[1]"})
+
+    def has_leader(*, expected: bool) -> bool:
+        found = admin.list_topics(lone, timeout=30).topics[lone].partitions
+        return bool(found) and (found[0].leader >= 0) == expected
+
+    broker.stop()
+    try:
+        until(lambda: has_leader(expected=False), "no leader")
+        done = commands.relay(config, "run")
+        assert done.returncode == 1, done.stderr
+        assert commands.error_line(done).startswith(f"{topic_name}: {lone}-0: it has no leader on ")
+        assert len(read(three.cluster(), TopicPartition(f"copy.{other}", 0))) == 5
+        for command in ("plan", "status", "check"):
+            shown = commands.relay(config, command)
+            assert (
+                shown.returncode,
+                f"{lone}-0: it has no leader" in shown.stdout + shown.stderr,
+            ) == (
+                1,
+                True,
+            ), command
+    finally:
+        broker.start()
+    until(lambda: has_leader(expected=True), "a leader")
+    assert commands.relay(config, "run").returncode == 0
+    assert len(read(three.cluster(), TopicPartition(f"copy.{lone}", 0))) == 5
 
 
 @pytest.mark.long
