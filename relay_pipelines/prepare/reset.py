@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from relay_pipelines.errors import FencedError
+from relay_pipelines.errors import DestinationTopicLostError, FencedError
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
-from relay_pipelines.plan.positions import Position
+from relay_pipelines.plan.positions import Position, losses
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.protocol.clock import Clock
@@ -68,8 +68,15 @@ class Reset:
             where = f"the copies {before} are gone"
         else:
             where = f"the copies {before} are in {copies.topic_partition}"
-        doing = "is copied again from" if self.to is ResetTo.EARLIEST else "goes on at"
-        return f"{doing} offset {self.next_offset} into {self.destination}; {where}"
+        if self.to is ResetTo.CURRENT:  # losses at the source stay with the guards
+            return f"goes on at offset {self.next_offset} into {self.destination}; {where}"
+        given_up = [
+            loss.what
+            for loss in losses(self.position)
+            if loss.error is not DestinationTopicLostError
+        ]
+        doing = f"is copied again from offset {self.next_offset} into {self.destination}"
+        return "; ".join([doing, where, *given_up])
 
 
 def plan_resets(snapshot: ClusterSnapshot, to: ResetTo) -> list[Reset]:

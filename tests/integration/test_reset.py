@@ -173,6 +173,22 @@ def test_a_lost_destination_is_copied_again(moved: Moved) -> None:
     assert moved.audits() == agreeing(15)
 
 
+def test_a_reset_says_what_it_gives_up(moved: Moved) -> None:
+    """Retention took records that were copied nowhere: the command and the ledger say which."""
+    moved.write(10, 10)
+    delete_before(moved.source, moved.at, 14)
+    moved.rename()
+    moved.create_destination()
+    lost = "retention took the offsets [10, 14) before they were copied"
+    assert lost in moved.reset(ResetTo.EARLIEST, execute=False)[1]
+    code, lines = moved.reset(ResetTo.EARLIEST)
+    assert (code, lines.endswith(f"; {lost}\n")) == (0, True)
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert [entry.gap.endswith(f"; {lost}") for entry in moved.ledger()] == [False, True, False]
+    assert moved.audits() == agreeing(6)
+
+
 def test_a_source_created_again_is_copied_elsewhere(moved: Moved) -> None:
     """A new name alone decides nothing; with a reset, the new topic gets a copy of its own."""
     former, copies = moved.to, moved.arrived()
