@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum, StrEnum
+from hashlib import sha256
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -362,6 +363,9 @@ class LedgerEntry:
             removed it; 0 if there is none.
         generation: of the checkpoint that was committed with it. Offsets are comparable within one
             generation only.
+        code: identifies the content of the user's files that filtered and changed the records, 12
+            hex digits of its SHA-256; empty if there are none, for installed code, or if an older
+            version wrote it.
     """
 
     mirror: str
@@ -382,6 +386,7 @@ class LedgerEntry:
     previous: str = ""
     previous_at_ms: int = 0
     generation: int = 0
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +467,16 @@ class RecordPolicy:
     def sql(self) -> Sql:
         """What Spark SQL does with the records."""
         return self.where, self.select
+
+    @property
+    def code(self) -> str:
+        """What identifies the content of the classes' files; empty if none was read."""
+        classes = [*self.filters, *filter(None, [self.transform])]
+        files = {(file.module, file.content) for spec in classes for file in spec.sources}
+        digest = sha256()
+        for module, content in sorted(files):
+            digest.update(f"{module}:{len(content)}:".encode() + content)
+        return digest.hexdigest()[:12] if files else ""
 
     @property
     def may_quarantine(self) -> bool:

@@ -214,6 +214,7 @@ def run(result: RunResult, now_ms: int) -> Document:
                 "rewritten": totals.rewritten,
                 "skipped": dict(totals.skipped),
                 "nodes": sorted(totals.nodes),
+                "code": sorted(totals.code),
             }
             for topic, totals in sorted(result.topics.items())
         ],

@@ -68,6 +68,7 @@ class RangeProgress:
         self.committed: list[Chunk] = []
         self.segments: list[Segment] = []
         self.commit_seconds = 0.0
+        self._code = copy_range.record_policy.code
 
     @property
     def owner(self) -> str:
@@ -234,6 +235,7 @@ class RangeProgress:
             window=self._job.window,
             run_id=checkpoint.run_id,
             committed_at_ms=checkpoint.committed_at_ms,
+            code=self._code,
         )
 
 

@@ -78,6 +78,7 @@ def of_topic(
         "first record": _time(topic.first_ms),
         "last record": _time(topic.last_ms),
         "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
+        "code": ", ".join(sorted(topic.totals.code)) or None,
         "topic-partitions": counts(topic),
         "topic-partitions, details": _details(topic),
         "plan": dg.MetadataValue.asset(lane.windows_asset),

@@ -22,6 +22,7 @@ class TopicTotals:
     rewritten: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     nodes: set[str] = field(default_factory=set)
+    code: set[str] = field(default_factory=set)
 
     def add(self, entry: LedgerEntry) -> None:
         """Count one committed chunk."""
@@ -32,6 +33,7 @@ class TopicTotals:
         self.rewritten += entry.rewritten
         self.skipped.update(entry.skipped)
         self.nodes.add(entry.node)
+        self.code.update(filter(None, [entry.code]))
 
 
 @dataclass(slots=True)

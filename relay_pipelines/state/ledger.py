@@ -16,7 +16,7 @@ from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
 
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
-_VERSION = 3  # 2 added the chain, 3 generations: versions that know none would break them
+_VERSION = 4  # 2 added the chain, 3 generations: versions that know none would break them; 4 code
 _BY_NAME = {"int": int, "str": str, "dict[str, int]": dict}
 _KINDS = [
     (name, _BY_NAME[kind]) for name, kind in LedgerEntry.__annotations__.items() if kind in _BY_NAME

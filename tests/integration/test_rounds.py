@@ -150,7 +150,7 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
 
     put(0)
     (tmp_path / "edit").write_text("LETTER = 'b'")
-    with running(config) as rounds:
+    with running(config, "--json") as rounds:
         until(lambda: all(read(destination, at) for at in partitions), "the first round", 60)
         assert [values_of(at) for at in partitions] == [["a0"]] * 3, "one version in a round"
         until(lines, "the line")
@@ -159,6 +159,11 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
         until(lambda: len(lines()) == 2, "the second line")
         arrive(2, "a2")
         assert [values_of(at) for at in partitions] == [["a0", "b1", "a2"]] * 3
+        until(lambda: len(documents(rounds)) >= 3, "the results of the rounds")
+        codes = [code for document in documents(rounds) for code in document["topics"][0]["code"]]
+        assert len(codes) == len(documents(rounds)), "each round has one version"
+        assert len(set(codes)) == 2
+        assert codes[0] == codes[-1]
         assert lines() == [f"{letters.name} has changed: the rounds from this one on use it"] * 2
         assert rounds.stop(signal.SIGTERM) == 130
 

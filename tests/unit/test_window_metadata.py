@@ -42,7 +42,7 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     found.skipped.update({Skipped.COMPACTION_GAP: 4, Skipped.CONTROL: 6})
     fields: dict[str, Any] = {
         "ranges": [RANGE],
-        "totals": TopicTotals(records=50, size_bytes=5_000, nodes={"a"}),
+        "totals": TopicTotals(records=50, size_bytes=5_000, nodes={"a"}, code={"5f2c"}),
         "recounts": {AT: found},
         "lag_before": 60,
         "end_offsets": {AT: 160},
@@ -103,6 +103,7 @@ class TestMetadata:
                     "copying (seconds)",
                     "copying (records per second)",
                     "latency (seconds)",
+                    "code",
                 },
             ),
             ({"source_rate": None}, {"source rate (records per second)"}),
