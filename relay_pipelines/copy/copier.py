@@ -95,15 +95,15 @@ class RangeCopy:
         self.has_sent = self.is_finished = False
         self.is_done = self.is_read
 
-    def note_fenced(self, error: RelayError, clock: Clock, *, passes: bool) -> None:
-        """Remember that another task has taken the transactional id.
+    def note_fenced(self, error: RelayError, clock: Clock) -> None:
+        """Remember that another task has taken the transactional id, which is final if it is own.
 
-        Args:
-            passes: whether that may pass by itself.
+        One that several topic-partitions share may have been taken for another one.
         """
         self._begin_failing(clock)
         self.error = self.last_error = error
-        if not (passes and (self.made_source is None or self.made_source.can_reopen)):
+        can_reopen = self.made_source is None or self.made_source.can_reopen
+        if not (self.progress.shares_owner and can_reopen):
             self.fail_for_good(error)
 
     def _begin_failing(self, clock: Clock) -> None:
@@ -310,15 +310,13 @@ class Copier:
     def _fenced(self, ranges: Sequence[RangeCopy], error: FencedError) -> None:
         """Let go of the transactional id, which another task has taken.
 
-        It may have wanted one of several ranges only, to copy it under another id, or none of them.
-        So several are tried again: those that nobody else owns now are still ours to copy.
+        If several topic-partitions share the id, it may have wanted another one, to copy it under
+        another id. So they are tried again: those that nobody else owns now are ours to copy.
         """
         self._transactions.forget()
         for range_copy in ranges:
             if range_copy.is_waiting:
-                range_copy.note_fenced(
-                    self._shared(error, range_copy), self._clock, passes=len(self._ranges) > 1
-                )
+                range_copy.note_fenced(self._shared(error, range_copy), self._clock)
 
     def _give_up(self, error: RelayError) -> None:
         """Fail the ranges that have failed for too long; there is at least one."""

@@ -33,7 +33,7 @@ from relay_pipelines.model import (
     Segment,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import owner_of
+from relay_pipelines.plan.owners import own_id, owner_of
 from relay_pipelines.plan.positions import copy_again, destination_changed
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
@@ -74,6 +74,11 @@ class RangeProgress:
     def owner(self) -> str:
         """The transactional id under which the range is copied."""
         return owner_of(self._job.mirror, self.range)
+
+    @property
+    def shares_owner(self) -> bool:
+        """Whether other topic-partitions are, or may be, copied under the same id."""
+        return self.owner != own_id(self._job.mirror, self.source)
 
     def start_from(self, found: checkpoints.Current) -> None:
         """Start another attempt from what the checkpoint topic holds now.

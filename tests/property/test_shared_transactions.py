@@ -187,8 +187,15 @@ class World:
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1 << 32), every=st.integers(25, 60), times=st.integers(2, 8))
-def test_other_runs_that_claim_again_and_again(seed: int, every: int, times: int) -> None:
+@given(
+    seed=st.integers(0, 1 << 32),
+    every=st.integers(25, 60),
+    times=st.integers(2, 8),
+    topics=st.sampled_from([TOPICS, "a"]),
+)
+def test_other_runs_that_claim_again_and_again(
+    seed: int, every: int, times: int, topics: str
+) -> None:
     """They want other topics of the id, or none: what is still ours is copied all the same."""
     world = World(seed, 0.0, 0.0)
     left = times
@@ -209,8 +216,8 @@ def test_other_runs_that_claim_again_and_again(seed: int, every: int, times: int
         patch.object(Connection, "_connect", world.connecting()),
         patch.dict(globals(), OPTIONS=replace(OPTIONS, give_up_after_ms=5_000)),
     ):
-        outcomes = world.copy(TOPICS, "relay.m./1", CheckpointSnapshot())
-        assert [outcome.error for outcome in outcomes] == [""] * len(TOPICS)
+        outcomes = world.copy(topics, "relay.m./1", CheckpointSnapshot())
+        assert [outcome.error for outcome in outcomes] == [""] * len(topics)
         world.verify()
 
 
