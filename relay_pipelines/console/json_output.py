@@ -48,6 +48,7 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Docum
                 "eligible": verdict.eligible,
                 "healthy": verdict.healthy,
                 "why": verdict.why,
+                "leaderless": list(map(str, sorted(state.leaderless))),
             }
             for state, verdict in zip(states, choice.verdicts, strict=True)
         ],
@@ -141,7 +142,9 @@ def status(
         "topics": found,
         "deleted": dict(snapshot.deleted),
         "held_back": [str(error) for error in snapshot.held_back],
-        "unknown": sorted({at.topic for at in snapshot.unreadable}),
+        "unknown": sorted(
+            str(at) if at.topic in snapshot.targets else at.topic for at in snapshot.unreadable
+        ),
         "replays": [
             dataclasses.asdict(replay)
             | {"side": str(replay.side), "started_at": format_time(replay.started_at_ms)}

@@ -82,7 +82,12 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Table
             _UNKNOWN if ends is None else count(sum(ends.values())),
             count(verdict.behind) if verdict.eligible else _UNKNOWN,
             "yes" if verdict.name == choice.name else "",
-            verdict.why or "healthy",
+            "; ".join(
+                [
+                    verdict.why or "healthy",
+                    *(f"{at} has no leader" for at in sorted(state.leaderless)),
+                ]
+            ),
         )
     return table
 

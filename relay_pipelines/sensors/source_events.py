@@ -32,7 +32,9 @@ def find(
     Returns:
         their materialisations, and the topic at which this tick stops.
     """
-    topics = sorted(snapshot.destinations.keys() & set(lane.topics))
+    # of a topic with a topic-partition that cannot be read, the end is unknown
+    unknown = {at.topic for at in snapshot.unreadable}
+    topics = sorted((snapshot.destinations.keys() & set(lane.topics)) - unknown)
     turn = [*(topic for topic in topics if topic > after), *(t for t in topics if t <= after)]
     looked = turn[:LOOKS_PER_TICK]
     events: list[dg.AssetMaterialization] = []

@@ -418,15 +418,16 @@ class _SnapshotBuilder:
         """The topic-partitions that have no leader, and why they are not copied.
 
         Raises:
-            SourceError: there are some, and `waits`: an election takes a moment.
+            SourceError: there are some, and `waits`: an election takes a moment; or none has one,
+                as when a cluster has just started.
         """
+        wanted = [at for topic in topics for at in self._at_source.topics[topic].topic_partitions]
         found = {
             at: self._source.leaderless(at)
-            for topic in topics
-            for at in self._at_source.topics[topic].topic_partitions
-            if not self._at_source.topics[topic].has_leader(at.partition)
+            for at in wanted
+            if not self._at_source.topics[at.topic].has_leader(at.partition)
         }
-        if found and waits:
+        if found and (waits or len(found) == len(wanted)):
             self._source.forget()
             raise next(iter(found.values()))
         return found

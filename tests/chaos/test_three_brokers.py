@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import random
 import signal
 import threading
@@ -301,6 +302,9 @@ def test_a_topic_without_a_leader_holds_up_no_other(
                 1,
                 True,
             ), command
+            assert command != "status" or f"unknown of {lone}-0" in shown.stdout
+        nodes = json.loads(commands.relay(config, "nodes", "--json").stdout)["mirrors"]
+        assert [node["leaderless"] for node in nodes[0]["nodes"]] == [[f"{lone}-0"]]
     finally:
         broker.start()
     until(lambda: has_leader(expected=True), "a leader")
