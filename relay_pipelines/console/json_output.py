@@ -137,6 +137,7 @@ def status(
     return {
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,
+        "node_behind": snapshot.node_behind,
         **_lag(lags.values()),
         "open_transaction_records": _open_records(snapshot.positions),
         "topics": found,

@@ -153,7 +153,9 @@ def status(document: Mapping[str, Any]) -> Table:
     There are columns for open transactions only if there are any.
     """
     held_up = document["open_transaction_records"] > 0
-    table = _table(f"{document['mirror']}: {lag_in_words(document)} behind {document['node']}")
+    table = _table(
+        f"{document['mirror']}: {lag_in_words(document)} behind {node_in_words(document)}"
+    )
     open_columns = ("high watermark", "open transaction") if held_up else ()
     numbers = ("source end", *open_columns, "checkpoint", "lag", "oldest")
     _columns(table, ("topic",), numbers, ("node", "last commit"))
@@ -337,6 +339,12 @@ def lag_in_words(document: Mapping[str, Any]) -> str:
     if document["unknown"]:
         lag += f" (unknown of {', '.join(document['unknown'])})"
     return f"{lag}, the oldest {age} old," if document["lag_records"] else lag
+
+
+def node_in_words(document: Mapping[str, Any]) -> str:
+    """Name the node that is read, and say what only other nodes have."""
+    behind = document["node_behind"]
+    return f"{document['node']}, itself {count(behind)} behind" if behind else document["node"]
 
 
 def lag_cells(document: Mapping[str, Any]) -> tuple[str, str]:

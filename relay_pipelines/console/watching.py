@@ -49,7 +49,8 @@ def line(document: Document) -> str:
     copied, source = (f"{count(document[key])}/s" for key in ("copy_rate", "source_rate"))
     outlook = tables.outlook(document) or "nothing left"
     return (
-        f"{document['mirror']}: {tables.lag_in_words(document)} behind {document['node']};"
+        f"{document['mirror']}: {tables.lag_in_words(document)} behind"
+        f" {tables.node_in_words(document)};"
         f" copied {copied}, new at the source {source}, {outlook}{_error(document)}"
     )
 

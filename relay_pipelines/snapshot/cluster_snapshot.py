@@ -135,6 +135,12 @@ class ClusterSnapshot:
         """Why topics and topic-partitions are not copied, other than that records are lost."""
         return [*self.refused.values(), *self.unreadable.values()]
 
+    @property
+    def node_behind(self) -> int:
+        """How many records other nodes have that the node which is read does not have yet."""
+        chosen = (verdict for verdict in self.verdicts if verdict.name == self.node.name)
+        return next((verdict.behind for verdict in chosen), 0)
+
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""
         is_copied = source in self.checkpoints

@@ -74,6 +74,26 @@ def test_a_record_that_is_too_large_fails_the_range(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
+@pytest.mark.parametrize("beside", [0, 3], ids=["alone", "in a batch with others"])
+@pytest.mark.parametrize("spare", [0, -1], ids=["exactly", "one byte too large"])
+def test_a_record_as_large_as_the_limit(mirror: Mirror, beside: int, spare: int) -> None:
+    """It is copied if its batch has exactly max.message.bytes, whatever is in its source batch."""
+    big = Record(b"big", b"x" * 15_000)
+    mirror.write([big], [*numbered(beside), big, *numbered(beside, first=beside)])
+    ((_, alone), *_) = batches_of(mirror.source, mirror.at, 0, 1)
+    configure(
+        mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=len(alone) + spare
+    )
+    mirror.destination_config["max.message.bytes"] = str(len(alone) + spare)
+    outcome = mirror.try_copy()
+    if spare < 0:
+        assert (outcome.error_kind, outcome.next_offset) == ("RecordTooLargeError", 0)
+        assert f"a record of {len(alone)} bytes is larger than" in outcome.error
+    else:
+        assert outcome.error == ""
+        mirror.assert_equal()
+
+
 COMPACTED = {"cleanup.policy": "compact"}
 
 

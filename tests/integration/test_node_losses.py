@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from relay_pipelines.console import tables
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RetentionPassedError, SourceError, TopicRecreatedError
@@ -276,6 +277,16 @@ def test_a_node_that_nothing_proves_is_not_read(pair: Pair) -> None:
     assert "node a does not answer" in str(losses[0])
     assert pair.copy(pair.snapshot("continue")) == {0: (10, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+
+
+def test_newer_records_of_another_node_are_said(pair: Pair) -> None:
+    """They are copied once the node that is read has them; until then, its lag says it."""
+    assert pair.snapshot("fail").node_behind == 0
+    write(pair.b, TopicPartition(pair.topic, 0), numbered(20))
+    taken = pair.snapshot("fail")
+    assert (taken.node.name, taken.node_behind) == ("a", 20)
+    document = {"node": taken.node.name, "node_behind": taken.node_behind}
+    assert tables.node_in_words(document) == "a, itself 20 behind"
 
 
 @pytest.mark.parametrize("is_a_read", [False, True])
