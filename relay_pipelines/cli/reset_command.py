@@ -36,6 +36,8 @@ def run(
     name, mirror = the_mirror(invocation.settings(), names, "a reset is of")
     with invocation.reporting_errors(name):
         snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, topic, configs=False)
+        for unknown in snapshot.held_back:  # these stay as they are
+            invocation.fail(unknown, name)
         resets = reset.plan_resets(snapshot, to)
         for each in resets:
             stdout().print(f"{name}: {each.topic_partition}: {each.what}", soft_wrap=True)

@@ -17,6 +17,7 @@ from relay_pipelines.errors import (
     ConfigError,
     DestinationChangedError,
     RelayError,
+    SourceError,
     TopicRecreatedError,
 )
 from relay_pipelines.model import CopyJob, Status, TopicPartition
@@ -187,6 +188,19 @@ def test_a_reset_says_what_it_gives_up(moved: Moved) -> None:
     assert moved.arrived() == records_of(moved.source, moved.at)
     assert [entry.gap.endswith(f"; {lost}") for entry in moved.ledger()] == [False, True, False]
     assert moved.audits() == agreeing(6)
+
+
+def test_a_topic_partition_without_a_leader_is_not_reset(
+    moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command says which ones it leaves as they are, and fails."""
+    moved.rename()
+    taken, at = moved.snapshot(), TopicPartition(moved.topic, 1)
+    unreadable = {at: SourceError("has no leader", topic_partition=at)}
+    known = replace(taken, unreadable=unreadable)
+    monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *_args, **_options: known)
+    code, lines = moved.reset(ResetTo.CURRENT, execute=False)
+    assert (code, f"{at}: has no leader" in lines) == (1, True)
 
 
 def test_a_source_created_again_is_copied_elsewhere(moved: Moved) -> None:
