@@ -396,7 +396,7 @@ class Copier:
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
         if range_copy.source.changes_node or range_copy not in self._looked_at:
-            # what is finished is verified on the node that it was read from, and waits for no answer
+            # what is finished is verified on the node that it was read from, and waits for nobody
             self._commit()
         start = range_copy.source.open(range_copy.progress.checkpoint)
         range_copy.chunk = Chunk(start)
