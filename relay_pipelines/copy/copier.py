@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from copy import copy
 
 from relay_pipelines.copy.chunk import Chunk, Portion
@@ -19,7 +19,7 @@ from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import AbortableError, FencedError, RelayError
-from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
 from relay_pipelines.state.checkpoint import Current
@@ -353,7 +353,7 @@ class Copier:
         with self._in_common():
             self._nodes.switch()
             self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)
-        self._looked_at.update(ranges)
+            self._looked_at.update(ranges)
 
     def _prepare(
         self, waiting: Sequence[RangeCopy], index: int, found: Mapping[TopicPartition, Current]
@@ -395,8 +395,9 @@ class Copier:
         self._transactions.expect([])
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
-        if range_copy.source.changes_node:
-            self._commit()  # what is finished is verified on the node that it was read from
+        if range_copy.source.changes_node or range_copy not in self._looked_at:
+            # what is finished is verified on the node that it was read from, and waits for nobody
+            self._commit()
         start = range_copy.source.open(range_copy.progress.checkpoint)
         range_copy.chunk = Chunk(start)
         self._waiting_since = self._clock.monotonic()
@@ -409,6 +410,19 @@ class Copier:
             self._finish_chunk(range_copy)
         else:
             range_copy.is_done = True
+
+    def _verified(self, finished: Sequence[RangeCopy]) -> list[NodeIdentity]:
+        """Verify that what was read came from one log each; return which ones."""
+        if self._asks_in_common:
+            with self._in_common():
+                self._nodes.refresh([range_copy.progress.range for range_copy in finished])
+        logs = []
+        for range_copy in finished:
+            with self._isolated(range_copy):
+                logs.append(range_copy.source.verify_same_log())
+            if range_copy.error is not None:
+                raise _TransactionBrokenError
+        return logs
 
     def _begin_transaction(self) -> None:
         now = self._clock.monotonic()
@@ -470,15 +484,11 @@ class Copier:
         ]
         if not finished:
             return
-        if self._asks_in_common:
-            with self._in_common():
-                self._nodes.refresh([range_copy.progress.range for range_copy in finished])
-        logs = []
-        for range_copy in finished:
-            with self._isolated(range_copy):
-                logs.append(range_copy.source.verify_same_log())
-            if range_copy.error is not None:
-                raise _TransactionBrokenError
+        # a broker that hangs must not hide for longer what the others have finished
+        several = len(finished) > 1
+        hurry = self._nodes.client.waiting_at_most(_LONGEST_WAIT_SECONDS)
+        with hurry if several else nullcontext():
+            logs = self._verified(finished)
         with self._in_transaction():
             self._transactions.drain()
         commits = []

@@ -392,6 +392,21 @@ class ClusterClient:
                 permission=permission,
             )
 
+    @contextmanager
+    def waiting_at_most(self, seconds: float) -> Iterator[None]:
+        """Within the context, fail if one answer takes longer than this."""
+        usual_ms = self.timeout_ms
+        self._set_timeout(min(usual_ms, int(seconds * 1000)))
+        try:
+            yield
+        finally:
+            self._set_timeout(usual_ms)
+
+    def _set_timeout(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        for connection in filter(None, [self._bootstrap, *self._control.values()]):
+            connection.timeout_seconds = timeout_ms / 1000
+
     def forget(self) -> None:
         """Drop the cached metadata: the next call asks again."""
         self._metadata.topics.clear()

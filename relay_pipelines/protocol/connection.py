@@ -62,7 +62,7 @@ class Connection:
         self.address = address
         self._client_id = encode_string(client_id)
         self._retriable = retriable
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._correlation_id = 0
         self._awaited: deque[int] = deque()
         # answers that were read before the caller wanted them
@@ -213,7 +213,7 @@ class Connection:
     def _authenticate(self) -> None:
         """Authenticate; the broker may limit the session's time (KIP-368)."""
         tokens = TokenProvider(
-            self.cluster.security, str(self), self._retriable, self._timeout_seconds
+            self.cluster.security, str(self), self._retriable, self.timeout_seconds
         )
         seconds = sasl.authenticate(self, self.cluster.security, tokens)
         self._authenticate_at = time.monotonic() + max(
@@ -258,7 +258,7 @@ class Connection:
         # every read and write
         plain.settimeout(None)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._tick_seconds))
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_seconds))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self.timeout_seconds))
         return connected
 
     def _connect_plain(self) -> socket.socket:
@@ -269,7 +269,7 @@ class Connection:
         ):
             plain = socket.socket(family, kind, protocol)
             try:
-                plain.settimeout(self._timeout_seconds)
+                plain.settimeout(self.timeout_seconds)
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 plain.setsockopt(
@@ -310,7 +310,7 @@ class Connection:
                 count = self._socket.recv_into(rest, 0, socket.MSG_WAITALL)
             except BlockingIOError:  # how the kernel reports that SO_RCVTIMEO has passed
                 self._idle_seconds += self._tick_seconds
-                if self._idle_seconds >= self._timeout_seconds:
+                if self._idle_seconds >= self.timeout_seconds:
                     raise
                 return False
             if not count:
@@ -329,7 +329,7 @@ class Connection:
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
         timed_out = isinstance(error, BlockingIOError | TimeoutError)
         why = (
-            f"no answer within {self._timeout_seconds:g} s"
+            f"no answer within {self.timeout_seconds:g} s"
             if timed_out
             else error.strerror or str(error) or type(error).__name__
         )
