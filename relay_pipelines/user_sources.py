@@ -19,6 +19,7 @@ from typing import Any, Self
 from relay_pipelines.model import ClassSpec, RecordPolicy, SourceFile
 
 _INIT = "__init__.py"
+_OURS = __name__.partition(".")[0]
 
 
 class Sources:
@@ -82,10 +83,13 @@ class Sources:
 
 
 def _read(folder: Path, name: str) -> Iterator[SourceFile]:
-    """Read a module or package of the folder; nothing if it is not there, or installed as well."""
+    """Read a module of the folder; nothing if it is not there, or installed as well.
+
+    A package is left to Python: it may be the running program's own, whose modules must stay.
+    """
     package, module = folder / name, folder / f"{name}.py"
-    files = sorted(package.rglob("*.py")) if package.is_dir() else [module]
-    if not (package.is_dir() or module.is_file()) or _is_installed(name, folder):
+    files = [module]
+    if package.is_dir() or not module.is_file() or _is_installed(name, folder):
         return
     for path in files:
         parts = path.relative_to(folder).with_suffix("").parts
@@ -101,7 +105,7 @@ def _read(folder: Path, name: str) -> Iterator[SourceFile]:
 
 def _is_installed(name: str, folder: Path) -> bool:
     """Whether Python finds a module of this name elsewhere, which goes before the folder's."""
-    if name in sys.stdlib_module_names:
+    if name in sys.stdlib_module_names or name == _OURS:
         return True
     spec = PathFinder.find_spec(name)
     if spec is None or spec.origin is None:  # a folder without __init__.py is as good as none

@@ -229,7 +229,7 @@ def _shared(
             f"if {other!r} is the former name of this mirror, take it again: all records would be"
             " copied once more, as checkpoints belong to a name; else see topics.rename"
         )
-        yield Finding(Level.ERROR, name, what, remedy, 1)
+        yield Finding(Level.WARNING, name, what, remedy)
 
 
 def _some(names: Collection[str]) -> str:

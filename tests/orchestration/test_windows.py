@@ -197,7 +197,7 @@ def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[
 def test_two_deployments_on_one_mirror(
     environment: Environment, topics: list[str], local_trap: Trap
 ) -> None:
-    """The second takes the window over: the first says so, in its run, its tick and a check."""
+    """The second takes the window over: the first finds it copied; its tick and a check say so."""
     local_trap.set()
     with ThreadPoolExecutor(1) as elsewhere, dg.DagsterInstance.ephemeral() as other:
         first = elsewhere.submit(environment.copy)
@@ -208,9 +208,7 @@ def test_two_deployments_on_one_mirror(
         resume_workers()
         run = first.result()
 
-    assert not run.success
-    assert "another run has taken this topic-partition over" in failure(run)
-    assert "one daemon or code location" in failure(run)
+    assert run.success, failure(run)
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
     tick = environment.tick()

@@ -25,32 +25,29 @@ def value(spec: ClassSpec) -> object:
 
 def test_what_was_read_is_imported_until_something_else_was(tmp_path: Path, name: str) -> None:
     """With what a module imports from its folder; `__file__` is where its data may be."""
-    package = tmp_path / name
+    letters = tmp_path / f"{name}.py"
+    letters.write_text("LETTER = 'a'")
+    package = tmp_path / f"{name}_package"  # it may be the running program's own
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "letters.py").write_text("LETTER = 'a'")
     module = tmp_path / f"{name}_module.py"
     module.write_text(
-        f"import json\ndef value():\n    import {name}.letters\n"
-        f"    return {name}.letters.LETTER, __file__"
+        f"import json, {name}_package, relay_pipelines\ndef value():\n    import {name}\n"
+        f"    return {name}.LETTER, __file__"
     )
     (tmp_path / f"{name}_other.py").write_text("this is not imported")
     spec = ClassSpec(f"{name}_module:value", folder=str(tmp_path))
     first = Sources.of([spec])
     before = first.fix_class(spec)
-    assert [file.module for file in before.sources] == [
-        name,
-        f"{name}.letters",
-        f"{name}_module",
-    ]
-    (package / "letters.py").write_text("LETTER = 'b'")
+    assert [file.module for file in before.sources] == [name, f"{name}_module"]
+    letters.write_text("LETTER = 'b'")
     assert value(before) == ("a", str(module))
 
     second = Sources.of([spec])
     after = second.fix_class(spec)
     assert value(after) == ("b", str(module))
     assert value(before) == ("a", str(module))
-    assert second.changes(first) == [f"{name}/letters.py has changed"]
+    assert second.changes(first) == [f"{name}.py has changed"]
     assert second.changes(None) == second.changes(second) == []
 
     module.unlink()
