@@ -62,15 +62,13 @@ class SourceFile:
     """A Python file of the user's, as it was when a run began.
 
     Args:
-        module: its name for Python, such as `filters`, or `shop.filters` in a package.
+        module: its name for Python, such as `filters`.
         path: where it was read.
-        is_package: whether it is the `__init__.py` of a package.
     """
 
     module: str
     path: str
     content: bytes = field(repr=False)
-    is_package: bool = False
 
 
 @dataclass(frozen=True, slots=True)

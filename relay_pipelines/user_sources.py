@@ -29,8 +29,8 @@ class Sources:
     """
 
     def __init__(self) -> None:
-        self.files: dict[tuple[str, str], tuple[SourceFile, ...]] = {}
-        """Folder and name of a module or package -> its files."""
+        self.files: dict[tuple[str, str], SourceFile | None] = {}
+        """Folder and name of a module -> its file; None if Python finds it by itself, or not."""
 
     @classmethod
     def of(cls, specs: Iterable[ClassSpec]) -> Self:
@@ -52,55 +52,44 @@ class Sources:
     def fix_class(self, spec: ClassSpec) -> ClassSpec:
         """Return the class with its module, and with what that imports from the same folder."""
         module, colon, _ = spec.name.partition(":")
-        found: dict[str, tuple[SourceFile, ...]] = {}
+        found: dict[str, SourceFile | None] = {}
         names = [module.partition(".")[0]] if colon and spec.folder else []
         while names:
             name = names.pop()
             if name not in found:
-                found[name] = self._read(spec.folder, name)
-                names += [other for file in found[name] for other in _imports(file)]
-        return replace(spec, sources=tuple(file for name in sorted(found) for file in found[name]))
+                found[name] = file = self._read(spec.folder, name)
+                names += [] if file is None else _imports(file)
+        return replace(spec, sources=tuple(file for _, file in sorted(found.items()) if file))
 
     def changes(self, before: Sources | None) -> list[str]:
         """Say which files have changed since they were read before."""
         if before is None:
             return []
-        lines = []
-        for key in self.files.keys() & before.files.keys():
-            new, old = ({file.path: file for file in at.files[key]} for at in (self, before))
-            lines += [
-                f"{Path(path).relative_to(key[0])} has changed"
-                for path in new.keys() | old.keys()
-                if new.get(path) != old.get(path)
-            ]
-        return sorted(lines)
+        return sorted(
+            f"{name}.py has changed"
+            for folder, name in self.files.keys() & before.files.keys()
+            if self.files[folder, name] != before.files[folder, name]
+        )
 
-    def _read(self, folder: str, name: str) -> tuple[SourceFile, ...]:
+    def _read(self, folder: str, name: str) -> SourceFile | None:
         key = (folder, name)
         if key not in self.files:
-            self.files[key] = tuple(_read(Path(folder), name))
+            self.files[key] = _read(Path(folder), name)
         return self.files[key]
 
 
-def _read(folder: Path, name: str) -> Iterator[SourceFile]:
-    """Read a module of the folder; nothing if it is not there, or installed as well.
+def _read(folder: Path, name: str) -> SourceFile | None:
+    """Read a module of the folder; None if it is not there, or installed as well.
 
     A package is left to Python: it may be the running program's own, whose modules must stay.
     """
-    package, module = folder / name, folder / f"{name}.py"
-    files = [module]
-    if package.is_dir() or not module.is_file() or _is_installed(name, folder):
-        return
-    for path in files:
-        parts = path.relative_to(folder).with_suffix("").parts
-        is_package = path.name == _INIT
-        try:
-            content = path.read_bytes()
-        except OSError:
-            continue  # its import says so
-        yield SourceFile(
-            ".".join(parts[:-1] if is_package else parts), str(path), content, is_package
-        )
+    path = folder / f"{name}.py"
+    if (folder / name).is_dir() or not path.is_file() or _is_installed(name, folder):
+        return None
+    try:
+        return SourceFile(name, str(path), path.read_bytes())
+    except OSError:
+        return None  # its import says so
 
 
 def _is_installed(name: str, folder: Path) -> bool:
@@ -114,7 +103,7 @@ def _is_installed(name: str, folder: Path) -> bool:
 
 
 def _imports(file: SourceFile) -> Iterator[str]:
-    """Yield the first part of each name that the file imports, except its own package's."""
+    """Yield the first part of each name that the file imports."""
     try:
         tree = ast.parse(file.content)
     except (SyntaxError, ValueError):
@@ -178,9 +167,6 @@ class _Loader(ExecutionLoader):
     def get_source(self, fullname: str) -> str:  # noqa: ARG002 - Python's signature
         return importlib.util.decode_source(self.file.content)
 
-    def is_package(self, fullname: str) -> bool:  # noqa: ARG002 - Python's signature
-        return self.file.is_package
-
 
 class _Finder(MetaPathFinder):
     """Finds the files that were read."""
@@ -198,10 +184,7 @@ class _Finder(MetaPathFinder):
         if file is None:
             return None
         return importlib.util.spec_from_file_location(
-            fullname,
-            file.path,
-            loader=_Loader(file),
-            submodule_search_locations=[str(Path(file.path).parent)] if file.is_package else None,
+            fullname, file.path, loader=_Loader(file), submodule_search_locations=None
         )
 
 

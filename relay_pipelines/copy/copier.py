@@ -102,8 +102,7 @@ class RangeCopy:
         """
         self._begin_failing(clock)
         self.error = self.last_error = error
-        can_reopen = self.made_source is None or self.made_source.can_reopen
-        if not (self.progress.shares_owner and can_reopen):
+        if not (self.progress.shares_owner and self._can_reopen):
             self.fail_for_good(error)
 
     def _begin_failing(self, clock: Clock) -> None:
@@ -118,8 +117,13 @@ class RangeCopy:
         if self.made_source is not None:
             error = self.made_source.fail(error)
         self.error = self.last_error = error
-        if not error.retryable or not (self.made_source is None or self.made_source.can_reopen):
+        if not (error.retryable and self._can_reopen):
             self.fail_for_good(error)
+
+    @property
+    def _can_reopen(self) -> bool:
+        """Whether its source, if it has one, allows another attempt."""
+        return self.made_source is None or self.made_source.can_reopen
 
     def fail_for_good(self, error: RelayError) -> None:
         """End with an error."""

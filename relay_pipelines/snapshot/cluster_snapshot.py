@@ -555,7 +555,7 @@ class _SnapshotBuilder:
             at
             for topic in {at.topic for at in wanted}.intersection(self._at_destination.topics)
             for at in self._at_destination.topics[topic].topic_partitions
-            if self._at_destination.topics[topic].leaders[at.partition] >= 0
+            if self._at_destination.topics[topic].has_leader(at.partition)
         }
         ends = self._destination.list_offsets(wanted & led, LATEST, READ_UNCOMMITTED)
         return any(ends.values())

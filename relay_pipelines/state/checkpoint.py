@@ -503,11 +503,13 @@ def read_all(
         for key in list(latest)
         if key.startswith(quarantine)
     }
-    starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
-    owners = [_owner_from(latest.pop(key)) for key in list(latest) if key.endswith(_OWNER.encode())]
-    created = [
-        _created_from(latest.pop(key)) for key in list(latest) if key.endswith(_CREATED.encode())
-    ]
+
+    def taken(suffix: str) -> list[bytes]:
+        return [latest.pop(key) for key in list(latest) if key.endswith(suffix.encode())]
+
+    starts = [*map(_start_from, taken(_START))]
+    owners = [*map(_owner_from, taken(_OWNER))]
+    created = [*map(_created_from, taken(_CREATED))]
     found = map(from_record, latest.values())
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
@@ -33,6 +34,14 @@ Way = Callable[..., list[Outcome]]
 RECORDS = 60
 SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
 OTHER = Cluster("other", ("fake:3",))
+OPTIONS = CopyOptions(
+    chunk_bytes=1_500,
+    fetch_max_bytes=900,
+    coalesce_below_bytes=0,
+    backoff_min_ms=0,
+    backoff_max_ms=0,
+    give_up_after_ms=20_000,
+)
 WAYS = [copy_as_it_is, copy_as_rows, copy_as_kept]
 
 
@@ -59,14 +68,6 @@ def copy(
     fails_at: int,
 ) -> list[Outcome]:
     """Copy both topics in one task, `a` first."""
-    options = CopyOptions(
-        chunk_bytes=1_500,
-        fetch_max_bytes=900,
-        coalesce_below_bytes=0,
-        backoff_min_ms=0,
-        backoff_max_ms=0,
-        give_up_after_ms=20_000,
-    )
     filters = (
         (ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})),)
         if fails_at >= 0
@@ -90,7 +91,7 @@ def copy(
         )
 
     with patch.object(Connection, "_connect", connect):
-        return way(CopyJob("m", "run", SOURCE, DESTINATION, options), ranges, Clock())
+        return way(CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS), ranges, Clock())
 
 
 def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
@@ -171,15 +172,8 @@ class Nodes:
             for topic in "ab"
             if len(self.arrived(topic)) < RECORDS
         ]
-        options = CopyOptions(
-            chunk_bytes=1_500,
-            fetch_max_bytes=900,
-            coalesce_below_bytes=0,
-            backoff_min_ms=0,
-            backoff_max_ms=0,
-            request_timeout_ms=40,
-            give_up_after_ms=400,
-        )
+        # the clock ticks with every look: what hangs is waited for in looks
+        options = replace(OPTIONS, request_timeout_ms=40, give_up_after_ms=400)
 
         def connect(connection: Connection) -> FakeSocket:
             cluster = connection.cluster
