@@ -148,8 +148,12 @@ def _show(replay: Replay, options: Options) -> None:
         return
     inspect_commands.show_plan(replay.plan, now_ms, why=False, sync=False)
     records = plural(sum(map(replay.plan.offsets, replay.plan.windows)), "offset")
-    doing = "continues" if replay.is_started else "copies"
-    stdout().print(f"{replay.name}: {doing} {records} from the {options.side}", soft_wrap=True)
+    doing = "continues with" if replay.is_started else "reads"
+    of_span = options.since is not None or options.until is not None
+    what = "copies the records of the time span" if of_span else "copies their records"
+    stdout().print(
+        f"{replay.name}: {doing} {records} from the {options.side}, and {what}", soft_wrap=True
+    )
 
 
 def _is_wanted(options: Options) -> bool:

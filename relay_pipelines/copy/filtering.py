@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from relay_pipelines.copy.user_class import FILTER, construct, record_error
@@ -41,6 +42,26 @@ class Filter(Protocol):
 
     def keep(self, record: Record) -> bool:
         """Whether to copy the record; an exception fails the topic-partition at this record."""
+
+
+class TimeSpan:
+    """Keeps the records of a time span: a `Filter`, which replays by date put before the user's.
+
+    Each record decides, as timestamps need not grow with offsets: with CreateTime, producers set
+    them; with LogAppendTime, the clocks of successive leaders do.
+
+    Args:
+        from_ms, until_ms: half-open; None for no limit. A record without a timestamp is in no time
+            span.
+    """
+
+    def __init__(self, from_ms: int | None = None, until_ms: int | None = None) -> None:
+        self._from_ms = max(0, from_ms or 0)
+        self._until_ms = inf if until_ms is None else until_ms
+
+    def keep(self, record: Record) -> bool:
+        """Whether the record's timestamp is in the time span."""
+        return self._from_ms <= record.timestamp < self._until_ms
 
 
 class RecordFilter(Protocol):

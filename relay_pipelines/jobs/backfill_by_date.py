@@ -38,7 +38,8 @@ _SPAN = {
     "to": dg.Field(
         str,
         is_required=False,
-        description="End of the time span, exclusive. Without it the span ends now.",
+        description="Where the span ends: before the first record that is not older. Without it the"
+        " span ends now.",
     ),
 }
 

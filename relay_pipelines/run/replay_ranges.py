@@ -103,8 +103,9 @@ def _asked(
             for position in wanted
         ], []
     limited = {position.topic_partition: position for position in wanted}
-    options = mirror.copy_options
-    spans = ranges_between(snapshot, request.from_ms or 0, request.until_ms, options, clock)
+    # only the beginning comes from the time index: before it, all records are older than the span;
+    # after the first one that is newer, there may be more of the span
+    spans = ranges_between(snapshot, request.from_ms or 0, None, mirror.copy_options, clock)
     ranges = [span for span in spans if span.topic_partition in limited]
     notes = [
         f"{span.topic_partition}: the source begins at offset {span.start}; if it had older"
@@ -145,7 +146,7 @@ def at_destination(
     with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
         copies = _Copies(client, mirror, request, clock)
         ask = partial(copies.find, selected)
-        found = retry(ask, name, mirror.copy_options, clock, client)
+        found, notes = retry(ask, name, mirror.copy_options, clock, client)
     kept = {
         at: _merged(copied, one_source=len(sources[at]) == 1)
         for at, copied in found.items()
@@ -155,7 +156,7 @@ def at_destination(
         OffsetRange(at, intervals[0][0], intervals[-1][1]) for at, intervals in sorted(kept.items())
     ]
     several = {at: intervals for at, intervals in kept.items() if len(intervals) > 1}
-    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several)
+    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, notes)
 
 
 def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
@@ -244,8 +245,10 @@ class _Copies:
         self._request = request
         self._clock = clock
 
-    def find(self, selected: Sequence[Selected]) -> dict[TopicPartition, list[_Copied]]:
-        """Return the copies by topic-partition of the destination; they may be in any order."""
+    def find(
+        self, selected: Sequence[Selected]
+    ) -> tuple[dict[TopicPartition, list[_Copied]], list[str]]:
+        """Return the copies by topic-partition of the destination, in any order, and notes."""
         found: dict[TopicPartition, list[_Copied]] = defaultdict(list)
         entries = [(each.range, entry) for each in selected for entry in each.copied]
         ends: dict[TopicPartition, int] = defaultdict(int)
@@ -257,9 +260,15 @@ class _Copies:
             wait_until_stable(self._client, at, end, self._options, self._clock)
         # of a time span, every record's timestamp decides: it may be anywhere
         first = low if self._request.has_dates else dict.fromkeys(low, 0)
+        notes: dict[TopicPartition, str] = {}
         for wanted, entry in entries:
             at = entry.destination.topic_partition
             copies = self._copies(entry, wanted) if entry.records else []
+            if any(start < first[at] for start, _ in copies):
+                notes[at] = (
+                    f"{at}: the destination begins at offset {low[at]}; it no longer has older"
+                    " copies, of which some may be of the time span"
+                )
             found[at] += [
                 _Copied(max(start, first[at]), stop, entry.source)
                 for start, stop in copies
@@ -275,7 +284,7 @@ class _Copies:
                     topic_partition=at,
                     offset=oldest,
                 )
-        return found
+        return found, list(notes.values())
 
     def _copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
         """Return the destination offsets of a chunk's records within the wanted source offsets."""

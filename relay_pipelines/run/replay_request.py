@@ -19,7 +19,7 @@ from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import is_topic_name, select, target
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.clusters import Health, Node, Source
-from relay_pipelines.settings.copying import RecordSettings
+from relay_pipelines.settings.copying import FilterSettings, RecordSettings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.topics import Topics
 from relay_pipelines.settings.validation_errors import describe, dotted
@@ -27,6 +27,7 @@ from relay_pipelines.state.checkpoint import REPLAY, StartRecord
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID_DIGITS = 12
+_TIME_SPAN = "relay_pipelines.copy.filtering:TimeSpan"
 _SECRETS = "configs_and_sql_sha256"
 
 
@@ -46,7 +47,7 @@ class ReplayRequest:
         to: the topic at the destination to copy to, perhaps with a partition, as in `all:0`.
         partition: of the source topic; None for all.
         offsets: of the source, half-open; None instead of a number for the first and the last.
-        from_ms, until_ms: times of records, half-open.
+        from_ms, until_ms: times of records, half-open. Each record's timestamp decides.
         window: the key of a window.
         records: filters and changes, which replace those of relay.yaml.
         verbatim: whether those of relay.yaml do not apply.
@@ -149,7 +150,7 @@ def request_of(start: StartRecord) -> ReplayRequest:
     asked, policy = (start.replay.parameters[part] for part in ("asked", "policy"))
     offsets, transform = asked["offsets"], policy["transform"]
     records = {
-        "filters": [{"class": name} for name in policy["filters"]],
+        "filters": [{"class": name} for name in policy["filters"] if name != _TIME_SPAN],
         "where": "true" if policy["where"] else None,
         "transform": {"class": transform} if transform else None,
         "select": {column: column for column in policy["select"]},
@@ -224,8 +225,8 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
         default = getattr(RecordSettings(), key)
         records[key] = configured if as_configured or key == "on_record_error" else default
     records |= {key: getattr(request.records, key) for key in request.records.model_fields_set}
-    if request.side is Side.DESTINATION and request.has_dates:
-        records["where"] = _in_time_span(request, records["where"])
+    if request.has_dates:
+        records["filters"] = (_time_span(request), *records["filters"])
     there = mirror.destination
     node = Node.model_construct(
         name="destination",
@@ -250,18 +251,10 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
     )
 
 
-def _in_time_span(request: ReplayRequest, where: str | None) -> str:
-    """Return the predicate for copies of a time span.
-
-    The time index of copies is of no help: it also finds transaction markers, which have the time
-    of the commit.
-    """
-    parts = [f"({where})"] if where else []
-    if request.from_ms is not None:
-        parts.append(f"timestamp >= timestamp_millis({request.from_ms})")
-    if request.until_ms is not None:
-        parts.append(f"timestamp < timestamp_millis({request.until_ms})")
-    return " AND ".join(parts)
+def _time_span(request: ReplayRequest) -> FilterSettings:
+    """Return the filter that lets only records of the time span come to the others."""
+    config = {"from_ms": request.from_ms, "until_ms": request.until_ms}
+    return FilterSettings.model_validate({"class": _TIME_SPAN, "config": config})
 
 
 def refuse_loops(mirror: Mirror, request: ReplayRequest, others: Mapping[str, Mirror]) -> None:

@@ -14,9 +14,10 @@ def ranges_between(
 ) -> list[OffsetRange]:
     """Return the offsets of a time span, one range per topic-partition of the snapshot.
 
-    A range begins at the first record of the span and ends before the first record after it, by the
-    source's time index. Timestamps need not grow with offsets, so a range may leave out records of
-    the span; they are copied with their offsets.
+    By the source's time index, a range begins at the first record that is not older than the span,
+    and ends before the first one that is newer. Timestamps need not grow with offsets. So no record
+    of the span lies before a range, but the range may hold older ones, and records of the span may
+    come after its end, unless that is None.
 
     Args:
         from_ms: milliseconds since the epoch.

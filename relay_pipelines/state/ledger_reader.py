@@ -18,6 +18,8 @@ from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import homes, key_prefixes, wait_for_open_transactions
 from relay_pipelines.state.ledger import LedgerRecord
 
+CLOCK_SKEW_MS = 600_000
+"""Entries have the time of the machine that committed them; clocks may differ by this much."""
 _HOMES = homes(ledger.TOPIC)
 _FETCH_BYTES = 1 << 20
 
@@ -116,8 +118,8 @@ class LedgerFollower:
         The entries of a topic-partition are in the order of their commits.
 
         Args:
-            since_ms: only entries committed then or later.
-            until_ms: leave out most of those that were committed later, which need not be read.
+            since_ms: all entries committed then or later, and perhaps older ones.
+            until_ms: all entries committed before, and some later ones; most need not be read.
             settled: wait for the transactions that are open now; those of other mirrors hide
                 entries, too.
             last_offsets: read at most so many offsets of each of the ledger's partitions, those of
@@ -132,7 +134,7 @@ class LedgerFollower:
             self._settle()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         if until_ms is not None:
-            ends = self._client.first_offsets(until_ms + 1, ends)
+            ends = self._client.first_offsets(until_ms + CLOCK_SKEW_MS, ends)
         starts = self._client.list_offsets(
             _HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED
         )

@@ -39,11 +39,10 @@ from relay_pipelines.protocol.records import body_of
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import wait_until_stable
-from relay_pipelines.state.ledger_reader import read_ledger
+from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.range_index import RangeIndex
 
-_CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
 _CODEC = "compression.type"
 NEEDED_CONFIGS = (CLEANUP_POLICY, _CODEC, *RETENTIONS)
 """The keys of a destination topic's configuration that a count needs."""
@@ -401,7 +400,7 @@ def _entries(
         only_own_must_be_entries=True,
     )
     if not whole:
-        found = [record.entry for record in ask(max(0, since_ms - _CLOCK_SKEW_MS))]
+        found = [record.entry for record in ask(max(0, since_ms - CLOCK_SKEW_MS))]
         entries, _ = _by_source(own_and_replayed(mirror, found)[0], generations)
         if not any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))

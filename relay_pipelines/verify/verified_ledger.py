@@ -22,12 +22,11 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, LedgerFollower
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
 from relay_pipelines.verify.recount import own_and_replayed
 
-_CLOCK_SKEW_MS = 600_000  # entries have the time of the machine that committed them
 _RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 
 
@@ -149,7 +148,7 @@ def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, 
     values = {key: config.value for key, config in configs[ledger.TOPIC].items()}
     retention_ms = int(values.get(_RETENTION_MS, ledger.CONFIGS[_RETENTION_MS]))
     now_ms = clock.now_ms()
-    since = now_ms - retention_ms + _CLOCK_SKEW_MS if retention_ms >= 0 else 0
+    since = now_ms - retention_ms + CLOCK_SKEW_MS if retention_ms >= 0 else 0
     if int(values.get(_RETENTION_BYTES, -1)) >= 0:
-        since = now_ms + _CLOCK_SKEW_MS  # any entry may be gone
+        since = now_ms + CLOCK_SKEW_MS  # any entry may be gone
     return {at: since if offset else 0 for at, offset in low.items()}

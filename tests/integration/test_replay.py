@@ -259,6 +259,26 @@ def test_dates_are_frozen(replayed: Replayed) -> None:
     assert replayed.plan(from_ms=from_ms).is_complete
 
 
+@pytest.mark.parametrize("side", list(Side))
+def test_timestamps_out_of_order(replayed: Replayed, side: Side) -> None:
+    """Every record decides by its own timestamp, wherever in the log it is, on either side."""
+    mirror, from_ms = replayed.mirror, RECORDS[-1].timestamp[1] + 1_000
+    minutes = [3, 9, 1, 7, 0, 2, 12, 4, 1, 8]  # those from 1 to 4, not included, are in the span
+    late = [
+        record._replace(timestamp=(CREATE_TIME, from_ms + minute * 60_000))
+        for record, minute in zip(numbered(10, first=100), minutes, strict=True)
+    ]
+    mirror.write(late[:4], *([record] for record in late[4:]))
+    mirror.copy()
+    span = {"from_ms": from_ms + 60_000, "until_ms": from_ms + 4 * 60_000}
+
+    replay = replayed.replay(side=side, **span)
+
+    assert_equal([late[number] for number in (0, 2, 5, 8)], replayed.copied())
+    assert replayed.plan(side=side, **span).is_complete
+    replayed.assert_proof_holds(replay.id)
+
+
 def home_of(name: str, at: TopicPartition) -> TopicPartition:
     """Where the ledger entries of a topic-partition are."""
     return home(ledger.TOPIC, key_of(name, at))
@@ -499,7 +519,7 @@ def test_the_command(replayed: Replayed) -> None:
     shown = relay(config, *typed, "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert f"{mirror.topic} " in shown.stdout
-    assert "copies 60 offsets from the source" in shown.stdout
+    assert "reads 60 offsets from the source, and copies their records" in shown.stdout
     assert "nobody is there to be asked; add --yes" in error_line(relay(config, *typed))
     assert replayed.copied() == []
     done = relay(config, *typed, "--yes")

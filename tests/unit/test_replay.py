@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.filtering import FilterChain
+from relay_pipelines.copy.filtering import FilterChain, Record, TimeSpan
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
 from relay_pipelines.protocol.records import decode
@@ -263,12 +263,31 @@ class TestCopies:
         assert found == offsets[skip:stop]
 
 
-def test_a_time_span_of_copies_is_a_predicate(tmp_path: Path) -> None:
-    """The time index also finds transaction markers, which are younger than the records."""
-    mirror = settings(tmp_path).mirror("orders")
-    span = replace(REQUEST, offsets=None, from_ms=1, until_ms=2, side=Side.DESTINATION)
-    where = "timestamp >= timestamp_millis(1) AND timestamp < timestamp_millis(2)"
-    assert as_mirror(mirror, span, "orders").where == where
-    typed = replace(span, records=records_of({"where": "key = 'x'"}, tmp_path))
-    assert as_mirror(mirror, typed, "orders").where == f"(key = 'x') AND {where}"
-    assert as_mirror(mirror, replace(span, side=Side.SOURCE), "orders").where is None
+class TestTimeSpan:
+    """Dates are a predicate on each record, before all that the user gives."""
+
+    @pytest.mark.parametrize("side", list(Side))
+    def test_comes_first(self, tmp_path: Path, side: Side) -> None:
+        """On either side, and once after the start record is read again."""
+        typed = replace(
+            REQUEST,
+            offsets=None,
+            from_ms=1,
+            side=side,
+            records=records_of(FILTERS, tmp_path),
+        )
+        start = started(tmp_path, typed)
+        again = request_of(start)
+        for request in (typed, again):
+            mirror = as_mirror(settings(tmp_path).mirror("orders"), request, "orders")
+            first, second = mirror.record_policy("orders").filters
+            span = {"from_ms": 1, "until_ms": None}
+            assert (first.name.rpartition(":")[2], json.loads(first.config)) == ("TimeSpan", span)
+            assert second.name == "m:Filter"
+
+    @given(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9))
+    def test_is_half_open(self, from_ms: int | None, until_ms: int | None) -> None:
+        """A record without a timestamp is in none."""
+        records = [Record(at, at, None, None, ()) for at in range(-1, 10)]
+        kept = [each.timestamp for each in records if TimeSpan(from_ms, until_ms).keep(each)]
+        assert kept == list(range(from_ms or 0, 10 if until_ms is None else until_ms))
