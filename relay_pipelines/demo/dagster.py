@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ _STOP_SECONDS = 20.0
 REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines"}
 _START_SENSOR = """mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
   __typename ... on PythonError { message } ... on SensorNotFoundError { message } } }"""
+_CODE_SERVERS = """{ workspaceOrError { ... on Workspace { locationEntries {
+  displayMetadata { key value } } } } }"""
 _SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
   __typename ... on PythonError { message errorChain { error { message } } } ... on
   RepositoryLocation { repositories { sensors { name } } } } } } } }"""
@@ -39,11 +43,13 @@ class Dagster:
     Args:
         url: of its web server.
         process: `dagster dev`, which has a process group of its own.
+        temporary: the folder of its processes' temporary files, for `answers`.
     """
 
-    def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, url: str, process: subprocess.Popen[bytes], temporary: str = "") -> None:
         self.url = url
         self.process = process
+        self._temporary = temporary
 
     def ask(self, query: str, variables: Mapping[str, Any] | None = None) -> Any:
         """Send a GraphQL query and return its data.
@@ -61,6 +67,29 @@ class Dagster:
         if answer.get("errors"):
             raise RelayError(f"Dagster refuses: {answer['errors'][0]['message']}")
         return answer["data"]
+
+    def answers(self) -> bool:
+        """Whether it serves yet.
+
+        Its code server has its socket in the folder that only this Dagster was given.
+
+        Raises:
+            RelayError: another process answers at its address.
+        """
+        try:
+            entries = self.ask(_CODE_SERVERS)["workspaceOrError"]["locationEntries"]
+            pairs = [pair for entry in entries for pair in entry["displayMetadata"]]
+        except OSError:
+            return False
+        except (ValueError, LookupError, TypeError):
+            pairs = [{"key": "socket", "value": "no answer of a Dagster"}]
+        sockets = [pair["value"] for pair in pairs if pair["key"] == "socket"]
+        if not all(Path(path).is_relative_to(self._temporary) for path in sockets):
+            raise RelayError(
+                f"another process answers at {self.url}",
+                remedy="stop it, or choose another --port",
+            )
+        return bool(sockets)
 
     def sensors(self) -> list[str]:
         """Return the names of the sensors.
@@ -99,6 +128,24 @@ class Dagster:
         self.process.wait()
 
 
+def refuse_taken(port: int) -> None:
+    """Refuse a port on which another process listens, before anything else is started.
+
+    Raises:
+        RelayError: the port is taken, or this user may not use it.
+    """
+    with socket.socket() as claim:
+        # connections that a former server has closed do not count
+        claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            claim.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise RelayError(
+                f"port {port} of 127.0.0.1 cannot be used: {error.strerror}",
+                remedy="stop the process that listens there, or choose another --port",
+            ) from error
+
+
 @contextmanager
 def running(
     folder: Path, port: int = 0, environment: Mapping[str, str] | None = None
@@ -118,9 +165,13 @@ def running(
             shutil.copy(CONFIG_FOLDER / name, folder)
     port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)]
-    variables = {**variables_for(folder), **(environment or {})}
     log = folder / "dagster.log"
-    with log.open("ab") as output:
+    # not in the folder, because the path of a socket is short
+    with ExitStack() as at_the_end, log.open("ab") as output:
+        temporary = at_the_end.enter_context(
+            tempfile.TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True)
+        )
+        variables = {**variables_for(folder), "TMPDIR": temporary, **(environment or {})}
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             cwd=folder,
@@ -130,25 +181,17 @@ def running(
             stderr=output,
             start_new_session=True,
         )
-    dagster = Dagster(f"http://127.0.0.1:{port}", process)
-    try:
+        dagster = Dagster(f"http://127.0.0.1:{port}", process, variables["TMPDIR"])
+        at_the_end.callback(dagster.stop)
         _wait(dagster, log)
         yield dagster
-    finally:
-        dagster.stop()
 
 
 def _wait(dagster: Dagster, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            dagster.sensors()
-        except OSError as error:
-            if dagster.process.poll() is not None or time.monotonic() > deadline:
-                last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise RelayError(
-                    f"Dagster does not start: {' '.join(last)}", remedy=f"see {log}"
-                ) from error
-            time.sleep(0.2)
-        else:
-            return
+    while not dagster.answers():
+        if dagster.process.poll() is not None or time.monotonic() > deadline:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RelayError(f"Dagster does not start: {' '.join(last)}", remedy=f"see {log}")
+        time.sleep(0.2)
+    dagster.sensors()  # which says so if the definitions do not load

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from relay_pipelines.console.formatting import stdout
-from relay_pipelines.demo.dagster import Dagster, running
+from relay_pipelines.demo.dagster import Dagster, refuse_taken, running
 from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
@@ -27,6 +27,7 @@ _PLACES = """\
 {folder}/relay.yaml    the mirror: try `relay -c` with it, or change it and reload Dagster
 {folder}/dagster.log   what Dagster prints
 {folder}               everything else; {kept}"""
+_DIED = "shut down unexpectedly"  # Dagster names its daemon, web server or code server
 GRAPH = "asset-groups/?expanded=" + ",".join(
     f"global@global:{group}"
     for group in (naming.nodes_group(MIRROR), naming.source_group(MIRROR), naming.group(MIRROR))
@@ -51,6 +52,7 @@ def main(port: int, *, keep: bool = False) -> int:
     Raises:
         RelayError: something could not be started, or Dagster ended.
     """
+    refuse_taken(port)
     clock = SystemClock()
     reporter = Reporter(stdout(), clock)
     with temporary_folder(keep=keep) as folder:
@@ -60,15 +62,25 @@ def main(port: int, *, keep: bool = False) -> int:
             with ExitStack() as until_the_end:
                 dagster, _ = start_stack(folder, port, reporter, clock, until_the_end)
                 reporter.console.print(_READY.format(url=dagster.url), style="bold green")
-                code = dagster.process.wait()
-                raise RelayError(
-                    f"Dagster has ended with code {code}",
-                    remedy="run it again with --keep and see dagster.log",
-                )
+                raise _ended(dagster, folder, keep=keep)
         except KeyboardInterrupt:
             kept = f"; kept in {folder}" if keep else ""
             reporter.console.print(f"\nstopped; nothing is left running{kept}")
     return 0
+
+
+def _ended(dagster: Dagster, folder: Path, *, keep: bool) -> RelayError:
+    """Wait until Dagster ends by itself, and return why: one of its processes has ended."""
+    code = dagster.process.wait()
+    why = [line for line in _log(folder).read_text(errors="replace").splitlines() if _DIED in line]
+    return RelayError(
+        f"Dagster has ended with code {code}{''.join(f': {line.strip()}' for line in why[:1])}",
+        remedy=f"see {_log(folder)}" if keep else "run it again with --keep, and see dagster.log",
+    )
+
+
+def _log(folder: Path) -> Path:
+    return folder / "dagster.log"
 
 
 def start_stack(

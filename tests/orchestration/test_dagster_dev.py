@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
-from relay_pipelines.demo.dagster import Dagster
+from relay_pipelines.demo import ui
+from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
@@ -189,6 +193,51 @@ def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
         assert [audit["success"] for audit in audits] == [False, False]
         _, shown = graphql.graph(dagster)["/".join(dev.asset)]
         assert shown[naming.AUDIT] == "FAILED"
+
+
+class _Stranger(http.server.BaseHTTPRequestHandler):
+    """A Dagster that somebody else started: it answers as if it served relay_pipelines."""
+
+    requests: list[str]
+
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.requests.append(asked)
+        sockets = {"key": "socket", "value": "/tmp/tmpstranger"}
+        sensor = {"repositories": [{"sensors": [{"name": "theirs"}]}]}
+        entry = {"locationOrLoadError": sensor, "displayMetadata": [sockets]}
+        body = json.dumps({"data": {"workspaceOrError": {"locationEntries": [entry]}}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_another_dagster_on_the_port(dev: DevEnvironment) -> None:
+    """`relay ui` refuses a taken port at once; one taken later is not mistaken for its own."""
+    requests: list[str] = []
+    handler = type("Stranger", (_Stranger,), {"requests": requests})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as stranger:
+        serving = threading.Thread(target=stranger.serve_forever)
+        serving.start()
+        try:
+            port = stranger.server_port
+            with pytest.raises(RelayError, match=f"port {port} of 127.0.0.1 cannot be used"):
+                ui.main(port)
+            assert not requests
+            with (
+                pytest.raises(RelayError, match="another process answers"),
+                running(dev.folder, port),
+            ):
+                pass
+            assert not any("startSensor" in asked for asked in requests)
+        finally:
+            stranger.shutdown()
+            serving.join()
 
 
 def test_a_broken_configuration(dev: DevEnvironment) -> None:
