@@ -218,7 +218,8 @@ class Checkpoint:
             ids): of the nodes that were read, and of those that held the same log when the range
             was planned.
         cluster_ids: source node name -> cluster id.
-        destination: the topic-partition that the configuration named for the last chunk.
+        destination: the topic-partition that the configuration named for the last chunk, accepted
+            loss or reset.
         copies: where the last record copied is, which the configuration may no longer name; None
             before the first, and after a reset.
         fingerprint: of the last record copied; None before the first.
@@ -246,6 +247,16 @@ class Checkpoint:
     leader_epoch_end: int = -1
     is_dense: bool = False
     ledger_head: LedgerHead = CHAIN_UPGRADE
+
+    @property
+    def bound_to(self) -> TopicPartition | None:
+        """The only destination of the next record: that of the others, or the one decided on.
+
+        None while nothing was copied and nothing was decided.
+        """
+        if self.copies is not None:
+            return self.copies.topic_partition
+        return self.destination if self.generation else None
 
     def end_in(self, destination: TopicPartition) -> int | None:
         """Return the offset after the last copy, if that is in this topic-partition; else None."""

@@ -87,7 +87,7 @@ class RangeProgress:
             FencedError: another run has made another transactional id the owner, or has begun
                 another generation since the range was planned.
             CheckpointLostError: the checkpoint does not show what this task has committed.
-            DestinationChangedError: the copies are in another destination.
+            DestinationChangedError: the checkpoint is bound to another destination.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
         if found.owner not in {None, self.owner}:
@@ -169,12 +169,14 @@ class RangeProgress:
             )
 
     def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
-        """Fail if the checkpoint's copies are elsewhere, or their topic was created again."""
+        """Fail if the checkpoint is bound to another one, or the copies' was created again."""
         to = self.range.destination
-        if found is None or found.copies is None:
+        if found is None:
             return
-        if found.copies.topic_partition != to:
-            raise destination_changed(found, found.copies.topic_partition, to)
+        if error := destination_changed(found, to):
+            raise error
+        if found.copies is None:
+            return
         topic_id = self._destination.topic(to.topic, to).topic_id
         if found.copies.topic_id and topic_id and topic_id != found.copies.topic_id:
             raise self._topic_lost(found)

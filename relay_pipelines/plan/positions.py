@@ -43,8 +43,8 @@ class Position:
             if it still is.
         destination_lost: what happened to the destination topic that holds the copies; empty if it
             still exists.
-        destination_changed: the error, if the copies are in another destination topic-partition
-            than the configuration names.
+        destination_changed: the error, if the copies are, or were decided to go on, in another
+            destination topic-partition than the configuration names.
         ledger_end: up to where it was copied according to the ledger, if it has no checkpoint; None
             if it was never copied.
         high_watermark: the end of what every replica has; the records from `end_offset` to it wait
@@ -189,21 +189,27 @@ def data_loss(position: Position) -> RelayError | None:
 
 
 def destination_changed(
-    checkpoint: Checkpoint, copies: TopicPartition, to: TopicPartition, gone: str = ""
-) -> DestinationChangedError:
-    """Return the error for copies that are in another place than the configuration names.
+    checkpoint: Checkpoint, to: TopicPartition, gone: str = ""
+) -> DestinationChangedError | None:
+    """Return the error if the configuration names another place than the checkpoint is bound to.
 
     Args:
-        copies: where they are.
         to: what the configuration names now.
-        gone: what happened to their topic; empty if it is there.
+        gone: what happened to the topic with the copies; empty if it is there.
     """
-    where = f"{copies} (which {gone})" if gone else f"{copies}"
+    bound_to = checkpoint.bound_to
+    if bound_to in {None, to}:
+        return None
+    where = f"{bound_to} (which {gone})" if gone else f"{bound_to}"
+    what, again, on = f"what was copied before is in {where}", "copy it again", "without it"
+    if checkpoint.copies is None:
+        what = f"a reset or an accepted loss let the copy go on in {where}"
+        again, on = "copy all of it", f"at offset {checkpoint.next_offset}"
     command = _reset(checkpoint.mirror, checkpoint.source.topic)
     return DestinationChangedError(
-        f"what was copied before is in {where}, and relay.yaml now names {to}",
-        remedy=f"to copy it again there: `{command} --to-earliest --execute`;"
-        f" to go on there without it: `{command} --to-current --execute`",
+        f"{what}, and relay.yaml now names {to}",
+        remedy=f"to {again} there: `{command} --to-earliest --execute`;"
+        f" to go on there {on}: `{command} --to-current --execute`",
         topic_partition=checkpoint.source,
         offset=checkpoint.next_offset,
     )

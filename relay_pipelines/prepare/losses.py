@@ -117,6 +117,7 @@ def _moved_checkpoint(
         cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
         copies=None if position.destination_lost else before.copies,
+        destination=before.bound_to or snapshot.destination_of(before.source),
         is_dense=False,
         run_id=BY_DRIVER,
         committed_at_ms=now_ms,

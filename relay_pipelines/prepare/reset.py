@@ -88,23 +88,33 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     at = position.topic_partition
     checkpoint, destination = snapshot.checkpoints.get(at), snapshot.destination_of(at)
     begin = position.low_watermark if to is ResetTo.EARLIEST else position.begin
-    found = Reset(position, checkpoint, destination, to, begin)
+    return _with_reason(Reset(position, checkpoint, destination, to, begin))
+
+
+def _with_reason(planned: Reset) -> Reset:
+    """Add why the checkpoint is not moved, if there is nothing to decide."""
+    position, checkpoint, destination = planned.position, planned.checkpoint, planned.destination
     if checkpoint is None:
-        return replace(found, stays="it has no checkpoint")
-    if checkpoint.copies is None:
-        is_there = begin >= checkpoint.next_offset
-        why = f"none of its records is copied to {destination} yet, and it goes on at offset"
-        return replace(found, stays=f"{why} {checkpoint.next_offset}") if is_there else found
-    if not position.destination_changed and not position.destination_lost:
+        return replace(planned, stays="it has no checkpoint")
+    if position.destination_changed or position.destination_lost:
+        return planned
+    if checkpoint.copies is not None:
         why = f"its copies are in {destination}, as relay.yaml says"
-        return replace(found, stays=f"{why} (`relay replay` copies records again)")
-    return found
+        return replace(planned, stays=f"{why} (`relay replay` copies records again)")
+    begin = checkpoint.next_offset
+    gives_up = planned.to is ResetTo.EARLIEST and losses(position)
+    if planned.next_offset != begin or gives_up:
+        return planned
+    why = f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"
+    return replace(planned, stays=why)
 
 
 def already_held(
     snapshot: ClusterSnapshot, mirror: Mirror, resets: Iterable[Reset], clock: Clock
 ) -> dict[TopicPartition, OffsetRange]:
-    """Return what the destinations hold to which offsets are copied again; only what is not empty.
+    """Return what the destinations hold to which offsets may be copied again, if not empty.
+
+    A reset may have moved a checkpoint without copies back: the records after it may be there.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -113,7 +123,7 @@ def already_held(
         each.destination
         for each in resets
         if not each.stays
-        and each.to is ResetTo.EARLIEST
+        and (each.to is ResetTo.EARLIEST or not (each.checkpoint and each.checkpoint.copies))
         and (topic := snapshot.destination_topics.get(each.destination.topic))
         and each.destination in topic.topic_partitions
     }
@@ -157,6 +167,7 @@ def _moved(reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
     after = replace(
         before,
         next_offset=reset.next_offset,
+        destination=reset.destination,
         copies=None,
         run_id=BY_DRIVER,
         committed_at_ms=now_ms,

@@ -154,7 +154,8 @@ class ClusterSnapshot:
     @property
     def copied_to(self) -> set[str]:
         """The destination topics that this mirror has copied to: it may alter only these."""
-        return {committed.destination.topic for committed in self.checkpoints.values()}
+        every = (committed.copies for committed in self.checkpoints.values())
+        return {copies.topic_partition.topic for copies in every if copies is not None}
 
     def positions_of(self, topic: str) -> list[Position]:
         """The positions of one topic."""

@@ -98,14 +98,11 @@ class Positions:
 
     def _with_copies(self, position: Position, checkpoint: Checkpoint) -> Position:
         """Add whether the copies are still there, and where the configuration wants them."""
-        if checkpoint.copies is None:
-            return position
-        copied_to, gone = checkpoint.copies.topic_partition, self._gone(checkpoint.copies)
+        gone = self._gone(checkpoint.copies) if checkpoint.copies else ""
         to = self._targets[checkpoint.source.topic].of(checkpoint.source)
-        if copied_to != to:
-            error = destination_changed(checkpoint, copied_to, to, gone)
+        if error := destination_changed(checkpoint, to, gone):
             return replace(position, destination_changed=error)
-        lost = f"topic {copied_to.topic!r}, which held the copies, {gone}" if gone else ""
+        lost = f"topic {to.topic!r}, which held the copies, {gone}" if gone else ""
         return replace(position, destination_lost=lost, mirror=checkpoint.mirror)
 
     def _gone(self, copies: DestinationPosition) -> str:

@@ -306,13 +306,62 @@ def test_there_and_back_again(moved: Moved) -> None:
     moved.to = there
     moved.reset(ResetTo.CURRENT)
     moved.to = TopicPartition(f"third.{moved.topic}", 0)
-    assert not run_plan.plan(moved.snapshot()).data_losses, "no record was copied there"
+    assert f"let the copy go on in {there}, and relay.yaml now names" in str(held_back(moved))
     moved.to = there
     moved.write(10, 5)
     moved.copy_new()
     delete(moved.destination, former.topic)
     moved.to = former
     assert f"what was copied before is in {there}, and" in str(held_back(moved))
+
+
+@pytest.mark.parametrize("to", ResetTo)
+def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: ResetTo) -> None:
+    """The former name again, before the first record, is a decision of its own: nothing doubles."""
+    former, copies = moved.to, moved.arrived()
+    moved.write(10, 5)
+    ours = cluster_snapshot.take_snapshot(moved.name, moved.mirror(), CLOCK)
+    moved.rename()
+    moved.create_destination()
+    assert moved.reset(to)[0] == 0
+    there, moved.to = moved.to, former
+    error = held_back(moved, "continue")
+    assert isinstance(error, DestinationChangedError)
+    assert f"let the copy go on in {there}, and relay.yaml now names {former}" in str(error)
+    # a task with the former relay.yaml that was planned after the reset
+    assert there.topic not in moved.snapshot().copied_to, "nothing is there that could be altered"
+    now = cluster_snapshot.read_checkpoints(moved.name, moved.mirror(), CLOCK).checkpoints[moved.at]
+    (planned,) = run_plan.plan(ours).ranges
+    job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
+    (outcome,) = copy_ranges(job, [replace(planned, checkpoint=now)])
+    assert (outcome.error_kind, outcome.records) == ("DestinationChangedError", 0)
+    assert records_of(moved.destination, former) == copies
+
+    code, lines = moved.reset(to, execute=False)
+    doing = "is copied again from offset 0" if to is ResetTo.EARLIEST else "goes on at offset 10"
+    assert (code, f"{doing} into {former}; no record" in lines) == (0, True)
+    assert f"{former} already holds the offsets [0, 11)" in lines
+    moved.to = there
+    moved.copy_new()
+    first = 0 if to is ResetTo.EARLIEST else 10
+    assert moved.arrived() == records_of(moved.source, moved.at)[first:]
+    assert records_of(moved.destination, former) == copies
+
+
+def test_a_second_reset_follows_retention(moved: Moved) -> None:
+    """What retention took after the first reset is given up by a second one, and said."""
+    moved.rename()
+    moved.create_destination()
+    assert moved.reset(ResetTo.EARLIEST)[0] == 0
+    delete_before(moved.source, moved.at, 4)
+    lost = "retention took the offsets [0, 4) before they were copied"
+    assert lost in str(held_back(moved))
+    code, lines = moved.reset(ResetTo.EARLIEST)
+    assert (code, f"is copied again from offset 4 into {moved.to}" in lines) == (0, True)
+    assert lost in lines
+    moved.copy_new()
+    assert moved.arrived() == records_of(moved.source, moved.at)
+    assert moved.audits() == agreeing(6)
 
 
 @pytest.mark.parametrize("both", [True, False])
