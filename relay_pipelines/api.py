@@ -190,6 +190,7 @@ class Mirror:
         share: float = 0.05,
         seed: str | None = None,
         client: Client | str = "relay",
+        strict: bool = False,
     ) -> Audit:
         """Verify that the destination is what the source was, as `relay audit` does.
 
@@ -198,12 +199,15 @@ class Mirror:
             share: of the chunks that the level `sample` compares, from 0 to 1.
             seed: chooses these chunks; the date if None.
             client: which client reads both sides, for the levels that compare them.
+            strict: whether the exit code of the audit is 4 also if anything is noted.
 
         Raises:
             RelayError: a cluster does not answer, or the ledger does not have the selection.
         """
         started = _CLOCK.monotonic()
-        found = self.begin_audit(selection, level=level, share=share, seed=seed, client=client)
+        found = self.begin_audit(
+            selection, level=level, share=share, seed=seed, client=client, strict=strict
+        )
         for _ in self.read(found):
             pass
         found.seconds = _CLOCK.monotonic() - started
@@ -217,6 +221,7 @@ class Mirror:
         share: float,
         seed: str | None,
         client: Client | str,
+        strict: bool,
     ) -> Audit:
         """Find what an audit has to read; `read` reads it."""
         from relay_pipelines.verify import audit  # Arrow is slow to import
@@ -232,6 +237,7 @@ class Mirror:
             share=share,
             seed=seed or audit.default_seed(_CLOCK),
             client=Client(client),
+            strict=strict,
         )
 
     def read(self, found: Audit) -> Generator[int, None, None]:

@@ -10,8 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import count, plural
-from relay_pipelines.errors import RelayError, TamperedError
+from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
 from relay_pipelines.lanes import audit_run, naming
 from relay_pipelines.lanes.audit_run import AuditReport, AuditRequest
 from relay_pipelines.lanes.lane import Lane
@@ -25,11 +24,13 @@ from relay_pipelines.verify.audit import (
     Level,
     PartitionAudit,
     default_seed,
-    not_verified,
+    verdict_of,
 )
 from relay_pipelines.verify.difference import Difference
 from relay_pipelines.verify.selection import Selection
+from relay_pipelines.verify.verdict import Verdict
 
+_ERROR, _WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 _PARTITION = "dagster/partition"
 _REPEATED = "repeated from"
 _FIELDS = ("timestamp_ms", "key", "value", "headers")
@@ -76,6 +77,7 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
             topics,
             selection,
             lane.prefix,
+            settings.strict,
         )
 
         def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
@@ -128,16 +130,16 @@ def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetC
     """Yield the result of each topic."""
     for topic in report.topics:
         found = report.of(topic)
-        problems = [f"{at}: {line}" for at, each in found.items() for line in each.problems]
-        warning = _warning(found)
+        verdict = verdict_of(report.audit.level, found.values())
+        code = verdict.exit_code(strict=report.audit.strict)
         yield _evaluation(
             report.request,
             topic,
             kafka.clock,
-            passed=not problems and not warning,
-            severity=dg.AssetCheckSeverity.ERROR if problems else dg.AssetCheckSeverity.WARN,
-            description=_first(problems) or warning or _words(found),
-            metadata=_metadata(report, found, kafka.config_path),
+            passed=bool(found) and not code,
+            severity=_ERROR if code == DIFFERENCE else _WARN,
+            description=_not_copied(found) or _words(verdict, found),
+            metadata=_metadata(report, verdict, found, kafka.config_path),
         )
 
 
@@ -156,7 +158,7 @@ def not_audited(
             topic,
             clock,
             passed=False,
-            severity=dg.AssetCheckSeverity.ERROR if found else dg.AssetCheckSeverity.WARN,
+            severity=_ERROR if found else _WARN,
             description=str(error),
             metadata={"level": str(request.level)},
         )
@@ -183,35 +185,30 @@ def _first(lines: list[str]) -> str:
     return f"{lines[0]} (and {more} more)" if more > 0 else "".join(lines)
 
 
-def _warning(found: Found) -> str:
-    """Say why a topic was not audited, or not all of it was; empty if it was."""
-    if not found:
-        return "the ledger has no copies of this topic in what was to be audited"
-    errors = [f"{at}: {line}" for at, each in found.items() for line in each.errors]
-    if errors:
-        return _first(errors)
-    results = [result for each in found.values() for result in each.results]
-    why = results[0].unread if results and all(result.unread for result in results) else ""
-    why = why or not_verified(found.values())
-    return f"nothing could be compared: {why}" if why else ""
+def _not_copied(found: Found) -> str:
+    return "" if found else "the ledger has no copies of this topic in what was to be audited"
 
 
-def _words(found: Found) -> str:
-    numbers = audit_run.numbers(found.values())
-    compared = numbers["compared (records)"] or numbers["counted (records)"]
-    records = f"{count(compared)} records agree; " if compared else ""
+def _words(verdict: Verdict, found: Found) -> str:
+    """Say what differs or could not be read; otherwise the verdict, and what is to be noted."""
+    for lines in ("problems", "errors"):
+        wrong = [f"{at}: {line}" for at, each in found.items() for line in getattr(each, lines)]
+        if wrong:
+            return _first(wrong)
     notes = [f"{at}: {note}" for at, each in found.items() for note in [*each.notes, *_rule(each)]]
-    chunks = plural(int(numbers["chunks"]), "chunk")
-    return "; ".join([f"{records}the ledger accounts for every offset of {chunks}", *notes[:3]])
+    return "; ".join([str(verdict), *notes[:3]])
 
 
 def _rule(found: PartitionAudit) -> list[str]:
     return [found.rule] if found.rule not in {"", BY_RECORD} else []
 
 
-def _metadata(report: AuditReport, found: Found, config_path: str) -> dict[str, Any]:
+def _metadata(
+    report: AuditReport, verdict: Verdict, found: Found, config_path: str
+) -> dict[str, Any]:
     request, audit = report.request, report.audit
-    shown: dict[str, Any] = {"level": str(request.level), "seconds": round(audit.seconds, 3)}
+    shown: dict[str, Any] = {"verdict": str(verdict.state), "level": str(audit.level)}
+    shown["seconds"] = round(audit.seconds, 3)
     if request.level is Level.SAMPLE:
         shown |= {"share (%)": 100 * request.share, "seed": request.seed}
     shown |= audit_run.numbers(found.values())

@@ -8,6 +8,7 @@ import dagster as dg
 from relay_pipelines.console.formatting import plural
 from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.window_run import TopicReport
+from relay_pipelines.verify.verdict import State
 
 _DESCRIPTION = (
     "The ledger accounts for every source offset of the window, and the destination, read again,"
@@ -51,7 +52,7 @@ def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEva
 
 def _found(topic: TopicReport) -> dict[str, Any]:
     return {
-        "passed": not topic.failure and not topic.problems and not topic.warnings,
+        "passed": not topic.warnings and not topic.verdict.exit_code(),
         "severity": _severity(topic),
         "description": _words(topic),
         "metadata": _metadata(topic),
@@ -59,24 +60,29 @@ def _found(topic: TopicReport) -> dict[str, Any]:
 
 
 def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
-    """A warning if retention at the destination is the only reason for a difference."""
-    return (
-        dg.AssetCheckSeverity.WARN
-        if topic.warnings and not topic.problems and not topic.failure
-        else dg.AssetCheckSeverity.ERROR
-    )
+    """A warning if retention at the destination is why records are gone, or cannot be verified."""
+    is_alarm = topic.verdict.state in {State.DIFFERS, State.FAILED}
+    passes = not topic.warnings and not topic.verdict.exit_code()
+    return dg.AssetCheckSeverity.ERROR if is_alarm or passes else dg.AssetCheckSeverity.WARN
 
 
 def _words(topic: TopicReport) -> str:
-    return (
-        topic.failure
-        or "; ".join(topic.problems + topic.warnings)
-        or f"{plural(topic.counted, 'record')}, all accounted for"
-    )
+    if topic.failure:
+        return topic.failure
+    verdict, found = topic.verdict, topic.problems + topic.warnings
+    if verdict.state is State.DIFFERS:
+        return "; ".join(found)
+    offsets = plural(sum(map(len, topic.ranges)), "source offset")
+    return "; ".join([str(verdict), *found, f"the ledger accounts for {offsets}"])
 
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:
+    seen = topic.verdict.coverage
     return {
+        "verdict": str(topic.verdict.state),
+        "compared by content (records)": seen.by_content,
+        "compared by count (records)": seen.by_count,
+        "not verified (records)": seen.unverified,
         "committed (records)": topic.recorded,
         "counted (records)": topic.counted,
         "superseded (offsets)": sum(found.superseded for found in topic.recounts.values()),

@@ -358,6 +358,10 @@ def audit(
         typer.Option("--textfile", metavar="FILE", help="Also write the results as metrics."),
     ] = None,
     *,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="End with 4 also if anything is noted or not verified."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Verify that the destination is what the source was. Writes nothing to the clusters."""
@@ -380,6 +384,7 @@ def audit(
         textfile=textfile,
         as_json=as_json,
         replay=replay,
+        strict=strict,
     )
     return command.run(context.obj, mirror or [], what)
 

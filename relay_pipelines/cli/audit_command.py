@@ -12,15 +12,14 @@ from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stderr, stdout
 from relay_pipelines.console.progress import bytes_progress
-from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, ConfigError
+from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.verify.audit import BY_RECORD, Audit, Level
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection, parse_offsets, parse_time
-
-_FAILED = 1
+from relay_pipelines.verify.verdict import State, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,7 @@ class Options:
         against: a statement to compare with, instead of the source.
         key: the public key that must have signed it.
         replay: the id of a replay to audit instead of its mirror.
+        strict: whether whatever is noted is a difference.
     """
 
     topic: str | None
@@ -50,6 +50,7 @@ class Options:
     textfile: Path | None
     as_json: bool
     replay: str | None = None
+    strict: bool = False
 
 
 def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
@@ -110,23 +111,30 @@ def _run_against(invocation: Invocation, names: Sequence[str], options: Options)
 
     name, mirror = the_mirror(invocation.settings(), names)
     found = audit_against(options.against, name, mirror, SystemClock(), options.key)
-    for line in found.differences:
+    verdict, statement = found.verdict, found.statement
+    wrong, passed = _lines(verdict, found.differences, found.notes, strict=options.strict)
+    for line in wrong:
         messages.error(f"{name}: {line}")
-        invocation.raise_exit_code(DIFFERENCE)
+    invocation.raise_exit_code(verdict.exit_code(strict=options.strict))
     if options.as_json:
         messages.document(json_output.against_statement(found))
         return invocation.exit_code
-    statement, console = found.statement, stdout()
-    for line in found.notes:
-        console.print(f"{name}: {line}", soft_wrap=True)
     signed = f"signed by {statement.signer}" if statement.signer else "not signed"
-    agrees = "differs from" if found.differences else "agrees with"
-    console.print(
-        f"{name}: the destination {agrees} the statement of {statement.made_at}, which is {signed};"
-        f" {found.records:,} of its records are there",
-        soft_wrap=True,
-    )
+    for line in [f"the statement of {statement.made_at} is {signed}", *passed]:
+        stdout().print(f"{name}: {line}", soft_wrap=True)
     return invocation.exit_code
+
+
+def _lines(
+    verdict: Verdict, wrong: Sequence[str], notes: Sequence[str], *, strict: bool
+) -> tuple[list[str], list[str]]:
+    """Return what is told as errors, and what is told beside the results."""
+    code = verdict.exit_code(strict=strict)
+    is_told = verdict.state in {State.DIFFERS, State.FAILED}
+    errors = [*wrong, *(notes if strict else ())]
+    errors += [str(verdict)] if code and not is_told else []
+    passed = [*(() if strict else notes), *([str(verdict)] if is_told or not code else [])]
+    return errors, passed
 
 
 def _others(options: Options) -> list[str]:
@@ -190,6 +198,7 @@ def _audit(mirror: api.Mirror, selection: Selection, options: Options) -> Audit:
         share=options.share,
         seed=options.seed,
         client=options.client,
+        strict=options.strict,
     )
     if audit.work:
         total = sum(each.size_bytes for each in audit.work)
@@ -203,20 +212,16 @@ def _audit(mirror: api.Mirror, selection: Selection, options: Options) -> Audit:
 
 def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     """Print what an audit found, and raise the exit code."""
-    for line in audit.problems:
+    found, notes = [*audit.problems, *audit.errors], list(_notes(audit))
+    wrong, passed = _lines(audit.verdict, found, notes, strict=audit.strict)
+    for line in wrong:
         messages.error(f"{audit.mirror}: {line}")
-        invocation.raise_exit_code(DIFFERENCE)
-    for line in audit.errors:
-        messages.error(f"{audit.mirror}: {line}")
-        invocation.raise_exit_code(_FAILED)
-    if audit.not_verified:
-        messages.error(f"{audit.mirror}: nothing could be compared: {audit.not_verified}")
-        invocation.raise_exit_code(_FAILED)
+    invocation.raise_exit_code(audit.exit_code)
     if as_json:
         return
     console = stdout()
     tables.show(console, tables.audit(audit))
-    for line in _notes(audit):
+    for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
     for at, each in audit.partitions.items():
         first = each.first_difference

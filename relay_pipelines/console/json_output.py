@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from relay_pipelines.run.replay import ReplayState
     from relay_pipelines.verify.against_statement import StatementAudit
     from relay_pipelines.verify.audit import Audit, PartitionAudit
+    from relay_pipelines.verify.verdict import Verdict
 
 Document = dict[str, Any]
 
@@ -252,10 +253,11 @@ def audit(found: Audit) -> Document:
         "client": str(found.job.client),
         "share": found.share,
         "seed": found.seed,
+        "strict": found.strict,
         "seconds": round(found.seconds, 3),
+        **_verdict(found.verdict),
         "problems": found.problems,
         "errors": found.errors,
-        "not_verified": found.not_verified,
         "topic_partitions": [_audited(each) for each in found.partitions.values()],
     }
 
@@ -266,9 +268,22 @@ def against_statement(found: StatementAudit) -> Document:
         "mirror": found.statement.mirror,
         "made_at": found.statement.made_at,
         "signer": found.statement.signer,
-        "records": found.records,
+        **_verdict(found.verdict),
         "differences": found.differences,
         "notes": found.notes,
+    }
+
+
+def _verdict(found: Verdict) -> Document:
+    coverage = found.coverage
+    return {
+        "verdict": str(found.state),
+        "summary": str(found),
+        "coverage": {
+            **dataclasses.asdict(coverage),
+            "not_verified": dict(coverage.not_verified),
+            "differing": coverage.unexplained,
+        },
     }
 
 
@@ -280,6 +295,7 @@ def _audited(found: PartitionAudit) -> Document:
         "start": found.coverage.range.start,
         "end": found.coverage.range.end,
         "destination": found.destination and str(found.destination),
+        **_verdict(found.verdict),
         "offsets": dict(found.coverage.counts),
         "ledger": {
             "entries": len(found.chain.records),

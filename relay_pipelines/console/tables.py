@@ -221,20 +221,21 @@ def audit(found: Audit) -> Table:
     chosen = f", {found.share:.2%} of the chunks, seed {found.seed}" if found.seed else ""
     client = ", read by librdkafka" if found.job.client == "librdkafka" else ""
     table = _table(f"{found.mirror}: audit, level {found.level}{client}{chosen}")
-    numbers = ("offsets", "copied", "counted", "same")
+    numbers = ("offsets", "copied", "by content", "by count", "not verified")
     _columns(table, ("source", "destination"), numbers, ("other offsets", "result"))
     for each in found.partitions.values():
         counts = each.coverage.counts
-        copied = counts.pop("copied", 0)
+        copied, verdict = counts.pop("copied", 0), each.verdict
+        seen = verdict.coverage
+        compared = seen.by_content, seen.by_count, seen.unverified
         table.add_row(
             _range(each.coverage.range),
             str(each.destination or ""),
             count(len(each.coverage.range)),
             count(copied),
-            "" if each.recount is None else count(each.recount.counted),
-            count(each.records) if each.chunks else "",
+            *(("",) * len(compared) if found.level == "ledger" else map(count, compared)),
             _reasons(counts),
-            each.outcome,
+            str(verdict.state),
         )
     return table
 

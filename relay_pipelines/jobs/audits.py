@@ -35,7 +35,7 @@ _SHOWN = 3
 _PEOPLES_SHARE = 5.0  # as that of `relay audit`
 
 
-def _depth(level: str, share_percent: float) -> dict[str, Any]:
+def _depth(level: str, share_percent: float, *, strict: bool = False) -> dict[str, Any]:
     return {
         "level": dg.Field(
             _LEVEL,
@@ -52,6 +52,11 @@ def _depth(level: str, share_percent: float) -> dict[str, Any]:
             str,
             is_required=False,
             description="Chooses the sample. Without it the date does.",
+        ),
+        "strict": dg.Field(
+            bool,
+            default_value=strict,
+            description="Whether whatever is noted, or not verified, fails the check, too.",
         ),
     }
 
@@ -139,7 +144,7 @@ def scheduled(
 
     @dg.op(
         name=op_name,
-        config_schema=_depth(settings.level, settings.share * _ALL_PERCENT),
+        config_schema=_depth(settings.level, settings.share * _ALL_PERCENT, strict=settings.strict),
         out={},
         pool=naming.AUDITS_POOL,
         required_resource_keys={kafka_key(prefix), spark_key(prefix)},
@@ -198,6 +203,7 @@ def _request(
         topics,
         selection,
         prefix,
+        config["strict"],
     )
 
 

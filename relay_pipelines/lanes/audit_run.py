@@ -14,6 +14,7 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.stopping import Session, Stop
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.verify import verdict
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
 from relay_pipelines.verify.coverage import Kind
 from relay_pipelines.verify.selection import Selection
@@ -32,6 +33,7 @@ class AuditRequest:
         share: of the chunks of a sample, from 0 to 1.
         topics: source topics; none for all that the ledger has.
         prefix: the key prefix of the definitions.
+        strict: as of `Audit`.
     """
 
     mirror: str
@@ -41,6 +43,7 @@ class AuditRequest:
     topics: Collection[str] = ()
     selection: Selection = field(default=Selection())
     prefix: tuple[str, ...] = ()
+    strict: bool = False
 
     @property
     def path(self) -> str:
@@ -96,6 +99,7 @@ def run(
         clock,
         share=request.share,
         seed=request.seed,
+        strict=request.strict,
     )
     if request.topics:
         found = audit.partitions.items()
@@ -164,9 +168,7 @@ def write_page(
 def numbers(partitions: Collection[PartitionAudit]) -> dict[str, int | float]:
     """Return what Dagster plots of an audit, or of a part of it."""
     total, compared, differing = _chunks(partitions)
-    unread = sum(
-        result.chunk.records for each in partitions for result in each.results if result.unread
-    )
+    seen = verdict.total(each.records_seen for each in partitions)
     size_bytes = sum(result.chunk.size_bytes for each in partitions for result in each.results)
     size_bytes += sum(part.size_bytes for each in partitions for part in each.counted)
     return {
@@ -174,9 +176,10 @@ def numbers(partitions: Collection[PartitionAudit]) -> dict[str, int | float]:
         "chunks compared": compared,
         "covered (%)": round(100 * compared / total, 3) if total else 0.0,
         "read (bytes)": size_bytes,
-        "compared (records)": sum(each.records for each in partitions),
-        "counted (records)": sum(each.recount.counted for each in partitions if each.recount),
-        "not compared (records)": unread,
+        "records": seen.records,
+        "compared by content (records)": seen.by_content,
+        "compared by count (records)": seen.by_count,
+        "not verified (records)": seen.unverified,
         "differences": differing,
     }
 

@@ -22,6 +22,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 from relay_pipelines.verify import recount
 from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.verdict import UNEXPLAINED, Verdict, judge, total
 
 _NOT_COUNTED = "copied, but not counted"
 
@@ -85,6 +86,20 @@ class TopicReport:
             for partition, found in self.recounts.items()
             for problem in found.problems
         ]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the recount found, with what it rests on."""
+        seen = (
+            found.records_seen if found.problems else found.records_seen.explained(UNEXPLAINED)
+            for found in self.recounts.values()
+        )
+        return judge(
+            total(seen),
+            differs=bool(self.problems),
+            failed=bool(self.failure),
+            noted=bool(self.warnings),
+        )
 
     @property
     def is_superseded(self) -> bool:

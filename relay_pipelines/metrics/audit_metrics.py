@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from relay_pipelines.metrics.catalog import collector, metric
 from relay_pipelines.metrics.serving import write_textfile
-
-if TYPE_CHECKING:
-    from relay_pipelines.verify.audit import Audit
+from relay_pipelines.verify.audit import Audit, verdict_of
+from relay_pipelines.verify.verdict import Coverage, State, Verdict
 
 _CHECK = "audit"
 
 
 def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
-    """Write which topics an audit has found to differ, or could not read.
+    """Write the verdict on each topic, and how many records it rests on.
 
     Args:
-        audits: by mirror; None if the audit could not be done. One that could compare nothing has
-            failed, too.
+        audits: by mirror; None if the audit could not be done.
 
     Raises:
         RelayError: the file cannot be written.
     """
     registry = CollectorRegistry()
-    failed = collector(metric("check_failed"), registry)
-    for mirror, audit in audits.items():
-        if audit is None or audit.not_verified:
-            failed.labels(mirror, "", _CHECK).set(1)
-            continue
-        topics = {at.topic: False for at in audit.partitions}
-        for at, found in audit.partitions.items():
-            topics[at.topic] |= bool(found.problems or found.errors)
-        for topic, differs in topics.items():
-            failed.labels(mirror, topic, _CHECK).set(differs)
+    failed, states, records = (
+        collector(metric(name), registry)
+        for name in ("check_failed", "audit_verdict", "audit_records")
+    )
+    for mirror, topic, verdict in _verdicts(audits):
+        strict = getattr(audits[mirror], "strict", False)
+        failed.labels(mirror, topic, _CHECK).set(bool(verdict.exit_code(strict=strict)))
+        for state in State:
+            states.labels(mirror, topic, state).set(state is verdict.state)
+        for name, number in verdict.coverage.numbers.items():
+            records.labels(mirror, topic, name).set(number)
     write_textfile(path, registry, "name a writable file with --textfile")
+
+
+def _verdicts(audits: Mapping[str, Audit | None]) -> Iterator[tuple[str, str, Verdict]]:
+    """Yield mirror, topic and verdict; without a topic if the audit could not be done."""
+    for mirror, audit in audits.items():
+        if audit is None:
+            yield mirror, "", Verdict(State.FAILED, Coverage())
+            continue
+        for topic, found in audit.topics.items():
+            yield mirror, topic, verdict_of(audit.level, found)

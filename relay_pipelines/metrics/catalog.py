@@ -20,6 +20,7 @@ class By(StrEnum):
     EXPORTER = "exporter"
     BOTH = "run, exporter"
     AUDIT = "exporter, audit"
+    ONLY_AUDIT = "audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +277,23 @@ METRICS = (
         " and source_topics (a topic is missing at the source), both without topic;"
         " audit (the topic's last audit with --textfile).",
         By.AUDIT,
+    ),
+    Metric(
+        "audit_verdict",
+        "gauge",
+        ("mirror", "topic", "verdict"),
+        "1 for the verdict of the topic's last audit with --textfile, else 0: agrees, differs, not"
+        " verified (no record could be looked at), nothing to verify, failed (something could not"
+        " be read).",
+        By.ONLY_AUDIT,
+    ),
+    Metric(
+        "audit_records",
+        "gauge",
+        ("mirror", "topic", "coverage"),
+        "Records that the verdict rests on: by_content and by_count were compared; left_out is not"
+        " in the sample, or not read at that level; not_verified nobody could look at; differing.",
+        By.ONLY_AUDIT,
     ),
 )
 

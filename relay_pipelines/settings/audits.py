@@ -56,3 +56,5 @@ class AuditSettings(Section):
     """How much it reads: see `relay audit`."""
     share: Annotated[float, BeforeValidator(_share)] = 0.01
     """How much of each topic-partition the level `sample` compares, at least one chunk."""
+    strict: bool = False
+    """Whether whatever an audit notes, or cannot verify, fails the check as a difference does."""

@@ -19,6 +19,7 @@ from relay_pipelines.verify.chain import Chain, verify_chain
 from relay_pipelines.verify.coverage import last_history
 from relay_pipelines.verify.recount import Recount, recount_entries
 from relay_pipelines.verify.statement import Attested, Statement, read_statement
+from relay_pipelines.verify.verdict import UNEXPLAINED, Coverage, Verdict, judge
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 _LATER = TopicPartition("", -1)  # of no source
@@ -32,13 +33,20 @@ class StatementAudit:
     Args:
         differences: in one line each; empty if everything is as attested.
         notes: why some records could not be compared.
-        records: how many attested records are at the destination.
+        coverage: what became of the attested records.
     """
 
     statement: Statement
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    records: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        return judge(
+            self.coverage, differs=bool(self.differences), failed=False, noted=bool(self.notes)
+        )
 
 
 def audit_against(
@@ -59,7 +67,7 @@ def audit_against(
     copies = {entry.destination.topic_partition for entry in attested}
     found = read_verified_ledger(name, mirror, clock, copies)
     _require_same_mirror(path, statement, found)
-    audit = StatementAudit(statement)
+    audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
     audit.differences += [str(broken) for broken in found.breaks]
     for each in statement.attested:
         audit.differences += _differences_of_statement(each)
@@ -144,7 +152,8 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
         ]
         for result in count(whole):
             at = result.range.topic_partition
-            audit.records += result.counted
+            seen = result.records_seen
+            audit.coverage += seen if result.problems else seen.explained(UNEXPLAINED)
             if result.thinned:
                 gone = result.recorded - result.counted
                 audit.notes.append(f"{at}: {result.thinned}: {gone:,} records are gone")
@@ -178,6 +187,10 @@ def _existing(
     }
     written = set().union(*copied.values())
     gone = written - client.existing(written)
+    lost = (entry for at, some in entries.items() if at != _LATER for entry in some)
+    audit.coverage += Coverage(
+        sum(entry.records for entry in lost if entry.destination.topic_partition.topic in gone)
+    )
     audit.differences += [
         f"{at}: the destination has no topic {topic!r} any more"
         for at, topics in copied.items()

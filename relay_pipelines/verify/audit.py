@@ -30,7 +30,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
-from relay_pipelines.verify.coverage import CoverageMap, coverage
+from relay_pipelines.verify.coverage import CoverageMap, Kind, coverage
 from relay_pipelines.verify.recount import NEEDED_CONFIGS, Recount
 from relay_pipelines.verify.recount_parts import (
     PartResult,
@@ -40,6 +40,15 @@ from relay_pipelines.verify.recount_parts import (
     parts_of,
 )
 from relay_pipelines.verify.selection import Selected, Selection, select
+from relay_pipelines.verify.verdict import (
+    ONLY_LATEST,
+    UNEXPLAINED,
+    UNREADABLE,
+    Coverage,
+    Verdict,
+    judge,
+    total,
+)
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 BY_RECORD = "record by record"
@@ -71,10 +80,12 @@ class PartitionAudit:
     Args:
         coverage: by the ledger.
         chain: what the verification of its ledger entries found.
+        level: of the audit.
         destination: the topic-partition with the copies; None if no record was copied.
         parts: what to count at the destination.
         counted: the parts that were counted so far.
         rule: how its chunks are compared; empty if they are not.
+        uncompared: how many records are in no chunk to compare, by reason.
         chunks: the chunks to compare.
         results: of those that were compared so far.
         lost: why the copies are gone as a whole; empty if they are not.
@@ -82,10 +93,12 @@ class PartitionAudit:
 
     coverage: CoverageMap
     chain: Chain
+    level: Level
     destination: TopicPartition | None = None
     parts: list[RecountPart] = field(default_factory=list)
     counted: list[PartResult] = field(default_factory=list)
     rule: str = ""
+    uncompared: Counter[str] = field(default_factory=Counter)
     chunks: list[ComparedChunk] = field(default_factory=list)
     results: list[ChunkResult] = field(default_factory=list)
     lost: str = ""
@@ -125,27 +138,38 @@ class PartitionAudit:
         return min(differing, key=lambda result: result.chunk.source, default=None)
 
     @property
-    def not_verified(self) -> str:
-        """Why none of its records was counted or compared; empty if some were, or none had to be.
-
-        It is empty if something is wrong, or could not be read: those lines say more.
-        """
-        if not self.coverage.stretches and not self.chain.breaks:
-            number = f"{self.chain.expired:,} " if self.chain.expired else ""
-            return f"the ledger no longer has any of its {number}entries"
-        if self.problems or self.errors:
-            return ""
-        recount = self.counted_so_far
-        if recount is not None:
-            return recount.thinned if recount.recorded and not recount.counted else ""
-        if self.results:
-            return self.results[0].unread if all(each.unread for each in self.results) else ""
-        return self.rule.removeprefix(_NOT_COMPARED) if self.rule.startswith(_NOT_COMPARED) else ""
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        return verdict_of(self.level, [self])
 
     @property
-    def outcome(self) -> str:
-        """What was found, in two words at most."""
-        return _outcome(self)
+    def records_seen(self) -> Coverage:
+        """What became of the records that the ledger has in the range."""
+        copied = self.coverage.counts[Kind.COPIED]
+        ledger = Coverage(entries=len(self.chain.records), expired=self.chain.expired)
+        recount = self.counted_so_far
+        if self.level.compares:
+            seen = ledger + self._compared(copied)
+        elif self.level is Level.RECOUNT and recount is not None:
+            seen = ledger + replace(recount.records_seen, records=copied)
+        else:
+            seen = ledger + Coverage(copied, left_out=0 if self.level is Level.RECOUNT else copied)
+        if self.errors:
+            return seen.explained(UNREADABLE)
+        return seen if self.problems else seen.explained(UNEXPLAINED)
+
+    def _compared(self, copied: int) -> Coverage:
+        """Return what became of the records of the chunks that are compared."""
+        not_verified = Counter(self.uncompared)
+        for result in self.results:
+            if why := result.unread or (result.error and UNREADABLE):
+                not_verified[why] += result.chunk.records
+            elif result.chunk.is_compacted and not result.difference:
+                not_verified[ONLY_LATEST] += result.chunk.records - result.records
+        sampled = sum(chunk.records for chunk in self.chunks) + self.uncompared.total()
+        left_out = copied - sampled if self.level is Level.SAMPLE else 0
+        same = sum(min(result.records, result.chunk.records) for result in self.results)
+        return Coverage(max(copied, sampled), same, left_out=left_out, not_verified=not_verified)
 
     @property
     def problems(self) -> list[str]:
@@ -184,14 +208,12 @@ class PartitionAudit:
             gone = recount.recorded - recount.counted
             lines.append(f"{recount.thinned}: {gone:,} records are gone")
         lines += [] if recount is None else recount.notes
-        unread: Counter[str] = Counter()
+        unread = Counter(self.uncompared)
         for result in self.results:
             if result.unread:
                 unread[result.unread] += result.chunk.records
         lines += [f"{count:,} records were not compared: {why}" for why, count in unread.items()]
-        if not self.coverage.stretches:
-            lines += filter(None, [self.not_verified])
-        elif self.chain.expired:
+        if self.chain.expired:
             lines.append(
                 f"ledger entries that retention has deleted: {self.chain.expired:,}; what was"
                 " copied before cannot be audited"
@@ -212,6 +234,7 @@ class Audit:
     Args:
         share: of the chunks that were compared, from 0 to 1.
         seed: that chose them; empty if all were.
+        strict: whether whatever is noted, or not verified, is a difference.
     """
 
     mirror: str
@@ -221,6 +244,20 @@ class Audit:
     share: float = 1.0
     seed: str = ""
     seconds: float = 0.0
+    strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Of a command: 0 if it passes, 4 for a difference, 1 if something could not be read."""
+        return self.verdict.exit_code(strict=self.strict)
+
+    @property
+    def topics(self) -> dict[str, list[PartitionAudit]]:
+        """The topic-partitions of each source topic."""
+        grouped: dict[str, list[PartitionAudit]] = defaultdict(list)
+        for at, found in self.partitions.items():
+            grouped[at.topic].append(found)
+        return grouped
 
     @property
     def work(self) -> list[ComparedChunk | RecountPart]:
@@ -236,9 +273,9 @@ class Audit:
         return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.problems]
 
     @property
-    def not_verified(self) -> str:
-        """Why no record at all was counted or compared; empty if some were, or none had to be."""
-        return not_verified(self.partitions.values())
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        return verdict_of(self.level, self.partitions.values())
 
     @property
     def errors(self) -> list[str]:
@@ -252,31 +289,16 @@ class Audit:
         for part in parts:
             self.partitions[part.range.topic_partition].counted.append(part)
 
-    @property
-    def outcome(self) -> str:
-        """What was found, in two words at most."""
-        return _outcome(self)
 
-
-def not_verified(partitions: Iterable[PartitionAudit]) -> str:
-    """Return why no record of them was counted or compared; empty if some were, or there are none.
-
-    What has no copies says nothing: its records were filtered, or its entries were removed.
-    """
-    reasons = [
-        each.not_verified
-        for each in partitions
-        if each.destination is not None or each.not_verified
-    ]
-    return reasons[0] if reasons and all(reasons) else ""
-
-
-def _outcome(found: PartitionAudit | Audit) -> str:
-    if found.problems:
-        return "differs"
-    if found.errors:
-        return "failed"
-    return "not verified" if found.not_verified else "agrees"
+def verdict_of(level: Level, partitions: Collection[PartitionAudit]) -> Verdict:
+    """Return the verdict on some topic-partitions of an audit."""
+    return judge(
+        total(each.records_seen for each in partitions),
+        differs=any(each.problems for each in partitions),
+        failed=any(each.errors for each in partitions),
+        noted=any(each.notes for each in partitions),
+        reads=level is not Level.LEDGER,
+    )
 
 
 def default_seed(clock: Clock) -> str:
@@ -294,12 +316,14 @@ def begin(
     share: float = 1.0,
     seed: str = "",
     client: Client = Client.RELAY,
+    strict: bool = False,
 ) -> Audit:
     """Verify the ledger, and find what to count and to compare. On the driver.
 
     Args:
         share, seed: for the level `sample`, which of the chunks to compare.
         client: what reads both sides to compare them.
+        strict: as of `Audit`.
 
     Raises:
         ConfigError: the ledger does not have what is to be audited.
@@ -314,19 +338,20 @@ def begin(
     expired = _expired(selection, ledger)
     selected = _select(selection, entries, ledger, broken, expired)
     job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options, client)
-    sampled = level is Level.SAMPLE
-    audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
+    chosen = (share, seed) if level is Level.SAMPLE else (1.0, "")
+    audit = Audit(name, level, job, {}, *chosen, strict=strict)
     for each in selected:
         found = audit.partitions[each.topic_partition] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to),
             ledger.chains[each.topic_partition],
+            level,
             _destination(each.entries),
         )
         if gone := there.gone.intersection(_topics_of_copies(each)):
             found.lost = f"the destination has no topic {min(gone)!r} any more"
     for at in sorted((broken | expired) - audit.partitions.keys()):
         nothing = CoverageMap(OffsetRange(at, 0, 0))
-        audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at])
+        audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at], level)
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger)
@@ -446,6 +471,9 @@ def _plan(
             rule, some = _compared(audit, mirror, each, (to, entries), configs, shared)
             rules.append(rule)
             chunks += some
+            if not some:
+                records = sum(entry.records for entry in entries)
+                found.uncompared[rule.removeprefix(_NOT_COMPARED)] += records
         found.rule = "; ".join(dict.fromkeys(rules))
         found.chunks = _sampled(audit, chunks)
 

@@ -42,6 +42,7 @@ from relay_pipelines.state.checkpoint import wait_until_stable
 from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.range_index import RangeIndex
+from relay_pipelines.verify.verdict import Coverage, total
 
 _CODEC = "compression.type"
 NEEDED_CONFIGS = (CLEANUP_POLICY, _CODEC, *RETENTIONS)
@@ -161,6 +162,18 @@ class Recount:
         elif self.differing and not (all_may_be_gone or self.recompressed):
             lines.append(f"chunks whose bytes differ from what was committed: {self.differing}")
         return lines
+
+    @property
+    def records_seen(self) -> Coverage:
+        """What became of the records that the ledger has."""
+        if self.by_destination:
+            return total(found.records_seen for found in self.by_destination.values())
+        counted = min(self.counted, self.recorded)
+        gone = {self.thinned: self.recorded - counted} if self.thinned else {}
+        if self.recompressed or (self.thinned and not self.expired):
+            return Coverage(self.recorded, by_count=counted, not_verified=gone)
+        same = 0 if self.differing else counted
+        return Coverage(self.recorded, by_content=same, not_verified=gone)
 
     @property
     def notes(self) -> list[str]:

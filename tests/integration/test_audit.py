@@ -39,6 +39,7 @@ from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
+from relay_pipelines.verify.verdict import State
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
 from tests.support.commands import configured, environment, error_line, relay
@@ -143,6 +144,12 @@ class TestAgreement:
         for level, client in LEVELS:
             found = audited.audit(level, client=client)
             assert (found.problems, found.notes) == ([], [])
+            assert str(found.verdict) == (
+                "agrees: 4 ledger entries compared; this level reads no records"
+                if level is Level.LEDGER
+                else "agrees: 100 of 100 records compared by content"
+            )
+            assert found.verdict.exit_code(strict=True) == 0
             assert found.coverage.counts == {"copied": 100}
             assert str(found.coverage.range) == f"{audited.mirror.at}[0, 100)"
             assert (found.recount is not None, found.records) == (
@@ -438,8 +445,13 @@ class TestNotCompared:
             "not compared: the source no longer has the topic",
         )
         assert found.recount is not None
-        assert (found.recount.counted, found.outcome) == (100, "agrees")
-        assert audited.audit(Level.SAMPLE).not_verified == "the source no longer has the topic"
+        assert found.recount.counted == 100
+        for level in (Level.FULL, Level.SAMPLE):
+            verdict = audited.audit(level).verdict
+            assert str(verdict) == (
+                "not verified: 0 of 100 records compared: the source no longer has the topic"
+            )
+            assert verdict.exit_code() == 1
 
     def test_a_compacted_destination(self, audited: Audited) -> None:
         """The latest record of each key must agree; an older one may differ."""
@@ -640,7 +652,8 @@ class TestCommand:
         files = ["--html", str(page), "--textfile", str(textfile)]
         done = relay(audited.config(), "audit", "--level", "full", *files)
         assert done.returncode == 0, done.stderr
-        assert "agrees" in done.stdout
+        line = f"{audited.mirror.name}: agrees: 100 of 100 records compared by content"
+        assert line in done.stdout.splitlines()
         text = page.read_text()
         assert audited.mirror.topic in text
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
@@ -680,7 +693,7 @@ class TestCommand:
 
 def _failed(textfile: Path) -> dict[str, float]:
     """The results in a textfile by topic."""
-    (family,) = text_string_to_metric_families(textfile.read_text())
+    family, *_ = text_string_to_metric_families(textfile.read_text())
     assert family.name == "kafka_relay_check_failed"
     assert {sample.labels["check"] for sample in family.samples} == {"audit"}
     return {sample.labels["topic"]: sample.value for sample in family.samples}
@@ -704,6 +717,6 @@ def test_copies_in_two_topics(
     delete_before(mirror.destination, mirror.at, 31)
     delete_before(mirror.destination, mirror.to, 6)
     found = audited.audit(level)
-    assert found.outcome == "differs"
+    assert found.verdict.state is State.DIFFERS
     assert f"{mirror.to}: 5 records were committed, 0 are there" in found.problems
     assert not [line for line in found.problems if line.startswith(f"{mirror.at}:")]

@@ -112,13 +112,11 @@ def test_what_was_copied_passes(environment: Environment, topics: list[str]) -> 
     assert by_job.success, failure(by_job)
     checks = found(by_job)
     assert {topic: check.passed for topic, check in checks.items()} == dict.fromkeys(copied, True)
-    assert checks[topics[0]].description == (
-        "100 records agree; the ledger accounts for every offset of 1 chunk"
-    )
+    assert checks[topics[0]].description == ("agrees: 100 of 100 records compared by content")
     of_window = environment.job("audit", {"windows": [window], "level": "full"})
     assert of_window.success, failure(of_window)
     assert {check.partition for check in found(of_window).values()} == {window}
-    assert values(found(of_window)[topics[1]])["compared (records)"] == 50
+    assert values(found(of_window)[topics[1]])["compared by content (records)"] == 50
 
     executed = execute_checks(environment, topics)
     assert {topic: check.passed for topic, check in executed.items()} == {
@@ -137,7 +135,7 @@ def test_what_was_copied_passes(environment: Environment, topics: list[str]) -> 
     seeds = [plotted["seed"], history(second)["seed"]]
     assert seeds == ["2026-11-01T03:00+00:00", "2026-11-02T03:00+00:00"]
     assert (plotted["chunks"], plotted["chunks compared"], plotted["covered (%)"]) == (2, 2, 100)
-    assert (plotted["compared (records)"], plotted["differences"]) == (150, 0)
+    assert (plotted["compared by content (records)"], plotted["differences"]) == (150, 0)
     assert plotted["read (bytes)"] > 0
     assert plotted["share (%)"] == 50
 
@@ -210,7 +208,9 @@ def test_what_retention_and_a_cluster_that_is_away_leave(
     (check,) = found(run).values()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert check.description == (
-        "nothing could be compared: retention has begun to delete them at the source"
+        "not verified: 0 of 100 records compared: retention has begun to delete them at the source;"
+        f" {topic}-0: 100 records were not compared: retention has begun to delete them at the"
+        " source"
     )
     assert "command that shows more" not in check.metadata
 

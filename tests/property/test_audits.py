@@ -15,6 +15,7 @@ from relay_pipelines.verify.audit import Audit, Level, begin
 from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.chunks import ComparedChunk, compare_chunks
 from relay_pipelines.verify.selection import Selection
+from relay_pipelines.verify.verdict import State
 from tests.copying import copy_as_it_is
 from tests.property.test_odd_failures import AT, Clock, filled, job, served, whole
 from tests.property.test_statements import World, world  # noqa: F401
@@ -49,9 +50,12 @@ def test_all_entries_have_expired(world: World, level: Level) -> None:  # noqa: 
     expire(world, 0)
     for selection in (Selection(), Selection("a", 0)):
         audit = audited(world, level, selection)
-        assert (audit.problems, audit.work, audit.outcome) == ([], [], "not verified")
-        assert audit.partitions[AT].notes == ["the ledger no longer has any of its 3 entries"]
-        assert audit.not_verified == "the ledger no longer has any of its 3 entries"
+        assert (audit.problems, audit.work) == ([], [])
+        assert str(audit.verdict) == (
+            "nothing to verify: retention has deleted all 3 ledger entries, and the checkpoint says"
+            " that none is missing"
+        )
+        assert (audit.verdict.exit_code(), audit.verdict.exit_code(strict=True)) == (0, 4)
     with pytest.raises(ConfigError, match="no entries of the source topic 'b'"):
         audited(world, level, Selection("b"))
     with pytest.raises(ConfigError, match="no copies in what is to be audited"):
@@ -61,7 +65,8 @@ def test_all_entries_have_expired(world: World, level: Level) -> None:  # noqa: 
 def test_some_entries_have_expired(world: World) -> None:  # noqa: F811
     expire(world, 1)
     audit = audited(world, Level.FULL)
-    assert (audit.problems, audit.outcome, audit.partitions[AT].records) == ([], "agrees", 5)
+    assert str(audit.verdict) == "agrees: 5 of 5 records compared by content"
+    assert audit.verdict.exit_code(strict=True) == 4
     assert audit.partitions[AT].notes == [
         "ledger entries that retention has deleted: 2; what was copied before cannot be audited"
     ]
@@ -73,10 +78,10 @@ def test_the_entries_of_one_partition_have_expired(world: World) -> None:  # noq
     both = replace(known, chains={**known.chains, gone: Chain(gone, expired=4)})
     with patch.object(verify_audit, "read_verified_ledger", lambda *_: both):
         audit = audited(world, Level.FULL)
-        assert (audit.problems, audit.outcome) == ([], "agrees")
-        assert {at: each.outcome for at, each in audit.partitions.items()} == {
-            AT: "agrees",
-            gone: "not verified",
+        assert audit.verdict.state is State.AGREES
+        assert {at: each.verdict.state for at, each in audit.partitions.items()} == {
+            AT: State.AGREES,
+            gone: State.NOTHING,
         }
         with pytest.raises(ConfigError, match="is copied up to offset 15"):
             audited(world, Level.FULL, Selection("a", start=99))
@@ -112,4 +117,5 @@ def test_compacted_topics_with_one_destination(world: World) -> None:  # noqa: F
     audit = audited(world, Level.FULL)
     rule = "it is compacted, and other topic-partitions are copied there, too"
     assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
-    assert (len(audit.partitions), audit.problems, audit.not_verified) == (2, [], rule)
+    assert (len(audit.partitions), audit.problems) == (2, [])
+    assert str(audit.verdict).endswith(f"records compared: {rule}")

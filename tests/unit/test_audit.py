@@ -30,7 +30,7 @@ def chunk(start: int, end: int, size_bytes: int = 100) -> ComparedChunk:
 
 def made(*results: ChunkResult, recount: Recount | None = None) -> PartitionAudit:
     found = PartitionAudit(
-        coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), TO, rule="record by record"
+        coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO, rule="record by record"
     )
     if recount is not None:
         found.counted = [PartResult(recount.range, 100, recount)]

@@ -116,32 +116,37 @@ def test_what_retention_has_left(unread: bool) -> None:  # noqa: FBT001
 @pytest.mark.parametrize("level", [Level.SAMPLE, Level.FULL])
 @pytest.mark.parametrize("why", ["the source no longer has the topic", "it is compacted"])
 def test_a_rule_by_which_nothing_is_compared_is_a_warning(level: Level, why: str) -> None:
-    """Unless the records were counted, which `sample` does not."""
+    """Also if the records were counted: the level is there to compare both sides."""
     found = whole()
-    found.rule, found.chunks, found.results = f"not compared: {why}", [], []
-    evaluation = evaluated(found, replace(REQUEST, level=level))
-    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert evaluation.description == f"nothing could be compared: {why}"
-    found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25))]
-    assert evaluated(found, replace(REQUEST, level=level)).passed
+    found.level, found.rule, found.chunks, found.results = level, f"not compared: {why}", [], []
+    found.uncompared[why] = 25
+    for counted in ([], [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25))]):
+        found.counted = counted
+        evaluation = evaluated(found, replace(REQUEST, level=level))
+        assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert str(evaluation.description).startswith(
+            f"not verified: 0 of 25 records compared: {why}"
+        )
 
 
-def test_what_the_ledger_no_longer_has_is_a_warning() -> None:
-    """Also at the level `ledger`; beside a topic-partition that was audited, it is a note."""
+@pytest.mark.parametrize("level", Level)
+def test_what_the_ledger_no_longer_has_is_nothing_to_verify(level: Level) -> None:
+    """It passes, because the checkpoint shows that no entry is missing, but it does not agree."""
     gone = whole()
     gone.coverage = CoverageMap(OffsetRange(TopicPartition("orders", 1), 0, 0))
     gone.destination, gone.chunks, gone.results, gone.rule = None, [], [], ""
-    gone.chain.expired = 7
-    evaluation = evaluated(gone, replace(REQUEST, level=Level.LEDGER))
-    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert evaluation.description == (
-        "nothing could be compared: the ledger no longer has any of its 7 entries"
+    gone.chain.expired, gone.level = 7, level
+    evaluation = evaluated(gone, replace(REQUEST, level=level))
+    assert evaluation.passed
+    assert str(evaluation.description).startswith(
+        "nothing to verify: retention has deleted all 7 ledger entries, and the checkpoint says"
+        " that none is missing"
     )
     both = audit(whole())
     both.partitions[gone.topic_partition] = gone
     (evaluation,) = evaluations(AuditReport(REQUEST, both), KAFKA)
     assert evaluation.passed
-    assert "orders-1: the ledger no longer has any of its 7 entries" in str(evaluation.description)
+    assert "orders-1: ledger entries that retention has deleted: 7" in str(evaluation.description)
 
 
 def test_a_part_that_cannot_be_counted_hides_no_difference() -> None:
@@ -205,7 +210,7 @@ def test_the_numbers_of_a_sample() -> None:
     """The share that was covered is that of chunks, not of topic-partitions."""
     found = numbers([whole()])
     assert found["chunks"] == len(whole().coverage.stretches)
-    assert (found["chunks compared"], found["compared (records)"]) == (1, 15)
+    assert (found["chunks compared"], found["compared by content (records)"]) == (1, 15)
     assert found["covered (%)"] == round(100 / found["chunks"], 3)
     assert numbers([])["covered (%)"] == 0
     assert numbers([audited()])["differences"] == 1

@@ -24,7 +24,13 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
     result = ChunkResult(chunk, "node1", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
     return PartitionAudit(
-        covered, Chain(AT), TO, rule="record by record", chunks=[chunk], results=[result]
+        covered,
+        Chain(AT),
+        Level.FULL,
+        TO,
+        rule="record by record",
+        chunks=[chunk],
+        results=[result],
     )
 
 
@@ -77,7 +83,7 @@ def test_a_page_says_what_was_found() -> None:
         "missing",
     ):
         assert text in made
-    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), TO)
+    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO)
     assert "differs</span>" not in page([audit(agreeing)], 0)
 
 
@@ -108,7 +114,7 @@ def test_a_picture_of_nothing() -> None:
 
 def test_very_many_chunks_make_a_small_page() -> None:
     chunks = [entry(start, start + 1) for start in range(50_000)]
-    found = PartitionAudit(coverage(wanted(0, 50_000), chunks, 50_000), Chain(AT), TO)
+    found = PartitionAudit(coverage(wanted(0, 50_000), chunks, 50_000), Chain(AT), Level.FULL, TO)
     assert len(page([audit(found)], 0)) < 200_000
 
 

@@ -31,7 +31,7 @@ def shown(made: Table) -> str:
 def test_a_row_per_topic_partition() -> None:
     found = audited()
     found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
-    found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25))]
+    found.uncompared["a reason"] = 10
     lines = shown(tables.audit(audit(found))).splitlines()
     title, _, row = [line.strip() for line in lines if line.strip("─ ")]
     assert title == "m: audit, level full"
@@ -42,8 +42,9 @@ def test_a_row_per_topic_partition() -> None:
         "copy.orders-0",
         "40",
         "25",
-        "25",
         "15",
+        "0",
+        "10",
         "9",
         "aborted,",
         "1",
@@ -67,18 +68,29 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     found = audited()
     found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
     found.rule, found.chunks, found.results = "not compared: it is compacted", [], []
+    found.uncompared["it is compacted"] = 25
     invocation = Invocation(tmp_path)
     report(invocation, audit(found), as_json=False)
     shown = capsys.readouterr()
-    assert shown.err == "error: m: nothing could be compared: it is compacted\n"
+    line = "not verified: 0 of 25 records compared: it is compacted"
+    assert shown.err == f"error: m: {line}\n"
     assert "not verified" in shown.out
     assert "agrees" not in shown.out
-    assert "not verified</span>" in page([audit(found)], 0)
+    assert f"{line}</span>" in page([audit(found)], 0)
     assert invocation.exit_code == 1
-    assert json_output.audit(audit(found))["not_verified"] == "it is compacted"
+    document = json_output.audit(audit(found))
+    assert (document["verdict"], document["summary"]) == ("not verified", line)
+    assert document["coverage"]["not_verified"] == {"it is compacted": 25}
     textfile = tmp_path / "audit.prom"
     audit_metrics.write(textfile, {"m": audit(found)})
-    assert 'check_failed{check="audit",mirror="m",topic=""} 1.0' in textfile.read_text()
+    written = textfile.read_text()
+    for line in (
+        'check_failed{check="audit",mirror="m",topic="orders"} 1.0',
+        'audit_verdict{mirror="m",topic="orders",verdict="not verified"} 1.0',
+        'audit_verdict{mirror="m",topic="orders",verdict="agrees"} 0.0',
+        'audit_records{coverage="not_verified",mirror="m",topic="orders"} 25.0',
+    ):
+        assert line in written
 
 
 def test_json() -> None:

@@ -75,7 +75,7 @@ def test_shells_can_complete_commands_and_options(site, tmp_path):
         asked = {"_RELAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
         return python(site, tmp_path, "-c", CALL, **asked).split()
 
-    assert completed("relay audit --s") == ["--since", "--share", "--seed"]
+    assert completed("relay audit --s") == ["--since", "--share", "--seed", "--strict"]
     script = python(site, tmp_path, "-c", CALL, _RELAY_COMPLETE="source_bash")
     assert "complete -o default -F _relay_completion relay" in script
 

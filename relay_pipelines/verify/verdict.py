@@ -1,0 +1,189 @@
+"""What an audit has found, and how many records that rests on: one value with one wording.
+
+Tables, JSON, pages, checks, metrics and exit codes follow from it. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from relay_pipelines.errors import DIFFERENCE
+
+UNREADABLE = "they could not be read"
+UNEXPLAINED = "nothing has looked at them"
+ONLY_LATEST = "compaction keeps the latest record of each key alone"
+NOTHING_COPIED = "no record was copied"
+_FAILED = 1
+
+
+class State(StrEnum):
+    """What an audit has found.
+
+    `NOT_VERIFIED`: there are records, and none could be looked at. `NOTHING`: there is nothing to
+    look at.
+    """
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    NOT_VERIFIED = "not verified"
+    NOTHING = "nothing to verify"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What became of the records that were to be audited; each of them is counted once.
+
+    Args:
+        records: as many as the ledger has.
+        by_content: they are the same, compared by their bytes or by the digest of the copy.
+        by_count: they are there, and nothing more is known.
+        left_out: a sample, or the level, reads others or none.
+        not_verified: how many nobody could look at, by reason.
+        entries: of the ledger, which were verified.
+        expired: ledger entries that retention has deleted; nobody knows how many records they had.
+    """
+
+    records: int = 0
+    by_content: int = 0
+    by_count: int = 0
+    left_out: int = 0
+    not_verified: Mapping[str, int] = field(default_factory=dict)
+    entries: int = 0
+    expired: int = 0
+
+    def __add__(self, other: Coverage) -> Coverage:
+        return Coverage(
+            self.records + other.records,
+            self.by_content + other.by_content,
+            self.by_count + other.by_count,
+            self.left_out + other.left_out,
+            Counter(self.not_verified) + Counter(other.not_verified),
+            self.entries + other.entries,
+            self.expired + other.expired,
+        )
+
+    @property
+    def compared(self) -> int:
+        """Records that were found to be there."""
+        return self.by_content + self.by_count
+
+    @property
+    def unverified(self) -> int:
+        """Records that nobody could look at."""
+        return sum(self.not_verified.values())
+
+    @property
+    def unexplained(self) -> int:
+        """Records that are in no other number, because they differ."""
+        return self.records - self.compared - self.left_out - self.unverified
+
+    def explained(self, why: str) -> Coverage:
+        """Return the coverage with a reason for what is in no other number."""
+        more = {why: self.unexplained} if self.unexplained > 0 else {}
+        return self + Coverage(not_verified=more)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was to be compared was compared by content."""
+        return not (self.by_count or self.unverified or self.unexplained or self.expired)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Each record is in one of these numbers."""
+        return {
+            "by_content": self.by_content,
+            "by_count": self.by_count,
+            "left_out": self.left_out,
+            "not_verified": self.unverified,
+            "differing": max(0, self.unexplained),
+        }
+
+    @property
+    def reasons(self) -> str:
+        """Why records were not verified, and how many."""
+        reasons = {why: number for why, number in self.not_verified.items() if number}
+        return ", ".join(f"{number:,} ({why})" for why, number in reasons.items())
+
+    def __str__(self) -> str:
+        if not self.compared and self.left_out >= self.records:
+            entries = f"{self.entries:,} ledger {'entry' if self.entries == 1 else 'entries'}"
+            return f"{entries} compared; this level reads no records"
+        parts = [f"{self.by_content:,} of {self.records:,} records compared by content"]
+        parts += [f"{self.by_count:,} by count only"] if self.by_count else []
+        left_out = [f"the sample leaves out {self.left_out:,}"] if self.left_out else []
+        not_verified = [f"not verified: {self.reasons}"] if self.unverified else []
+        return "; ".join([", ".join(parts), *left_out, *not_verified])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an audit has found in a mirror, a topic or a topic-partition.
+
+    Args:
+        why: there is nothing to verify.
+        has_notes: whether there is anything that a strict audit does not pass.
+    """
+
+    state: State
+    coverage: Coverage
+    why: str = ""
+    has_notes: bool = False
+
+    def __str__(self) -> str:
+        seen = self.coverage
+        if self.state is State.NOT_VERIFIED:
+            reasons = [why for why, number in seen.not_verified.items() if number]
+            why = reasons[0] if len(reasons) == 1 else seen.reasons
+            return f"{self.state}: 0 of {seen.records:,} records compared: {why}"
+        return f"{self.state}: {self.why or seen}"
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """Return the exit code of a command, and whether a check passes: it does with 0.
+
+        Args:
+            strict: whether whatever is noted is a difference.
+        """
+        if self.state is State.DIFFERS or (strict and self.has_notes):
+            return DIFFERENCE
+        return _FAILED if self.state in {State.FAILED, State.NOT_VERIFIED} else 0
+
+
+def judge(
+    coverage: Coverage, *, differs: bool, failed: bool, noted: bool, reads: bool = True
+) -> Verdict:
+    """Return the verdict on what was found.
+
+    Args:
+        differs, failed, noted: whether anything differs, could not be read, or is noted.
+        reads: whether the level reads records; else it compares ledger entries alone.
+    """
+    has_notes = noted or not coverage.is_whole
+    if differs:
+        return Verdict(State.DIFFERS, coverage, has_notes=has_notes)
+    if failed:
+        return Verdict(State.FAILED, coverage, has_notes=has_notes)
+    if coverage.compared if reads else coverage.entries:
+        return Verdict(State.AGREES, coverage, has_notes=has_notes)
+    if coverage.records > coverage.left_out:
+        return Verdict(State.NOT_VERIFIED, coverage, has_notes=has_notes)
+    return Verdict(State.NOTHING, coverage, _nothing(coverage), has_notes)
+
+
+def _nothing(coverage: Coverage) -> str:
+    if not coverage.expired:
+        return NOTHING_COPIED
+    if coverage.entries:
+        return f"{NOTHING_COPIED} in the ledger entries that retention has left"
+    return (
+        f"retention has deleted all {coverage.expired:,} ledger entries, and the checkpoint says"
+        " that none is missing"
+    )
+
+
+def total(coverages: Iterable[Coverage]) -> Coverage:
+    """Return the coverage of several topic-partitions."""
+    return sum(coverages, Coverage())
