@@ -1,6 +1,6 @@
 """How far a lane is behind its source, by the age of the oldest record not yet copied."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -9,10 +9,13 @@ from relay_pipelines.console.formatting import open_transactions, plural, second
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.plan.positions import data_loss, lag_records, open_since
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.positions import data_loss, open_since
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+_MOST_AGES = 100  # a planner asks at each tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,10 @@ class Lag:
 
     Args:
         records: source offsets not yet copied, without those that wait for open transactions.
-        oldest_seconds: age of the oldest record found among them; 0 if there are none.
+        oldest_seconds: age of the oldest record found among them; 0 if there are none, None if it
+            is unknown.
+        late: the topic-partitions that have a record from before the lag target. This is asked of
+            all that have records waiting.
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the open transactions in words; empty if there is none.
@@ -30,30 +36,37 @@ class Lag:
     """
 
     records: int
-    oldest_seconds: float
+    oldest_seconds: float | None
+    late: Collection[TopicPartition]
     open_records: int
     open_seconds: float
     opened: str
     held_back: Sequence[RelayError]
 
     def __str__(self) -> str:
-        age = seconds(self.oldest_seconds)
-        waiting = f"{plural(self.records, 'record')} waiting, the oldest for {age}"
+        age = "of unknown age"
+        if self.oldest_seconds is not None:
+            age = f"the oldest for {seconds(self.oldest_seconds)}"
+        waiting = f"{plural(self.records, 'record')} waiting, {age}"
         return "; ".join(
             filter(None, [waiting if self.records else "nothing is waiting", self.opened])
         )
 
 
-def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
-    """Measure the lag; reads the first waiting record of the most lagging topic-partitions."""
-    waiting = lag_records(snapshot.positions)
-    oldest_ms = lag.oldest_uncopied_ms(
-        snapshot, kafka.mirror(snapshot.mirror).copy_options, kafka.clock
-    )
-    now_ms = kafka.clock.now_ms()
+def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
+    """Measure the lag of a lane.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    options, clock = kafka.mirror(snapshot.mirror).copy_options, kafka.clock
+    now_ms = clock.now_ms()
+    late = lag.written_before(snapshot, now_ms - lane.window.lag_target, options, clock)
+    lags = lag.measure(snapshot, options, clock, late, _MOST_AGES)
     return Lag(
-        records=sum(waiting.values()),
-        oldest_seconds=0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
+        records=sum(found.records for found in lags.values()),
+        oldest_seconds=lag.oldest_seconds(lags.values()),
+        late=late,
         open_records=sum(len(position.open_transaction) for position in snapshot.positions),
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
@@ -67,10 +80,8 @@ def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
-    return (
-        max(lag.oldest_seconds, lag.open_seconds) * 1000 <= lane.window.lag_target
-        and not lag.held_back
-    )
+    is_open_too_long = lag.open_seconds * 1000 > lane.window.lag_target
+    return not (lag.late or is_open_too_long or lag.held_back)
 
 
 def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
@@ -81,6 +92,17 @@ def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
         passed=passes(lane, lag),
         description=_words(lag),
         metadata=_metadata(lane, lag),
+    )
+
+
+def unknown(lane: Lane, why: str) -> dg.AssetCheckEvaluation:
+    """The evaluation that the planner reports while a cluster does not answer."""
+    return dg.AssetCheckEvaluation(
+        asset_key=lane.windows_asset,
+        check_name=naming.LAG,
+        passed=False,
+        description=why,
+        metadata={"target (seconds)": lane.window.lag_target / 1000},
     )
 
 
@@ -97,7 +119,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     def lag_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         kafka = kafka_of(context, lane.prefix)
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        found = measure(kafka, snapshot)
+        found = measure(kafka, lane, snapshot)
         return dg.AssetCheckResult(
             passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found)
         )
@@ -110,9 +132,11 @@ def _words(lag: Lag) -> str:
 
 
 def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
+    age = {} if lag.oldest_seconds is None else {"lag (seconds)": round(lag.oldest_seconds, 1)}
     return {
         "lag (records)": lag.records,
-        "lag (seconds)": round(lag.oldest_seconds, 1),
+        **age,
+        "late (topic-partitions)": len(lag.late),
         "open transaction (records)": lag.open_records,
         "open transaction (seconds)": round(lag.open_seconds, 1),
         "target (seconds)": lane.window.lag_target / 1000,

@@ -3,29 +3,31 @@
 Dagster's freshness policies look at materialisations, and would fail topics without new records.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import dagster as dg
 
+from relay_pipelines.checks import lag
 from relay_pipelines.console.formatting import open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.positions import data_loss, lag_records
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
-from relay_pipelines.snapshot import lag
+from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def missed(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> dict[str, str]:
+def missed(
+    lane: Lane, snapshot: ClusterSnapshot, late: Collection[TopicPartition], now_ms: int
+) -> dict[str, str]:
     """Return the topics that miss the target, and why.
 
-    Raises:
-        RelayError: the source does not answer.
+    Args:
+        late: the topic-partitions with an uncopied record from before the target.
+        now_ms: milliseconds since the Unix epoch.
     """
-    before_ms = kafka.clock.now_ms() - lane.window.lag_target
-    options = kafka.mirror(lane.mirror).copy_options
-    late = lag.written_before(snapshot, before_ms, options, kafka.clock)
+    before_ms = now_ms - lane.window.lag_target
     waiting = lag_records(snapshot.positions)
     found: dict[str, list[str]] = {}
     for position in snapshot.positions:
@@ -39,7 +41,7 @@ def missed(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> dict[
                 f" {seconds(lane.window.lag_target / 1000)}"
             )
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
-            reasons.append(open_transactions([position], kafka.clock.now_ms()))
+            reasons.append(open_transactions([position], now_ms))
     for at, error in snapshot.unreadable.items():
         found.setdefault(at.topic, []).append(str(error))
     return {topic: "; ".join(reasons) for topic, reasons in found.items() if reasons}
@@ -84,7 +86,8 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         keys = {key.asset_key.path[-1]: key for key in context.selected_asset_check_keys}
         try:
             snapshot = kafka.snapshot(lane.mirror, keys.__contains__, configs=False)
-            found = missed(kafka, lane, snapshot)
+            late = lag.measure(kafka, lane, snapshot).late
+            found = missed(lane, snapshot, late, kafka.clock.now_ms())
         except RelayError as error:
             raise dg.Failure(str(error)) from None
         for topic, key in keys.items():

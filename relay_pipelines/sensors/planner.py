@@ -4,10 +4,8 @@ The job cuts the windows itself, when it can copy them. Correctness depends on t
 alone.
 """
 
-import datetime as dt
-import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -24,6 +22,8 @@ from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.sensors import source_events
+from relay_pipelines.sensors.evaluations import dated, report_unknown_lag
+from relay_pipelines.sensors.planner_cursor import Cursor
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -65,6 +65,8 @@ def build(
             snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False, patient=False)
             return _Tick(context, lane, kafka, snapshot, catalog).result()
         except RelayError as error:
+            now = kafka.clock.now_ms() / 1000
+            report_unknown_lag(context, lane, error, now)
             raise dg.Failure(f"{lane.mirror}: {error}") from None
 
     return plan
@@ -75,36 +77,6 @@ def _tick_seconds(lane: Lane) -> int:
     if lane.window.session:
         return _TICK_SECONDS
     return max(1, min(_TICK_SECONDS, lane.window.every // 1000))
-
-
-@dataclass(slots=True)
-class _Cursor:
-    """What was reported last.
-
-    Args:
-        lag_seconds: how old the oldest record was.
-        missing: topics that are missing or have no asset.
-        foreign: runs of other deployments.
-        late: topics that miss the lag target.
-        topics: how many topics had an asset.
-        source: the last source topic at which a tick looked.
-    """
-
-    lag_passed: bool | None = None
-    lag_at: float = 0.0
-    lag_seconds: float = 0.0
-    missing: list[str] | None = None
-    foreign: list[str] | None = None
-    late: list[str] = field(default_factory=list)
-    topics: int = 0
-    source: str = ""
-
-    @staticmethod
-    def load(text: str | None) -> "_Cursor":
-        return _Cursor(**json.loads(text)) if text else _Cursor()
-
-    def dump(self) -> str:
-        return json.dumps(asdict(self))
 
 
 @dataclass(slots=True)
@@ -125,7 +97,7 @@ class _Tick:
             self.context.log.warning(
                 "%s: %s; the copy resumes after it", lost.topic_partition, lost.what
             )
-        measured = lag.measure(self.kafka, self.snapshot)
+        measured = lag.measure(self.kafka, self.lane, self.snapshot)
         checks, cursor = self._checks(measured, now)
         sources, cursor.source = source_events.find(
             self.context.instance, self.lane, self.snapshot, cursor.source, now
@@ -145,20 +117,18 @@ class _Tick:
 
     def _checks(
         self, measured: lag.Lag, now: float
-    ) -> tuple[list[dg.AssetCheckEvaluation], _Cursor]:
+    ) -> tuple[list[dg.AssetCheckEvaluation], Cursor]:
         """The lag on a change of a minute or after a while; the other checks on a change."""
-        events, cursor = [], _Cursor.load(self.context.cursor)
-        passed = lag.passes(self.lane, measured)
+        events, cursor = [], Cursor.load(self.context.cursor).of_tick(self.lane, now)
+        passed, oldest = lag.passes(self.lane, measured), measured.oldest_seconds or 0.0
         if (
             passed != cursor.lag_passed
             or now - cursor.lag_at > _LAG_SECONDS
-            or abs(measured.oldest_seconds - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
+            or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
         ):
             events.append(lag.evaluation(self.lane, measured))
-            cursor = replace(
-                cursor, lag_passed=passed, lag_at=now, lag_seconds=measured.oldest_seconds
-            )
-        late = self._late_topics(cursor)
+            cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest)
+        late = self._late_topics(cursor, measured)
         events += lag_target.evaluations(self.lane, late)
         stays = set(cursor.late).difference(late)
         cursor = replace(
@@ -178,15 +148,16 @@ class _Tick:
             cursor = replace(cursor, foreign=foreign)
         if foreign:
             self.remarks.append(other_deployments.words(foreign))
-        return [_at(event, now) for event in events], cursor
+        return [dated(event, now) for event in events], cursor
 
-    def _late_topics(self, cursor: _Cursor) -> dict[str, str]:
+    def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> dict[str, str]:
         """The topics to report: those that miss the lag target now or meet it again; all at first.
 
         Returns:
             topic -> why it misses the target; empty if it meets it.
         """
-        found = lag_target.missed(self.kafka, self.lane, self.snapshot)
+        now_ms = self.kafka.clock.now_ms()
+        found = lag_target.missed(self.lane, self.snapshot, measured.late, now_ms)
         unreadable = {at.topic for at in self.snapshot.unreadable}
         known = unreadable.union(self.snapshot.destinations) & set(self.lane.topics)
         return {
@@ -284,21 +255,3 @@ def _backoff_seconds(runs: Sequence[dg.RunRecord], now: float) -> float:
     started = runs[0].start_time or runs[0].create_timestamp.timestamp()
     rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
     return float(started + rest - now)
-
-
-def _at(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
-    """Add the time as the partition: without one, the next window makes the check "not evaluated".
-
-    Dagster shows the last evaluation of a check unless its asset, or that partition of it, has been
-    materialised since.
-    """
-    return dg.AssetCheckEvaluation(
-        asset_key=event.asset_key,
-        check_name=event.check_name,
-        passed=event.passed,
-        metadata=event.metadata,
-        severity=event.severity,
-        description=event.description,
-        # to the millisecond: Dagster refuses a second evaluation of a partition without a run
-        partition=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
-    )

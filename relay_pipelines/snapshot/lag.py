@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.plan.positions import lag_records, uncopied
 from relay_pipelines.protocol import batch_timestamps
-from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
-_PARTITIONS_READ = 4
-_FETCH_BYTES = 16 << 10
-_MOST_AGES = 1_000
+MOST_AGES = 1_000
+"""Of how many topic-partitions the ages are asked for: each is an answer of up to 16 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +34,33 @@ class PartitionLag:
 
 
 def measure(
-    snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
+    snapshot: ClusterSnapshot,
+    options: CopyOptions,
+    clock: Clock,
+    late: Container[TopicPartition] = (),
+    most_ages: int = MOST_AGES,
 ) -> dict[TopicPartition, PartitionLag]:
     """Measure the lag of every topic-partition.
 
     The age is that of the batch that holds the first uncopied record. Of very many topic-partitions
-    that are behind, the ages are known of those with the most records.
+    that are behind, the ages are known of late ones, and then of those with the most records.
+
+    Args:
+        late: the topic-partitions that are known to have the oldest records.
+        most_ages: of how many to ask for the age.
     """
     records = lag_records(snapshot.positions)
     waiting = [position for position in snapshot.positions if records[position.topic_partition]]
-    waiting.sort(key=lambda position: -records[position.topic_partition])
+    waiting.sort(
+        key=lambda position: (
+            position.topic_partition not in late,
+            -records[position.topic_partition],
+        )
+    )
     # the source does not answer for offsets that retention has removed
     first = {
         position.topic_partition: max(position.begin, position.low_watermark)
-        for position in waiting[:_MOST_AGES]
+        for position in waiting[:most_ages]
     }
     since = timestamps_ms(snapshot, first, options)
     now_ms = clock.now_ms()
@@ -68,22 +77,6 @@ def oldest_seconds(lags: Iterable[PartitionLag]) -> float | None:
     behind = [lag.seconds for lag in lags if lag.records]
     known = [age for age in behind if age is not None]
     return max(known) if known else None if behind else 0.0
-
-
-def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> int | None:
-    """Return the timestamp of the oldest uncopied record, in milliseconds since the epoch.
-
-    Reads the first uncopied record of the topic-partitions with the most lag only. None if there is
-    none, or if the source does not return it now.
-    """
-    waiting = heapq.nlargest(_PARTITIONS_READ, uncopied(snapshot.positions).values(), key=len)
-    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
-        timestamps = [
-            _first_timestamp_ms(client, offset_range, clock)
-            for offset_range in waiting
-            if len(offset_range)
-        ]
-    return min((ms for ms in timestamps if ms is not None), default=None)
 
 
 def written_before(
@@ -119,15 +112,3 @@ def timestamps_ms(
         with suppress(RelayError):  # the copy reports what is wrong
             return batch_timestamps.timestamps_ms(client, offsets)
         return {}
-
-
-def _first_timestamp_ms(client: ClusterClient, waiting: OffsetRange, clock: Clock) -> int | None:
-    try:
-        for spans in read(client, waiting, _FETCH_BYTES, clock):
-            for span in spans:
-                if span.run is not None:
-                    client.close()  # drops the next fetch, which is already under way
-                    return span.run.first.first_timestamp_ms
-    except RelayError:
-        client.close()  # the copy reports what is wrong
-    return None

@@ -179,6 +179,20 @@ class Environment:
         assert record.event.dagster_event is not None
         return record.event.dagster_event.asset_check_evaluation_data
 
+    def stored(self, name: str, *, passed: bool) -> list[dg.AssetCheckEvaluation]:
+        """All stored evaluations of a check of the lane `main`, or of its topics, with a result."""
+        (lane,) = self.lanes
+        topics = [naming.mirrored_asset(lane.path, topic) for topic in lane.topics]
+        storage = self.instance.event_log_storage
+        found = [
+            record.evaluation
+            for asset in [lane.windows_asset, *topics]
+            for record in storage.get_asset_check_execution_history(
+                dg.AssetCheckKey(asset, name), limit=100
+            )
+        ]
+        return [each for each in found if each is not None and each.passed == passed]
+
     def copy(self, lane: int = 0) -> dg.ExecuteInProcessResult:
         """Run the job of a lane, as the planner would have it."""
         return self.job(naming.lane_job(self.name, self.lanes[lane].name))

@@ -100,6 +100,49 @@ def test_the_lag_is_reported_when_it_has_changed(
     assert not evaluations(fourth, naming.LAG)
 
 
+def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
+    environment: Environment, topics: list[str]
+) -> None:
+    """After the target, `lag` and `lag_target` are red, once; they are reported anew afterwards."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    nowhere = {"nodes": [{"name": "a", "bootstrap_servers": "127.0.0.1:1"}]}
+    assert environment.copy().success
+    known = environment.tick()
+    assert all(each.passed for each in evaluations(known, naming.LAG))
+    for target, reported in (("1h", False), ("1ms", True)):
+        environment.write(allow, window={"lag_target": target}, source=nowhere)
+        for _ in range(2):
+            with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1"):
+                environment.tick(cursor=known.cursor)
+        red = environment.stored(naming.LAG, passed=False)
+        assert len(red) == reported
+        assert len(environment.stored(naming.LAG_TARGET, passed=False)) == reported * len(topics)
+    (last,) = red
+    assert "not known since 20" in str(last.description)
+    environment.write(allow, window={"lag_target": "1ms"})
+    again = environment.tick(cursor=known.cursor)
+    assert [each.passed for each in evaluations(again, naming.LAG)] == [True]
+    assert len(evaluations(again, naming.LAG_TARGET)) == len(topics)
+
+
+def test_the_lag_of_every_topic_partition_counts(
+    environment: Environment, topics: list[str]
+) -> None:
+    """One old record fails `lag`, whatever larger backlogs of young records there are."""
+    now_ms = SystemClock().now_ms()
+    create(environment.source.cluster(), wide := f"{topics[0]}.wide", 6, {"retention.ms": "-1"})
+    environment.write([wide], window={"lag_target": "1h"})
+    for partition in range(6):
+        age_ms = 10_800_000 if partition == 5 else 0
+        young = Record(None, b"x", timestamp=(CREATE_TIME, now_ms - age_ms))
+        count = 1 if partition == 5 else 9
+        write(environment.source.cluster(), TopicPartition(wide, partition), [young] * count)
+    (found,) = evaluations(environment.tick(), naming.LAG)
+    assert not found.passed
+    assert str(found.description).startswith("46 records waiting, the oldest for 3 h")
+    assert found.metadata["late (topic-partitions)"].value == 1
+
+
 def test_the_lag_check_counts_an_open_transaction(
     environment: Environment, topics: list[str]
 ) -> None:

@@ -172,11 +172,12 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
         with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
             repository.get_job(job).execute_in_process()
     context = dg.build_sensor_context(
+        instance=dg.DagsterInstance.ephemeral(),
         resources={
             key: found
             for key, found in definitions.resources.items()
             if key.endswith("relay_kafka")
-        }
+        },
     )
     health = repository.get_sensor_def(f"health_{start}shop")(context)
     assert "127.0.0.1:1 cannot be reached" in str(health.skip_reason)
