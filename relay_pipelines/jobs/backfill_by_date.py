@@ -30,8 +30,7 @@ from relay_pipelines.snapshot.offsets_by_time import ranges_between
 _SPAN = {
     "from": dg.Field(
         str,
-        # everything: it skips nothing where the span is the start of a new mirror
-        default_value="1970-01-01",
+        # without a default: it would repeat everything
         description="Start of the time span, inclusive, in ISO 8601: 2026-01-31 or"
         " 2026-01-31T12:00:00Z. UTC unless the text has a time zone.",
     ),
@@ -136,9 +135,11 @@ def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[Wi
         plural(sum(window.records for window in windows), "record"),
         plural(len(windows), "window"),
     )
-    reports = []
+    reports: list[WindowReport] = []
     for window in windows:
         if not copying.stop():
+            if reports:
+                turns.take_again(copying.context, lane, kafka.clock, copying.stop)
             # each from the checkpoints of now
             snapshot = copying.survey(start=start)
             reports.append((yield from copying.copy(snapshot, window)))

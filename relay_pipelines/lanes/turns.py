@@ -46,6 +46,8 @@ class Turn(StrEnum):
     """A run that has copied, and runs expectations: nobody waits for it."""
     BY_HAND = "by_hand"
     """A run that a person started: of assets, a backfill, or `mirror_once`."""
+    BETWEEN = "between"
+    """Such a run with many windows, which lets a session copy what is new before its next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Others:
         before_person: whether a session copies, or an earlier run of a person is in progress.
         was_ended: whether this run is no longer in progress itself: it was declared dead.
         later_checks: whether a run that started later has copied, too, and runs expectations.
+        paused: whether a session waits for a person's run.
     """
 
     by_hand: bool
@@ -67,6 +70,7 @@ class Others:
     before_person: bool
     was_ended: bool = False
     later_checks: bool = False
+    paused: bool = False
 
 
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
@@ -138,10 +142,11 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     return Others(
         by_hand=Turn.BY_HAND in newer | older,
         successor=Turn.READY in newer,
-        predecessor=bool(older - {Turn.BY_HAND, Turn.CHECKING}),
+        predecessor=bool(older - {Turn.BY_HAND, Turn.BETWEEN, Turn.CHECKING}),
         before_person=Turn.COPYING in newer | older or Turn.BY_HAND in older,
         was_ended=own == len(turns),
         later_checks=Turn.CHECKING in newer,
+        paused=Turn.PAUSED in newer | older,
     )
 
 
@@ -169,6 +174,21 @@ def take(
             )
         waiting = True
         clock.sleep(LOOK_SECONDS)
+
+
+def take_again(
+    context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
+) -> None:
+    """Let a session that has paused copy what is new meanwhile, and take the lane again."""
+    if others(context.instance, lane, context.run_id).paused:
+        tag(context.instance, lane, context.run_id, Turn.BETWEEN)
+        # one that has died meanwhile is left to `bury`
+        until = clock.monotonic() + DEAD_SECONDS
+        while others(context.instance, lane, context.run_id).paused and not stop():
+            if clock.monotonic() > until:
+                break
+            clock.sleep(LOOK_SECONDS / 4)
+        take(context, lane, clock, stop)
 
 
 def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:

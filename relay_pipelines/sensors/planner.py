@@ -210,7 +210,12 @@ class _Tick:
             self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
         if not running and not self._has_news(without=resting):
             return []
-        tags = {**naming.tags(self.lane.path, self.lane.name), naming.TAG_WAITING: waiting}
+        tags = {
+            **naming.tags(self.lane.path, self.lane.name),
+            naming.TAG_WAITING: waiting,
+            # before runs of people's own assets that wait in the same queue
+            naming.TAG_PRIORITY: "10",
+        }
         if resting_tag := failed.dump():
             tags[naming.TAG_RESTING] = resting_tag
         if new := self._without_asset():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import pytest
 
 from relay_pipelines.lanes import naming, turns
@@ -45,7 +46,9 @@ def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
     found = environment.instance.get_run_by_id(run.run_id)
     assert found is not None
     assert found.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
-    again = environment.job("backfill_by_date")  # the launchpad opens with everything
+    with pytest.raises(dg.DagsterInvalidConfigError, match="from"):
+        environment.job("backfill_by_date")  # nobody repeats everything by chance
+    again = environment.job("backfill_by_date", {"from": "1970-01-01"})
     assert again.success, failure(again)
     assert len(environment.windows()) == 4
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]

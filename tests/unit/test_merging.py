@@ -169,8 +169,10 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
     start = f"{prefix}_" if prefix else ""
     every_mirror = ("mirror_once", "backfill_by_date", "replay", "audit")
     for job in (*(f"{start}{job}" for job in every_mirror), f"sample_audit_{start}shop"):
+        span = {f"{start}copy_time_span": {"config": {"from": "2026-01-01"}}}
+        ops = span if "backfill" in job else {}
         with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
-            repository.get_job(job).execute_in_process()
+            repository.get_job(job).execute_in_process(run_config={"ops": ops})
     context = dg.build_sensor_context(
         instance=dg.DagsterInstance.ephemeral(),
         resources={

@@ -96,6 +96,29 @@ def test_others(instance, runs, expected):
     assert " ".join(name for name in names if getattr(seen, name)) == expected
 
 
+def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
+    """A session that pauses gets a turn before the next window; without one, nobody waits."""
+    session, own = run(instance, Turn.PAUSED), run(instance, Turn.BY_HAND)
+    context = SimpleNamespace(
+        instance=instance, run_id=own, log=SimpleNamespace(info=lambda *_: None)
+    )
+    said = []
+
+    class Clock(SystemClock):
+        def sleep(self, _seconds: float) -> None:
+            """Let the session do what it does in this time."""
+            said.append(instance.get_run_by_id(own).tags[naming.TAG_TURN])
+            seen = turns.others(instance, LANE, session)
+            turns.tag(instance, LANE, session, Turn.PAUSED if seen.by_hand else Turn.COPYING)
+
+    turns.take_again(context, LANE, Clock(), lambda: False)
+    assert said == [Turn.BETWEEN, Turn.BY_HAND]
+    assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
+    instance.report_run_canceled(instance.get_run_by_id(session))
+    turns.take_again(context, LANE, Clock(), lambda: False)
+    assert len(said) == 2
+
+
 @pytest.mark.parametrize(
     "status",
     [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.SUCCESS, DagsterRunStatus.CANCELED],
