@@ -40,6 +40,9 @@ def run(
             invocation.fail(unknown, name)
         resets = reset.plan_resets(snapshot, to)
         for each in resets:
+            if each.error is not None:
+                invocation.fail(each.error, name)
+                continue
             stdout().print(f"{name}: {each.topic_partition}: {each.what}", soft_wrap=True)
         for held in reset.already_held(snapshot, mirror, resets, clock).values():
             messages.warning(

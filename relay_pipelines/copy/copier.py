@@ -18,7 +18,12 @@ from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
-from relay_pipelines.errors import AbortableError, FencedError, RelayError
+from relay_pipelines.errors import (
+    AbortableError,
+    FencedError,
+    InvalidRecordError,
+    RelayError,
+)
 from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
@@ -114,11 +119,16 @@ class RangeCopy:
     def note_failure(self, error: RelayError, clock: Clock) -> None:
         """Remember a failure, which is final if another attempt cannot succeed."""
         self._begin_failing(clock)
-        if self.made_source is not None:
+        if self.made_source is not None and not self._breaks_other_rule(error):
             error = self.made_source.fail(error)
         self.error = self.last_error = error
         if not (error.retryable and self._can_reopen):
             self.fail_for_good(error)
+
+    def _breaks_other_rule(self, error: RelayError) -> bool:
+        """Whether the destination refused a batch, and for another reason than a missing key."""
+        is_refused = isinstance(error, InvalidRecordError) and error.offset is None
+        return is_refused and not self.progress.requires_keys()
 
     @property
     def _can_reopen(self) -> bool:

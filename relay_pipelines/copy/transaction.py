@@ -35,6 +35,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan.owners import own_id, owner_of
 from relay_pipelines.plan.positions import copy_again, destination_changed
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -120,6 +121,15 @@ class RangeProgress:
             raise self._topic_lost(before)  # recreated since this attempt began
         checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
         return ledger.chained(checkpoint, self._entry(chunk, checkpoint, landed))
+
+    def requires_keys(self) -> bool:
+        """Whether the destination topic is compacted now; False if it does not say."""
+        topic = self.range.destination.topic
+        try:
+            configs = topic_configs(self._destination, [topic], [CLEANUP_POLICY])[topic]
+        except RelayError:
+            return False
+        return CLEANUP_POLICY in configs and "compact" in configs[CLEANUP_POLICY].value
 
     def quarantine_batch(self, record: Any, error: RelayError) -> Batch:
         """Return a source record for the quarantine topic; headers say where it was, and why."""

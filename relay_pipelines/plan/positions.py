@@ -54,6 +54,8 @@ class Position:
         mirror: whose copies they are, if there are any.
         available_elsewhere: which other node has, or may have, the records that this one lost, or
             never had before its low watermark; empty if none does.
+        first_offset: the first offset that any node still has of the log; None if unknown.
+        silent: which other node does not answer, and why; empty if all do.
     """
 
     topic_partition: TopicPartition
@@ -68,6 +70,8 @@ class Position:
     high_watermark: int = -1
     open_since_ms: int | None = None
     available_elsewhere: str = ""
+    first_offset: int | None = None
+    silent: str = ""
     mirror: str = ""
 
     @property
@@ -99,6 +103,7 @@ class Loss:
     resume: int
 
 
+_ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
 _AT_SOURCE = (RetentionPassedError, LogTruncatedError, TopicRecreatedError)
 
 
@@ -164,7 +169,9 @@ def data_loss(position: Position) -> RelayError | None:
     if worst is None and position.available_elsewhere:
         return SourceError(
             f"it begins at {position.low_watermark} on {position.available_elsewhere}",
-            remedy="copy it first with only that node in source.nodes,"
+            remedy=_ASK_SILENT
+            if position.silent
+            else "copy it first with only that node in source.nodes,"
             " or remove it from source.nodes to give them up",
             topic_partition=position.topic_partition,
             offset=position.low_watermark,
@@ -186,6 +193,24 @@ def data_loss(position: Position) -> RelayError | None:
         topic_partition=position.topic_partition,
         offset=position.next_offset,
     )
+
+
+def unknown_beginning(position: Position) -> SourceError | None:
+    """Return why nobody knows where the log begins; None if it is known, on all nodes."""
+    if position.recreated and position.available_elsewhere:
+        return SourceError(
+            f"nobody knows which log is right: {position.available_elsewhere}",
+            remedy="leave only the node that is right in source.nodes",
+            topic_partition=position.topic_partition,
+        )
+    if position.silent and position.low_watermark:
+        return SourceError(
+            "nobody knows whether another node has records before offset"
+            f" {position.low_watermark}: {position.silent}",
+            remedy=_ASK_SILENT,
+            topic_partition=position.topic_partition,
+        )
+    return None
 
 
 def destination_changed(

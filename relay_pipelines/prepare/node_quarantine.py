@@ -48,8 +48,8 @@ def find_divergence(
 ) -> RelayError | None:
     """Compare the last copied record of every topic-partition with the node's.
 
-    Topic-partitions that end earlier at the node are left out: they do not diverge, and make the
-    node ineligible anyway.
+    Topic-partitions that end earlier at the node, or have no leader there, are left out: they make
+    the node ineligible anyway.
 
     Returns:
         the first difference: a `DivergedNodeError`, or a `TopicRecreatedError` if the node holds
@@ -65,7 +65,7 @@ def find_divergence(
             committed.source: committed
             for committed in checkpoints
             if committed.source.topic in topics
-            and committed.source.partition in topics[committed.source.topic].leaders
+            and topics[committed.source.topic].has_leader(committed.source.partition)
         }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for at, committed in sorted(by_source.items()):

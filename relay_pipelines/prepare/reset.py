@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from relay_pipelines.errors import DestinationTopicLostError, FencedError
+from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
-from relay_pipelines.plan.positions import Position, losses
+from relay_pipelines.plan.positions import Position, losses, unknown_beginning
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.protocol.clock import Clock
@@ -41,6 +41,7 @@ class Reset:
         destination: where the configuration wants the copies.
         next_offset: where the copy goes on.
         stays: why the checkpoint is not moved; empty if it is.
+        error: why it cannot be moved now; it then stays, too.
     """
 
     position: Position
@@ -49,6 +50,7 @@ class Reset:
     to: ResetTo
     next_offset: int
     stays: str = ""
+    error: RelayError | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -72,7 +74,7 @@ class Reset:
             return f"goes on at offset {self.next_offset} into {self.destination}; {where}"
         given_up = [
             loss.what
-            for loss in losses(self.position)
+            for loss in losses(_at_best_node(self.position))
             if loss.error is not DestinationTopicLostError
         ]
         doing = f"is copied again from offset {self.next_offset} into {self.destination}"
@@ -87,8 +89,20 @@ def plan_resets(snapshot: ClusterSnapshot, to: ResetTo) -> list[Reset]:
 def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     at = position.topic_partition
     checkpoint, destination = snapshot.checkpoints.get(at), snapshot.destination_of(at)
-    begin = position.low_watermark if to is ResetTo.EARLIEST else position.begin
-    return _with_reason(Reset(position, checkpoint, destination, to, begin))
+    begin = position.begin
+    if to is ResetTo.EARLIEST:
+        begin = _at_best_node(position).low_watermark
+    planned = _with_reason(Reset(position, checkpoint, destination, to, begin))
+    error = unknown_beginning(position) if to is ResetTo.EARLIEST else None
+    if error is None or planned.stays:
+        return planned
+    return replace(planned, stays=error.what, error=error)
+
+
+def _at_best_node(position: Position) -> Position:
+    """Return the position at the node that has the most: the copy goes on there."""
+    first = position.low_watermark if position.first_offset is None else position.first_offset
+    return replace(position, low_watermark=first)
 
 
 def _with_reason(planned: Reset) -> Reset:
@@ -102,7 +116,7 @@ def _with_reason(planned: Reset) -> Reset:
         why = f"its copies are in {destination}, as relay.yaml says"
         return replace(planned, stays=f"{why} (`relay replay` copies records again)")
     begin = checkpoint.next_offset
-    gives_up = planned.to is ResetTo.EARLIEST and losses(position)
+    gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_node(position))
     if planned.next_offset != begin or gives_up:
         return planned
     why = f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"

@@ -272,7 +272,11 @@ def _create(
         def create_some(some: Mapping[str, NewTopic]) -> None:
             # not those that exist: the user may not be allowed to create them
             new = absent(client, list(some.values()))
-            created.update(create_topics(client, new, replication_factor))
+            try:
+                created.update(create_topics(client, new, replication_factor))
+            except RelayError:  # the answer is lost, or refuses some: what is there then is ours
+                created.update(topic.name for topic in new)
+                raise
 
         by_name = {topic.name: topic for topic in wanted}
         refused = retry_each(create_some, by_name, snapshot.mirror, options, clock, client)

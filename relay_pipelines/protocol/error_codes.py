@@ -39,7 +39,7 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     ),
     RecordTooLargeError: ("raise max.message.bytes of the destination topic", frozenset({10, 18})),
     InvalidRecordError: (
-        "a record breaks a rule of the destination topic: see its cleanup.policy",
+        "a record breaks a rule of the destination: see the log of its broker",
         frozenset({87}),
     ),
     PermissionDeniedError: (

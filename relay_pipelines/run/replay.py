@@ -31,6 +31,7 @@ from relay_pipelines.run.replay_request import (
     ReplayRequest,
     Side,
     as_mirror,
+    at_node,
     copied_again,
     parameters,
     refuse_loops,
@@ -116,7 +117,7 @@ def plan_replay(settings: Settings, name: str, request: ReplayRequest, clock: Cl
     _refuse_target(name, mirror, request, clock)
     start = _started(name, mirror, request, clock)
     if start is not None:
-        own = as_mirror(mirror, request, start.topic)
+        own = at_node(as_mirror(mirror, request, start.topic), start.node)
         _require_same(start, own, request)
         left = _left(_snapshot(start.mirror, own, start.topic, clock), start)
         return Replay(request.id, own, start, is_started=True, plan=left)
@@ -241,7 +242,10 @@ def _decide(
             remedy="see `relay plan --why` for every topic and why",
         )
     own = as_mirror(mirror, request, request.topic)
-    snapshot = take(own, request.topic)
+    if request.window and len(own.nodes) > 1:
+        own = at_node(own, replay_ranges.node_of_window(name, mirror, request, clock))
+    snapshot = replace(take(own, request.topic), other_nodes=())
+    own = at_node(own, snapshot.node.name)
     return replay_ranges.at_source(name, mirror, request, snapshot, clock), own, snapshot
 
 
@@ -286,16 +290,20 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     positions, ranges = [], []
     for position in snapshot.positions:
         at = position.topic_partition
-        end, committed = start.replay.ends.get(at.partition, -1), snapshot.checkpoints.get(at)
-        next_offset = start.starts.get(at.partition, -1)
-        if committed is not None:
-            next_offset = committed.next_offset
-        elif position.ledger_end is None:
-            position = replace(position, next_offset=next_offset)  # noqa: PLW2901 - the same one
+        end = start.replay.ends.get(at.partition, -1)
+        next_offset = _next_offset(snapshot, start, at)
+        if at not in snapshot.checkpoints and position.ledger_end is None:
+            # it does not begin where the log does, so older records of other nodes do not matter
+            position = replace(position, next_offset=next_offset, available_elsewhere="")  # noqa: PLW2901 - the same one
         if next_offset < end:
             positions.append(position)
             ranges.append(OffsetRange(at, next_offset, end))
-    own = replace(snapshot, positions=positions)
+    unreadable = {
+        at: error
+        for at, error in snapshot.unreadable.items()
+        if start.replay.ends.get(at.partition, -1) > _next_offset(snapshot, start, at)
+    }
+    own = replace(snapshot, positions=positions, unreadable=unreadable)
     frozen = FrozenWindow("", tuple(ranges), start.node, start.decided_at_ms)
     planned = run_plan.plan_frozen(own, frozen)
     kept = {
@@ -316,10 +324,15 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     return replace(planned, data_losses=losses, kept=kept)
 
 
+def _next_offset(snapshot: ClusterSnapshot, start: StartRecord, at: TopicPartition) -> int:
+    """Return up to where a replay is; -1 for a partition that it does not copy."""
+    committed = snapshot.checkpoints.get(at)
+    return start.starts.get(at.partition, -1) if committed is None else committed.next_offset
+
+
 def _refuse_recreated(snapshot: ClusterSnapshot, start: StartRecord) -> None:
     topic_id = snapshot.source_topics[start.topic].topic_id
-    is_same_node = snapshot.node.name == start.node
-    if is_same_node and topic_id and start.topic_id and topic_id != start.topic_id:
+    if topic_id and start.topic_id and topic_id != start.topic_id:
         raise TopicRecreatedError(
             f"the topic {start.topic!r} was deleted and created again since the replay began",
             remedy="give another --id to replay its new records",

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from relay_pipelines.errors import ConfigError, RetentionPassedError, TamperedError
-from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.errors import (
+    ConfigError,
+    RetentionPassedError,
+    TamperedError,
+    TopicRecreatedError,
+)
+from relay_pipelines.model import (
+    Intervals,
+    LedgerEntry,
+    NodeIdentity,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
@@ -17,7 +28,7 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.replay_request import ReplayRequest
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, read_checkpoints
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.state.checkpoint import wait_until_stable
 from relay_pipelines.verify.selection import Selected, Selection, select
@@ -77,11 +88,63 @@ def at_source(
     return ReplayedRanges(request.topic, _not_empty(ranges), notes=notes)
 
 
+def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition]) -> None:
+    """Refuse to leave a topic-partition out: the ends of all are frozen together."""
+    for at, error in snapshot.unreadable.items():
+        if at in asked:
+            raise error
+
+
+def node_of_window(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> str:
+    """Return the node from which a window was copied, whose offsets the ledger has.
+
+    Raises:
+        ConfigError: it was copied from several, whose offsets may differ.
+        TamperedError: the ledger's entries are not those that were committed.
+        RelayError: the destination does not answer.
+    """
+    entries = [each for one in _selected(name, mirror, request, clock) for each in one.copied]
+    node, *others = sorted({entry.node for entry in entries})
+    if others:
+        raise ConfigError(
+            f"the window {request.window!r} was copied from the nodes {', '.join([node, *others])},"
+            " whose offsets may differ",
+            remedy=_READ_DESTINATION,
+        )
+    return node
+
+
+def _require_copied_log(
+    name: str,
+    mirror: Mirror,
+    selected: Iterable[Selected],
+    snapshot: ClusterSnapshot,
+    clock: Clock,
+) -> None:
+    """Refuse offsets of the ledger if the topic is no longer the one that was copied."""
+    known = read_checkpoints(name, mirror, clock).checkpoints
+    for each in selected:
+        at = each.topic_partition
+        log = NodeIdentity(snapshot.node.name, snapshot.source_topics[at.topic].topic_id, "")
+        if at in known and known[at].is_recreated(log):
+            raise TopicRecreatedError(
+                "the topic was deleted and created again since the window was copied",
+                remedy=_READ_DESTINATION,
+                topic_partition=at,
+            )
+
+
 def _asked(
     name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
 ) -> tuple[list[OffsetRange], list[str]]:
     if request.window:
-        return [each.range for each in _selected(name, mirror, request, clock)], []
+        selected = _selected(name, mirror, request, clock)
+        _require_readable(snapshot, {each.topic_partition for each in selected})
+        _require_copied_log(name, mirror, selected, snapshot, clock)
+        return [each.range for each in selected], []
+    _require_readable(
+        snapshot, {at for at in snapshot.unreadable if request.partition in {None, at.partition}}
+    )
     wanted = [
         position
         for position in snapshot.positions

@@ -251,6 +251,26 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
     )
 
 
+def at_node(own: Mirror, node: str) -> Mirror:
+    """Return a replay that reads one node alone: offsets of one log mean nothing in another.
+
+    Args:
+        node: whose offsets are replayed. An only node may have a new name; its topic id tells.
+
+    Raises:
+        ConfigError: relay.yaml no longer has it.
+    """
+    if len(own.source.nodes) == 1:
+        return own
+    nodes = tuple(each for each in own.source.nodes if each.name == node)
+    if not nodes:
+        raise ConfigError(
+            f"the offsets to replay are those of node {node!r}, which is not in source.nodes",
+            remedy="add it again, or replay from the destination: --side destination",
+        )
+    return own.model_copy(update={"source": own.source.model_copy(update={"nodes": nodes})})
+
+
 def _time_span(request: ReplayRequest) -> FilterSettings:
     """Return the filter that lets only records of the time span come to the others."""
     config = {"from_ms": request.from_ms, "until_ms": request.until_ms}

@@ -638,14 +638,18 @@ class _SnapshotBuilder:
 
 
 def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:
-    """Add what another node has of it that this one does not."""
-    lost = losses(position)
-    if not lost and position.next_offset is not None:
-        return position
-    elsewhere = (
-        selection.available_elsewhere(position, lost[0]) if lost else selection.has_older(position)
+    """Add what another node has, or may have, of it that this one does not."""
+    lost, elsewhere = losses(position), ""
+    if lost:
+        elsewhere = selection.available_elsewhere(position, lost[0])
+    elif position.next_offset is None:
+        elsewhere = selection.older(position)
+    return replace(
+        position,
+        available_elsewhere=elsewhere,
+        first_offset=selection.first_offset(position),
+        silent=selection.silent(position),
     )
-    return replace(position, available_elsewhere=elsewhere)
 
 
 def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:

@@ -155,21 +155,40 @@ class NodeSelection:
                 return f"node {view.name} has the log that was copied"
             if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
                 return f"node {view.name} has them"
-        for view in views:
-            if not view.answers_for(lost.topic_partition):
-                why = view.error or "it has no leader there"
-                return f"node {view.name} does not answer: {why}"
+        return self.silent(position)
+
+    def silent(self, position: Position) -> str:
+        """Say which other node does not answer for a topic-partition; empty if all do."""
+        for state in self.unread:
+            if not state.view.answers_for(position.topic_partition):
+                why = state.error or "it has no leader there"
+                return f"node {state.node.name} does not answer: {why}"
         return ""
 
-    def has_older(self, position: Position) -> str:
-        """Say which other node has records of a new topic-partition before the low watermark."""
+    def first_offset(self, position: Position) -> int:
+        """Return where the log begins on the node that has the most of it.
+
+        Of a topic that was created again, this is the first offset of any node's.
+        """
+        at, first = position.topic_partition, position.low_watermark
+        for view in (state.view for state in self.unread):
+            low = view.low_watermarks.get(at, first)
+            is_same = position.recreated or view.has_log(at)
+            if is_same and low < (view.end_offsets or {}).get(at, low):
+                first = min(first, low)
+        return first
+
+    def older(self, position: Position) -> str:
+        """Say which other node has, or may have, records before the low watermark of a new one."""
         before = OffsetRange(position.topic_partition, 0, position.low_watermark)
+        if not before or position.low_watermark == position.end_offset:
+            return ""
+        here = f"node {self.node.name}"
         for state in self.unread:
-            if before and state.view.holds_some(before):
-                return (
-                    f"node {self.node.name}, but node {state.node.name} has the offsets before it"
-                )
-        return ""
+            if state.view.holds_some(before):
+                return f"{here}, but node {state.node.name} has the offsets before it"
+        silent = self.silent(position)
+        return f"{here}, and it is unknown who has those before it: {silent}" if silent else ""
 
     def missing(self, at_node: Container[TopicPartition]) -> dict[TopicPartition, RelayError]:
         """Return an error for every topic-partition with records that only other nodes have."""

@@ -61,7 +61,8 @@ def read_before_ledger(
     ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
     wanted = {*copies, *map(_copies_in, ours)}
     existing = client.existing({at.topic for at in wanted})
-    there = [at for at in wanted if at.topic in existing]
+    # what has no leader fails for itself when it is read
+    there = [at for at in wanted if at.topic in existing and client.has_leader(at)]
     return BeforeLedger(ours, client.list_offsets(there, LATEST, READ_COMMITTED))
 
 

@@ -359,6 +359,11 @@ def begin(
         configs = _at_source(audit, mirror, clock), there.configs
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
         _plan(audit, mirror, selected, configs, shared)
+        for at, found in audit.partitions.items():
+            ids = ledger.checkpoints[at].topic_ids if at in ledger.checkpoints else {}
+            found.chunks = [
+                replace(chunk, topic_id=ids.get(chunk.node, "")) for chunk in found.chunks
+            ]
     return audit
 
 
@@ -552,6 +557,7 @@ def _chunk(
         sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
         is_shared=copies.topic_partition in shared,
         is_kept=is_kept,
+        node=entry.node,
     )
 
 
@@ -564,12 +570,16 @@ def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
     ]
     start, end = copied[0].source.start, max(entry.source.end for entry in copied)
     copies = min(e.destination.start for e in copied), max(e.destination.end for e in copied)
+    newest = max(copied, key=lambda entry: entry.source)
+    # where the range begins and ends in the log of one node
+    is_of_one = start == 0 or len({entry.node for entry in copied}) == 1
     return ComparedChunk(
         OffsetRange(each.topic_partition, start, end),
         OffsetRange(destination, *copies),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),
         is_compacted=True,
+        node=newest.node if is_of_one else "",
     )
 
 

@@ -65,6 +65,8 @@ class ComparedChunk:
     """One ledger entry, or all of a compacted topic-partition: what must be the same on both sides.
 
     Args:
+        node: the source node whose offsets these are; empty if they are of several.
+        topic_id: of the source topic there; empty if it is unknown.
         left_out: how many of the source's records are not at the destination.
         is_shared: whether copies of another source may lie between its own.
         is_compacted: whether only the latest record of each key must be the same.
@@ -79,6 +81,13 @@ class ComparedChunk:
     is_shared: bool = False
     is_compacted: bool = False
     is_kept: bool = False
+    node: str = ""
+    topic_id: str = ""
+
+    @property
+    def topic_partitions(self) -> set[TopicPartition]:
+        """On both sides."""
+        return {self.source.topic_partition, self.destination.topic_partition}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +117,98 @@ def compare_chunks(
 ) -> Iterator[ChunkResult]:
     """Compare each chunk and yield its result; never raises a `RelayError`.
 
-    What one node cannot answer is asked of the next one. An error that names a topic-partition
-    concerns its chunk alone; after another one, the chunks after it are not tried there.
+    A chunk is compared with the node from which it was copied. What that one cannot answer is asked
+    of the others: as the offsets of two nodes may differ, they can confirm a chunk, not refute it.
     """
-    left, errors = list(chunks), [""] * len(chunks)
-    for node in job.nodes:
-        failed: list[tuple[ComparedChunk, str]] = []
-        with _readers(job, node, clock) as (source, destination):
-            comparing = _Comparing(job, source, destination, clock)
-            for number, chunk in enumerate(left):
-                try:
-                    yield comparing.result(chunk, patient=node is job.nodes[-1])
-                except RetriableError as error:
-                    is_alone = error.topic_partition is not None
-                    rest = [chunk] if is_alone else left[number:]
-                    failed += [(each, str(error)) for each in rest]
-                    if not is_alone:
-                        break
-        left, errors = [chunk for chunk, _ in failed], [why for _, why in failed]
-    for chunk, why in zip(left, errors, strict=True):
-        yield ChunkResult(chunk, error=why)
+    left = [_Pending(chunk) for chunk in chunks]
+    for is_own, node in [(is_own, node) for is_own in (True, False) for node in job.nodes]:
+        here = [each for each in left if (each.chunk.node == node.name) is is_own]
+        if here:
+            yield from _compare_at(job, node, here, clock)
+            left = [each for each in left if not each.is_done]
+    for each in left:
+        yield each.result()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A chunk without a result yet.
+
+    Args:
+        own: why the node from which it was copied did not tell.
+        refuted_by: another node that holds other records at its offsets.
+        failed_at, error: the last node that did not answer, and its error.
+    """
+
+    chunk: ComparedChunk
+    is_done: bool = False
+    own: str = ""
+    refuted_by: str = ""
+    failed_at: str = ""
+    error: str = ""
+
+    def note_failure(self, node: Cluster, error: RelayError) -> None:
+        """Note that a node did not answer."""
+        self.failed_at, self.error = node.name, str(error)
+        if self.chunk.node == node.name:
+            self.own = f"where {error.what}"
+
+    def result(self) -> ChunkResult:
+        """Return why it was not compared."""
+        if not self.refuted_by:
+            return ChunkResult(self.chunk, error=self.error)
+        node = self.chunk.node
+        own = self.own or "which is not in source.nodes"
+        where = f"node {node}, {own}" if node else "several nodes, whose offsets may differ"
+        what = f"node {self.refuted_by} does not hold these records at these offsets"
+        return ChunkResult(
+            self.chunk, self.refuted_by, unread=f"{what}; they were copied from {where}"
+        )
+
+
+def _compare_at(
+    job: AuditJob, node: Cluster, wanted: Sequence[_Pending], clock: Clock
+) -> Iterator[ChunkResult]:
+    """Compare chunks with one node, and yield the results.
+
+    An error that names a topic-partition concerns its chunks alone; after another one, the chunks
+    after it are not tried there.
+    """
+    with _readers(job, node, clock) as (source, destination):
+        comparing = _Comparing(job, source, destination, clock)
+        for number, pending in enumerate(wanted):
+            chunk = pending.chunk
+            if pending.failed_at == node.name:
+                continue
+            last = [each for each in job.nodes if each.name != chunk.node][-1:] or [node]
+            try:
+                result = comparing.result(chunk, patient=node is last[0])
+                refutes = result.difference is not None and result.difference.is_of_both
+                if refutes and not _is_own_log(job, node, chunk):
+                    pending.refuted_by = pending.refuted_by or node.name
+                    if node.name == chunk.node:
+                        pending.own = "whose topic was created again since"
+                    continue
+            except RetriableError as error:
+                at = error.topic_partition
+                for each in wanted[number:]:
+                    if each is pending or at is None or at in each.chunk.topic_partitions:
+                        each.note_failure(node, error)
+                continue
+            pending.is_done = True
+            yield result
+
+
+def _is_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
+    """Whether a node still has the log from which a chunk was copied, under whatever name.
+
+    Raises:
+        RetriableError: it does not answer.
+    """
+    with source_client(job.mirror, node, job.options.request_timeout_ms, "audit") as client:
+        found = client.topic(chunk.source.topic_partition.topic).topic_id
+    is_known = bool(chunk.topic_id and found)
+    return found == chunk.topic_id if is_known else node.name == chunk.node
 
 
 @contextmanager
@@ -268,17 +349,18 @@ class _Comparing:
         if len(chunk.destination) and low > chunk.destination.start:
             if chunk.is_kept:
                 what = f"the destination's log begins at {low}, although its topic keeps everything"
-                return ChunkResult(chunk, node, difference=Difference(what, None, None))
+                found = Difference(what, None, None, is_of_both=False)
+                return ChunkResult(chunk, node, difference=found)
             return ChunkResult(chunk, node, unread=_AT_DESTINATION)
         if source_low > chunk.source.start:
             return ChunkResult(chunk, node, unread=_AT_SOURCE)
         if source_end < chunk.source.end:
             return ChunkResult(chunk, node, unread=f"the source's log ends at {source_end}")
         if chunk.is_compacted:
-            found = self._compare_latest(chunk, (source_low, source_end), (low, end))
+            compared = self._compare_latest(chunk, (source_low, source_end), (low, end))
         else:
-            found = self._compare_records(chunk, end)
-        return ChunkResult(chunk, node, found.records, found.undecoded, found.difference)
+            compared = self._compare_records(chunk, end)
+        return ChunkResult(chunk, node, compared.records, compared.undecoded, compared.difference)
 
     def _compare_records(self, chunk: ComparedChunk, destination_end: int) -> Comparison:
         copies = replace(chunk.destination, end=min(chunk.destination.end, destination_end))

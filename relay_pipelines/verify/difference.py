@@ -38,11 +38,13 @@ class Difference:
     Args:
         what: what is wrong in the chunk from there on.
         source, destination: the first records that differ; None where that side has none left.
+        is_of_both: whether both sides were read; False if the destination alone shows it.
     """
 
     what: str
     source: ShownRecord | None
     destination: ShownRecord | None
+    is_of_both: bool = True
 
 
 def show(source: Any, destination: Any) -> tuple[ShownRecord | None, ShownRecord | None]:

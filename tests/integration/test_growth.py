@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.clock import SystemClock
@@ -116,6 +119,26 @@ def test_a_topic_that_we_created_grows_while_it_is_empty(
     taken = surveyed(clusters, topic_name)
     assert topics.to_grow(taken) == {}
     assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
+
+
+def test_a_topic_is_ours_although_the_answer_was_lost(
+    clusters: tuple[Cluster, Cluster], topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has created it, and we do not hear of it: it is ours, and grows."""
+    create_topics, lost = topics.create_topics, iter([DestinationError("the answer was lost")])
+
+    def create_and_lose(*given: Any, **more: Any) -> list[str]:
+        created = create_topics(*given, **more)
+        for error in lost:
+            raise error
+        return created
+
+    monkeypatch.setattr(topics, "create_topics", create_and_lose)
+    source, _ = clusters
+    create(source, topic_name, 1, KEPT)
+    copy(surveyed(clusters, topic_name))
+    grow(source, topic_name, 3)
+    assert topics.to_grow(surveyed(clusters, topic_name)) == {f"copy.{topic_name}": 3}
 
 
 def test_topics_of_others_are_left_alone(

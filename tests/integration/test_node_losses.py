@@ -4,22 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from relay_pipelines.console import tables
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import RetentionPassedError, SourceError, TopicRecreatedError
-from relay_pipelines.model import Cluster, CopyJob, Outcome, TopicPartition
-from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.errors import (
+    ConfigError,
+    RetentionPassedError,
+    SourceError,
+    TopicRecreatedError,
+)
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    LedgerEntry,
+    Outcome,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.prepare import prepared_snapshot, reset
+from relay_pipelines.prepare.reset import Reset, ResetTo
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
-from relay_pipelines.settings import Mirror
+from relay_pipelines.run.replay import Replay, plan_replay, start_replay
+from relay_pipelines.run.replay_request import ReplayRequest
+from relay_pipelines.settings import Mirror, load
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state.ledger_reader import read_ledger
+from relay_pipelines.verify import audit, audit_job
+from relay_pipelines.verify.audit import Level
+from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT, ensure_homes, numbered
-from tests.support.independent import create, delete, delete_before, records_of, until, write
+from tests.support import commands
+from tests.support.independent import (
+    create,
+    delete,
+    delete_before,
+    put,
+    records_of,
+    settled_end,
+    transactional,
+    until,
+    write,
+)
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -34,6 +66,8 @@ class Pair:
     b: Cluster
     destination: Cluster
     topic: str
+    rename: str = "pair.{topic}"
+    request_timeout: str = "10s"
 
     def __post_init__(self) -> None:
         for cluster in (self.a, self.b):
@@ -55,6 +89,31 @@ class Pair:
             self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset
         )
 
+    def shift(self, node: str) -> None:
+        """Make all later offsets of a topic-partition higher there, by an aborted record."""
+        cluster, at = self.a if node == "a" else self.b, TopicPartition(self.topic, 0)
+        sender = transactional(cluster, f"{self.topic}-shift")
+        sender.begin_transaction()
+        put(sender, at, numbered(1, first=999))
+        sender.flush()
+        sender.abort_transaction(30)
+        settled_end(cluster, at)
+
+    def entries(self, partition: int) -> list[LedgerEntry]:
+        """Return the ledger entries of a topic-partition."""
+        options = Mirror.model_validate(self.settings()).copy_options
+        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        entries = (record.entry for record in found)
+        return [each for each in entries if each.source.topic_partition.partition == partition]
+
+    def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
+        """Compare every record on both sides."""
+        mirror = Mirror.model_validate(self.settings(down=down, names=names))
+        found = audit.begin(self.name, mirror, Selection(), Level.FULL, CLOCK)
+        done = audit_job.do_group(found.job, found.work)
+        found.add(done.chunks, done.parts)
+        return found
+
     def create_again(self, node: str, *, low: int, count: int = WRITTEN) -> None:
         """Delete the topic on a node and create it with other records, from a low watermark on."""
         cluster = self.a if node == "a" else self.b
@@ -66,27 +125,37 @@ class Pair:
             if low:
                 self.retention(node, partition, low)
 
+    @property
+    def name(self) -> str:
+        """Of the mirror."""
+        return f"pair-{self.topic[-8:]}"
+
+    def settings(
+        self, on_data_loss: str = "fail", *, down: str = "", names: str = "ab"
+    ) -> dict[str, Any]:
+        """Return the mirror as relay.yaml has it; one of the nodes may be down."""
+        servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
+        nodes = [
+            {"name": name, "bootstrap_servers": servers[node]}
+            for name, node in zip(names, "ab", strict=True)
+        ]
+        return {
+            "source": {"nodes": nodes, "health": {"request_timeout": self.request_timeout}},
+            "give_up_after": "1s",
+            "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
+            "topics": {"allow": [self.topic, f"{self.topic}.new"], "rename": self.rename},
+            "on_data_loss": on_data_loss,
+        }
+
     def snapshot(self, on_data_loss: str, *, down: str = "") -> ClusterSnapshot:
         """Take a snapshot for a copy; one of the nodes may be down."""
-        servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
-        mirror = Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [{"name": name, "bootstrap_servers": servers[name]} for name in "ab"],
-                    "health": {"request_timeout": "10s"},
-                },
-                "give_up_after": "1s",
-                "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
-                "topics": {"allow": [self.topic, f"{self.topic}.new"], "rename": "pair.{topic}"},
-                "on_data_loss": on_data_loss,
-            }
-        )
-        take = lambda: cluster_snapshot.take_snapshot(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
+        mirror = Mirror.model_validate(self.settings(on_data_loss, down=down))
+        take = lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK)  # noqa: E731  # asked again after a decision
         return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
 
     def outcomes(self, taken: ClusterSnapshot) -> list[Outcome]:
         """Copy what is new, from any of the nodes."""
-        job = CopyJob(taken.mirror, "run", taken.node, self.destination)
+        job = CopyJob(taken.mirror, "run", taken.node, self.destination, node_timeout_ms=2_000)
         ranges = run_plan.plan(taken).ranges
         return list(copy_ranges(replace(job, other_nodes=taken.other_nodes), ranges))
 
@@ -110,7 +179,7 @@ class Pair:
         }
 
     def arrived(self, partition: int) -> list[bytes | None]:
-        at = TopicPartition(f"pair.{self.topic}", partition)
+        at = TopicPartition(self.rename.format(topic=self.topic), partition)
         return [record.value for record in records_of(self.destination, at)]
 
     def written(self, lost: range = range(0)) -> list[bytes | None]:
@@ -180,6 +249,31 @@ def test_a_node_that_is_not_needed_may_be_down(pair: Pair) -> None:
     taken = pair.snapshot("continue", down="a")
     assert (taken.node.name, taken.accepted) == ("b", ())
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
+
+
+def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, second_node: EmbeddedCluster) -> None:
+    """It accepts connections and answers nothing: the other one is read, before and in a run."""
+    pair.request_timeout = "2s"
+    pair.copy(pair.snapshot("fail", down="a"))
+    pair.write(WRITTEN, 10)
+    planned = pair.snapshot("fail")
+    assert planned.node.name == "b"
+    second_node.brokers[0].pause()
+    try:
+        assert pair.copy(planned) == {0: (30, 40), 1: (30, 40)}, "planned before"
+        for cluster in (pair.a,):
+            for partition in range(2):
+                write(cluster, TopicPartition(pair.topic, partition), numbered(10, first=40))
+        taken = pair.snapshot("fail")
+        assert taken.node.name == "a"
+        assert pair.copy(taken) == {0: (40, 50), 1: (40, 50)}
+    finally:
+        second_node.brokers[0].resume()
+    for partition in range(2):
+        write(pair.b, TopicPartition(pair.topic, partition), numbered(20, first=40))
+        write(pair.a, TopicPartition(pair.topic, partition), numbered(10, first=50))
+    assert pair.copy(pair.snapshot("fail")) == {0: (50, 60), 1: (50, 60)}
+    assert [pair.arrived(0), pair.arrived(1)] == [[each.value for each in numbered(60)]] * 2
 
 
 def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
@@ -317,3 +411,173 @@ def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair, *, is_a_read
     first, second = map(str, planned.data_losses)
     assert "begins at 6 on node a, but node b has the offsets before it" in first
     assert "node a does not have it, but node b has its offsets [0, 10)" in second
+
+
+def test_a_new_topic_awaits_a_silent_node(pair: Pair) -> None:
+    """What may have older records on a node that does not answer is held back by name."""
+    new = TopicPartition(f"{pair.topic}.new", 0)
+    for cluster in (pair.a, pair.b):
+        create(cluster, new.topic, 2, KEPT)
+        for partition in range(2):
+            write(cluster, TopicPartition(new.topic, partition), numbered(COPIED))
+    delete_before(pair.a, new, 6)
+    planned = run_plan.plan(pair.snapshot("fail", down="b"))
+    (error,) = planned.data_losses
+    assert (type(error), error.topic_partition, error.exit_code) == (SourceError, new, 1)
+    assert "begins at 6 on node a, and it is unknown who has those before it" in str(error)
+    assert "node b does not answer" in str(error)
+    assert "start that node, or remove it from source.nodes" in str(error)
+    starts = {each.source.topic_partition: each.source.start for each in planned.ranges}
+    assert starts[TopicPartition(new.topic, 1)] == 0, "nobody can have more of it"
+    both = run_plan.plan(pair.snapshot("fail"))
+    assert (both.snapshot.node.name, both.data_losses) == ("b", ())
+
+
+def resets(pair: Pair, taken: ClusterSnapshot) -> list[Reset]:
+    """Copy again from the earliest record what can be copied again."""
+    planned = reset.plan_resets(taken, ResetTo.EARLIEST)
+    mirror = Mirror.model_validate(pair.settings())
+    assert all(is_moved for _, is_moved in reset.execute(taken, mirror, planned, CLOCK))
+    return planned
+
+
+@pytest.mark.parametrize("low", [6, 12])
+def test_a_reset_begins_at_the_node_that_holds_most(pair: Pair, low: int) -> None:
+    """Records that only another node still has are copied again, too; a silent one is awaited."""
+    pair.rename = "again.{topic}"
+    create(pair.destination, f"again.{pair.topic}", 2, KEPT)
+    pair.retention("a", 0, low)
+    pair.retention("b", 0, 2)
+    if low <= COPIED:  # otherwise the snapshot waits for the node
+        held, moved = reset.plan_resets(pair.snapshot("fail", down="b"), ResetTo.EARLIEST)
+        assert isinstance(held.error, SourceError)
+        assert "another node has records before offset 6: node b does not answer" in held.what
+        assert (moved.error, moved.next_offset) == (None, 0), "nobody can have more of it"
+
+    first, second = resets(pair, pair.snapshot("fail"))
+    assert [(each.error, each.next_offset) for each in (first, second)] == [(None, 2), (None, 0)]
+    assert "retention" not in first.what
+    taken = pair.snapshot("fail")
+    assert taken.node.name == "b"
+    pair.copy(taken)
+    assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(2)), pair.written()]
+
+
+def test_a_reset_does_not_choose_between_two_logs(pair: Pair) -> None:
+    """If one node was created again, another one still has the log that was copied."""
+    pair.rename = "again.{topic}"
+    pair.create_again("a", low=0)
+    for partition in range(2):
+        pair.retention("b", partition, 15)
+    taken = pair.snapshot("fail")
+    found = reset.plan_resets(taken, ResetTo.EARLIEST)
+    if taken.node.name == "b":
+        assert [(each.error, each.next_offset) for each in found] == [(None, 15)] * 2
+    else:
+        assert [type(each.error) for each in found] == [SourceError] * 2
+        why = "nobody knows which log is right: node b has the log that was copied"
+        assert why in found[0].what
+
+
+def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
+    """Offsets of one node say nothing of another: it may confirm a copy, and never refute one."""
+    at = TopicPartition(pair.topic, 0)
+    pair.shift("b")
+    pair.write(WRITTEN, 10)
+    pair.copy(pair.snapshot("fail", down="a"))
+    write(pair.a, at, numbered(10, first=WRITTEN + 10))  # as long as b's log
+    assert [entry.node for entry in pair.entries(0)] == ["a", "b"]
+
+    found = pair.audit()
+    assert (found.problems, found.errors, found.outcome) == ([], [], "agrees")
+    assert {(each.chunk.node, each.node) for each in found.partitions[at].results} == {
+        ("a", "a"),
+        ("b", "b"),
+    }
+    renamed = pair.audit(names="xy")
+    assert (renamed.problems, renamed.outcome, renamed.partitions[at].notes) == ([], "agrees", [])
+
+    without_b = pair.audit(down="b")
+    assert (without_b.problems, without_b.errors) == ([], [])
+    (note,) = without_b.partitions[at].notes
+    assert "30 records were not compared: node a does not hold these records at these" in note
+    assert "offsets; they were copied from node b, where b broker" in note
+    other = without_b.partitions[TopicPartition(pair.topic, 1)]
+    assert (other.records, other.notes) == (WRITTEN + 10, []), "node a confirms what b has, too"
+
+    delete(pair.b, pair.topic)
+    create(pair.b, pair.topic, 2, KEPT)
+    for partition in range(2):
+        write(pair.b, TopicPartition(pair.topic, partition), numbered(60, first=100))
+    recreated = pair.audit()
+    assert (recreated.problems, recreated.errors) == ([], [])
+    (note,) = recreated.partitions[at].notes
+    assert "they were copied from node b, whose topic was created again since" in note
+
+
+def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
+    """Offsets that were frozen on one node are never applied to another one."""
+    at, to = TopicPartition(pair.topic, 0), TopicPartition(f"again.{pair.topic}", 0)
+    pair.shift("b")
+    pair.write(WRITTEN, 20)
+    copy_of_b = records_of(pair.b, at)
+    pair.copy(pair.snapshot("fail", down="a"))  # b is read last, and preferred
+    create(pair.destination, to.topic, 2, KEPT)
+
+    def planned(*, down: str = "", names: str = "ab", **asked: Any) -> Replay:
+        config = commands.configured(tmp_path, {pair.name: pair.settings(down=down, names=names)})
+        wanted = {"partition": 0, "offsets": (35, 45), "replay_id": "one"} | asked
+        request = ReplayRequest(topic=pair.topic, to=to.topic, **wanted)
+        return plan_replay(load(config), pair.name, request, CLOCK)
+
+    def copied(replay: Replay, limit: int) -> Outcome:
+        taken = replay.plan.snapshot
+        job = CopyJob(replay.name, "run", taken.node, pair.destination)
+        (planned,) = replay.plan.ranges
+        cut = replace(planned, source=replace(planned.source, end=limit))
+        (outcome,) = copy_ranges(replace(job, other_nodes=taken.other_nodes), [cut])
+        return outcome
+
+    replay = start_replay(planned(down="a"), CLOCK)
+    assert (replay.plan.snapshot.node.name, replay.plan.snapshot.other_nodes) == ("b", ())
+    first = copied(replay, 40)
+    assert (first.status, first.next_offset) == (Status.DONE, 40)
+    with pytest.raises(SourceError, match="b broker"):
+        planned(down="b")
+    with pytest.raises(ConfigError, match=r"'b', which is not in source\.nodes"):
+        planned(names="ac")
+    second = copied(start_replay(planned(), CLOCK), 45)
+    assert (second.status, second.error) == (Status.DONE, "")
+    assert records_of(pair.destination, to) == copy_of_b[33:43]
+
+
+def test_a_replay_names_what_has_no_leader(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves no topic-partition out in silence, and one that it does not copy stops nothing."""
+    take, known = cluster_snapshot.take_snapshot, TopicPartition(pair.topic, 1)
+    create(pair.destination, f"again.{pair.topic}", 2, KEPT)
+
+    def without_leader(*given: Any, **more: Any) -> ClusterSnapshot:
+        taken = take(*given, **more)
+        positions = [each for each in taken.positions if each.topic_partition != known]
+        error = SourceError("it has no leader", topic_partition=known)
+        return replace(taken, positions=positions, unreadable={known: error})
+
+    def planned(partition: int | None) -> Replay:
+        config = commands.configured(tmp_path, {pair.name: pair.settings()})
+        asked = {"partition": partition, "offsets": (5, 25), "replay_id": f"p{partition}"}
+        request = ReplayRequest(topic=pair.topic, to=f"again.{pair.topic}", **asked)
+        return plan_replay(load(config), pair.name, request, CLOCK)
+
+    started = start_replay(planned(None), CLOCK)
+    assert len(list(started.plan.ranges)) == 2
+    monkeypatch.setattr(cluster_snapshot, "take_snapshot", without_leader)
+    with pytest.raises(SourceError, match="it has no leader"):
+        planned(1)
+    again = planned(None)
+    assert (again.is_complete, [str(error) for error in again.plan.data_losses]) == (
+        False,
+        [f"{known}: it has no leader"],
+    )
+    assert planned(0).plan.data_losses == []

@@ -249,3 +249,31 @@ def test_nodes_with_append_time_are_compared_without_it(
         assert "b" in second.diverged
     else:
         assert (second.error, second.node, second.records) == ("", "b", 10)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("copied", "low"), [(0, 34), (15, 34), (15, 12)], ids=["nothing", "behind", "its own batch"]
+)
+def test_the_log_begins_inside_a_batch_by_now(
+    mirror: Mirror, way: Way, copied: int, low: int
+) -> None:
+    """Records were deleted up to the middle of a batch after the range was planned."""
+    if copied:
+        mirror.copy(0, copied)
+        mirror.known = (mirror.checkpoint(), 0)
+    planned, before = surveyed(mirror), mirror.copied()
+    delete_before(mirror.source, mirror.at, low)
+    (outcome,) = way(mirror.job, [planned], SystemClock())
+    if copied >= low:
+        assert (outcome.status, outcome.error) == (Status.DONE, "")
+        assert mirror.copied() == before + mirror.original()[copied - low :]
+        return
+    assert (outcome.status, outcome.exit_code, outcome.records) == (Status.FAILED, 3, 0)
+    assert mirror.copied() == before
+    if not copied:
+        (again,) = way(
+            mirror.job, [replace(surveyed(mirror), source=mirror.range(low).source)], SystemClock()
+        )
+        assert (again.status, again.error) == (Status.DONE, "")
+        assert mirror.assert_equal()[0].value == numbered(1, 1000, low)[0].value

@@ -46,7 +46,7 @@ _SERVED = {
     PRODUCE: 8, FETCH: 11, 2: 5, 3: 8, 10: 2, API_VERSIONS: 0, 22: 1, 23: 2, 24: 2, 26: 1, 32: 2,
 }  # fmt: skip
 _NODE, _HOST, _PORT = 1, "fake", 9092
-_OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
+_OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE, _INVALID_RECORD = 1, 47, 48, 87
 _UNKNOWN_TOPIC, _NOT_ATTEMPTED, _HIDDEN = 3, 55, 29
 _EARLIEST, _READ_COMMITTED = -2, 1
 # the transaction timeout, counted in requests for a last stable offset, because no time passes here
@@ -147,6 +147,7 @@ class FakeCluster:
         self.deleted: set[str] = set()  # topics that it no longer knows
         self.leaderless: set[str] = set()  # topics without a leader
         self.hidden: set[str] = set()  # topics that the user may not see
+        self.refused: set[str] = set()  # topics whose batches break a rule
 
     def answer(self, frame: bytes) -> bytes:
         """Serve a request and return the response; both begin with their size."""
@@ -428,6 +429,8 @@ class FakeCluster:
             if name in self.deleted
             else _INVALID_PRODUCER_EPOCH
             if fenced
+            else _INVALID_RECORD
+            if name in self.refused
             else 0
             if name in known.topics
             else _INVALID_TXN_STATE

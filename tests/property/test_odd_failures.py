@@ -189,6 +189,18 @@ def test_a_fetch_that_is_read_again_quarantines_once() -> None:
     assert len(copies.logs["a.quarantine"].committed()) == 1
 
 
+def test_a_batch_that_breaks_another_rule_than_compaction() -> None:
+    """Records without a key are not what the destination refused: nothing goes into quarantine."""
+    copies = destination("a", "a.quarantine")
+    copies.refused, copies.cleanup_policy = {"a"}, "delete"
+    wanted = [whole("a", 10, on_record_error=OnRecordError.QUARANTINE)]
+    with served(source=filled((0, 5), (5, 10)), destination=copies):
+        (outcome,) = copy_as_it_is(job(), wanted, Clock())
+    assert (outcome.error_kind, outcome.records, outcome.skipped) == ("InvalidRecordError", 0, {})
+    assert "answered Produce with INVALID_RECORD" in outcome.error
+    assert not copies.logs["a.quarantine"].committed()
+
+
 def test_a_chunk_holds_rows_of_one_node() -> None:
     """Each ledger entry names the node from which its records came."""
     bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
