@@ -184,8 +184,6 @@ class LedgerHead:
 
 CHAIN_START = LedgerHead(0, "start")
 """Nothing was copied before."""
-CHAIN_UPGRADE = LedgerHead(0, "upgrade")
-"""Older versions, which linked no entries, have written the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +244,7 @@ class Checkpoint:
     generation: int = 0
     leader_epoch_end: int = -1
     is_dense: bool = False
-    ledger_head: LedgerHead = CHAIN_UPGRADE
+    ledger_head: LedgerHead = CHAIN_START
 
     @property
     def bound_to(self) -> TopicPartition | None:
@@ -289,10 +287,7 @@ class Checkpoint:
         cls, mirror: str, source: TopicPartition, destination: TopicPartition, next_offset: int
     ) -> Checkpoint:
         """Return the checkpoint of a topic-partition before anything is copied."""
-        return cls(
-            *(mirror, source, next_offset, -1, "", {}, {}, destination, None, None, "", 0),
-            ledger_head=CHAIN_START,
-        )
+        return cls(mirror, source, next_offset, -1, "", {}, {}, destination, None, None, "", 0)
 
     def advanced(
         self,
@@ -364,10 +359,8 @@ class LedgerEntry:
         window: the asset partition key that the run copied, empty outside Dagster.
         gap: the loss after which the copy resumes at `source.end`; empty for a copied chunk. After
             a loss that skips no offsets, `source` is empty.
-        number: of the entry among those of its source topic-partition, from 1; 0 if an older
-            version wrote it.
-        previous: the hash of the entry before it, or the word that marks the first link; empty if
-            an older version wrote it.
+        number: of the entry among those of its source topic-partition, from 1.
+        previous: the hash of the entry before it, or the word that marks the first link.
         previous_at_ms: when that entry was committed, which tells whether retention may have
             removed it; 0 if there is none.
         generation: of the checkpoint that was committed with it. Offsets are comparable within one

@@ -300,7 +300,6 @@ def _audited(found: PartitionAudit) -> Document:
         "ledger": {
             "entries": len(found.chain.records),
             "expired": found.chain.expired,
-            "unlinked": found.chain.unlinked,
             "breaks": [
                 {
                     "kind": str(broken.kind),

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from relay_pipelines.errors import CheckpointLostError, DestinationError, UnsupportedError
 from relay_pipelines.model import (
-    CHAIN_UPGRADE,
     Checkpoint,
     CopyOptions,
     DestinationPosition,
@@ -295,13 +294,13 @@ def from_record(value: bytes) -> Checkpoint:
             remedy="go on with the version that wrote it, or start a mirror of another name",
         )
     copies = fields.pop("copies")
-    fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head", None)
+    fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head")
     return Checkpoint(
         source=TopicPartition(**fields.pop("source")),
         destination=TopicPartition(**fields.pop("destination")),
         copies=None if copies is None else _position_from(copies),
         fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
-        ledger_head=CHAIN_UPGRADE if head is None else LedgerHead(**head),
+        ledger_head=LedgerHead(**head),
         **fields,
     )
 
@@ -535,6 +534,44 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
             with suppress(UnsupportedError, ValueError, KeyError, TypeError):
                 found.append(from_record(value))
     return found
+
+
+def read_heads(
+    client: ClusterClient,
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    settled: bool = False,
+) -> Heads:
+    """Return the heads of the ledger of a mirror and its replays.
+
+    Args:
+        settled: first wait for all transactions open now to end; those of other mirrors hide
+            checkpoints, too.
+    """
+    if not client.has_topic(TOPIC):
+        return Heads({})
+    if settled:
+        wait_for_open_transactions(client, homes(TOPIC), options, clock)
+    prefixes = key_prefixes(mirror, with_replays=True)
+    return Heads(_latest(client, prefixes, clock, CheckpointCache())[0])
+
+
+class Heads:
+    """The newest ledger entries that checkpoints name; each checkpoint is decoded when asked for.
+
+    Args:
+        latest: the newest value of every key.
+    """
+
+    def __init__(self, latest: Mapping[bytes, bytes]) -> None:
+        self._latest = latest
+
+    def get(self, mirror: str, source: TopicPartition) -> LedgerHead | None:
+        """Return the head of a source topic-partition; None if it has no checkpoint."""
+        value = self._latest.get(key_of(mirror, source))
+        return None if value is None else from_record(value).ledger_head
 
 
 def read_replays(

@@ -107,7 +107,7 @@ def _require_types(entry: LedgerEntry) -> None:
     for name, kind in _KINDS:
         if not isinstance(getattr(entry, name), kind):
             raise TypeError(name)
-    if entry.number < 0 or not all(isinstance(count, int) for count in entry.skipped.values()):
+    if entry.number < 1 or not all(isinstance(count, int) for count in entry.skipped.values()):
         raise ValueError("number or skipped")
 
 

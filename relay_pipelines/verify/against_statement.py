@@ -108,11 +108,9 @@ def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterato
             f" checkpoint is {number}: a chain was started again, or a checkpoint put back"
         )
     hashes = {record.head.hash for record in chain.records}
-    sources = {record.entry.source for record in chain.records if not record.entry.number}
     for record in attested.records:
         number = record.entry.number
-        is_there = number > chain.expired if number else record.entry.source in sources
-        if is_there and record.head.hash not in hashes:
+        if number > chain.expired and record.head.hash not in hashes:
             yield (
                 f"{at}: ledger entry {number}, of source offsets [{record.entry.source.start},"
                 f" {record.entry.source.end}), is not in the ledger as the statement has it"

@@ -198,11 +198,6 @@ class PartitionAudit:
     def notes(self) -> list[str]:
         """What people may not expect, and what could not be compared."""
         lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
-        if self.chain.unlinked:
-            lines.append(
-                f"{self.chain.unlinked:,} ledger entries are of an older version, and no hash"
-                " protects them"
-            )
         recount = self.counted_so_far
         if recount is not None and recount.thinned:
             gone = recount.recorded - recount.counted

@@ -6,21 +6,15 @@ Pure functions. docs/transactions.md says what a chain shows, and what it cannot
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from relay_pipelines.model import (
-    CHAIN_START,
-    CHAIN_UPGRADE,
-    LedgerHead,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.model import LedgerHead, OffsetRange, TopicPartition
+from relay_pipelines.state.checkpoint import Heads
 from relay_pipelines.state.ledger import LedgerRecord
 
-_MARKS = {CHAIN_START.hash, CHAIN_UPGRADE.hash}
 REMEDY = "find out who wrote to the topics __relay_ledger and __relay_checkpoints"
 """What to do about a break."""
 
@@ -32,7 +26,6 @@ class Tampering(StrEnum):
     REMOVED = "removed"
     MOVED = "moved"
     INSERTED = "inserted"
-    RESTARTED = "restarted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +33,12 @@ class ChainBreak:
     """A place where the ledger does not hold what was committed.
 
     Args:
-        first, last: the numbers of the entries concerned; 0 for an entry of an older version.
+        first, last: the numbers of the entries concerned.
         where: of the ledger, the offsets of the entry, or those between which entries are missing;
             None if there is no entry left.
         source: the source offsets of the entry, as it says now; None if it is missing.
         is_certain: whether the entry after it, which names it, is the one that was committed.
+        replay: the name under which the entry stands, if it is a replay's.
     """
 
     kind: Tampering
@@ -54,6 +48,7 @@ class ChainBreak:
     where: OffsetRange | None
     source: OffsetRange | None = None
     is_certain: bool = True
+    replay: str = ""
 
     def __str__(self) -> str:
         return f"{self.topic_partition}: {self.what_and_where}"
@@ -74,11 +69,11 @@ class ChainBreak:
             Tampering.REMOVED: "missing",
             Tampering.MOVED: "not in the order of the commits",
             Tampering.INSERTED: "never committed with a checkpoint",
-            Tampering.RESTARTED: "a new chain begins, because the checkpoint was lost",
         }[self.kind]
         if not self.is_certain:
             says = "the next entry, which was changed, does not name it"
-        return f"ledger {entries}: {says}"
+        of = f" of {self.replay}" if self.replay else ""
+        return f"ledger {entries}{of}: {says}"
 
 
 @dataclass(slots=True)
@@ -87,7 +82,8 @@ class Chain:
 
     Args:
         breaks: empty if the entries are those that were committed.
-        records: the entries that were committed, in order.
+        records: the entries that were committed, in order; none without a checkpoint, because
+            nothing else vouches for them.
         expired: how many entries retention has removed from the beginning.
     """
 
@@ -96,10 +92,48 @@ class Chain:
     records: list[LedgerRecord] = field(default_factory=list)
     expired: int = 0
 
-    @property
-    def unlinked(self) -> int:
-        """How many entries an older version wrote, which are not protected."""
-        return sum(not record.entry.number for record in self.records)
+
+def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
+    """Return the entries of one chain that are reached from its head, link by link; in order.
+
+    Only the transaction of a checkpoint writes a head, so whoever may write to the ledger alone can
+    add no entry that is reached.
+
+    Args:
+        head: of the checkpoint; None if there is none.
+    """
+    by_hash = {record.head.hash: record for record in records}
+    reached: list[LedgerRecord] = []
+    name = "" if head is None else head.hash
+    while (record := by_hash.pop(name, None)) is not None:
+        reached.append(record)
+        name = record.entry.previous
+    reached.reverse()
+    return reached
+
+
+def vouched_records(records: Iterable[LedgerRecord], heads: Heads) -> list[LedgerRecord]:
+    """Return the entries that are reached from the heads; in order, of each topic-partition.
+
+    Args:
+        records: of a mirror and its replays.
+    """
+    grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
+    for record in records:
+        grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
+    return [record for at, some in grouped.items() for record in vouched(some, heads.get(*at))]
+
+
+def not_vouched(
+    records: Iterable[LedgerRecord], counted: Iterable[LedgerRecord]
+) -> list[ChainBreak]:
+    """Return a break for each entry of a replay that is not among those that count."""
+    known = {(record.at, record.offset) for record in counted}
+    return [
+        replace(_of_entry(Tampering.INSERTED, record), replay=record.entry.mirror)
+        for record in records
+        if (record.at, record.offset) not in known
+    ]
 
 
 def verify_chains(
@@ -133,45 +167,24 @@ def verify_chain(
 
     Args:
         records: in the order of the ledger.
-        head: of the checkpoint; None if there is no checkpoint.
+        head: of the checkpoint; None if there is no checkpoint, which leaves every entry in doubt.
         kept_since_ms: retention has removed no entry that was committed since; 0 if it has removed
             none at all.
     """
     chain = Chain(at)
-    segments = list(_segments(records))
-    for segment in segments[1:]:
-        chain.breaks.append(_of_entry(Tampering.RESTARTED, segment[0]))
-    for index, segment in enumerate(segments):
-        is_newest = index == len(segments) - 1
-        _Verification(chain, segment, head if is_newest else None).verify()
-    numbered = [record for record in chain.records if record.entry.number]
-    if numbered:
-        oldest = numbered[0].entry
-        missing, removed_at_ms = oldest.number - 1, oldest.previous_at_ms
-    else:
-        missing, removed_at_ms = (head.number, head.committed_at_ms) if head else (0, 0)
-    if removed_at_ms < kept_since_ms and not (numbered and chain.unlinked):
+    if head is None:
+        chain.breaks += [_without_checkpoint(records)] if records else []
+        return chain
+    _Verification(chain, records, head).verify()
+    oldest = chain.records[0].entry if chain.records else None
+    missing = head.number if oldest is None else oldest.number - 1
+    removed_at_ms = head.committed_at_ms if oldest is None else oldest.previous_at_ms
+    if removed_at_ms < kept_since_ms:
         chain.expired = missing
     elif missing:
-        first = numbered[0] if numbered else None
+        first = chain.records[0] if chain.records else None
         chain.breaks.append(_missing(at, 1, missing, None, first))
     return chain
-
-
-def _segments(records: Sequence[LedgerRecord]) -> Iterator[list[LedgerRecord]]:
-    """Cut where a chain starts again, after another one; a first link may also have been moved."""
-    segment: list[LedgerRecord] = []
-    hashes, named, is_chain = set[str](), set[str](), False
-    for record in records:
-        previous, own = record.entry.previous, record.head.hash
-        if previous in _MARKS and is_chain and own not in named | hashes:
-            yield segment
-            segment, hashes, named, is_chain = [], set(), set(), False
-        segment.append(record)
-        is_chain = is_chain or previous in _MARKS or previous in hashes
-        hashes.add(own)
-        named.add(previous)
-    yield segment
 
 
 class _Verification:
@@ -179,12 +192,10 @@ class _Verification:
 
     Args:
         chain: gets the findings.
-        head: of the newest entry; None if it is unknown.
+        head: of the newest entry.
     """
 
-    def __init__(
-        self, chain: Chain, records: Sequence[LedgerRecord], head: LedgerHead | None
-    ) -> None:
+    def __init__(self, chain: Chain, records: Sequence[LedgerRecord], head: LedgerHead) -> None:
         self._chain = chain
         self._head = head
         self._records = records
@@ -194,18 +205,15 @@ class _Verification:
         by_number: dict[int, list[LedgerRecord]] = defaultdict(list)
         for record in self._records:
             by_number[record.entry.number].append(record)
-        unlinked = by_number.pop(0, [])
-        if self._head is not None:
-            for number in [number for number in by_number if number > self._head.number]:
-                self._inserted(by_number.pop(number))
+        for number in [number for number in by_number if number > self._head.number]:
+            self._inserted(by_number.pop(number))
         self._walk_back(by_number)
         self._verify_order()
-        self._chain.records.extend([*self._verify_unlinked(unlinked), *self._committed])
+        self._chain.records.extend(self._committed)
 
     def _walk_back(self, by_number: Mapping[int, Sequence[LedgerRecord]]) -> None:
         """Find the entry of each number that the one after it names."""
-        newest = max(by_number, default=0) if self._head is None else self._head.number
-        expected = "" if self._head is None else self._head.hash  # empty if unknown
+        newest, expected = self._head.number, self._head.hash  # empty if unknown
         after, is_certain = None, True
         for number in sorted(by_number, reverse=True):
             if number < newest:
@@ -237,21 +245,6 @@ class _Verification:
                     self._add(_of_entry(Tampering.MOVED, record))
                 newest = max(newest, record.entry.number)
 
-    def _verify_unlinked(self, unlinked: Sequence[LedgerRecord]) -> list[LedgerRecord]:
-        """Return the entries of older versions; the first link may name the last of them."""
-        if not self._committed:
-            if self._head is not None and self._head.number:
-                # retention removes older entries first, so none can be left after numbered ones
-                self._inserted(unlinked)
-                return []
-            return list(unlinked)
-        begin, first = self._committed[0].offset, self._committed[0].entry
-        before = [record for record in unlinked if record.offset < begin]
-        self._inserted(record for record in unlinked if record.offset > begin)
-        if before and first.number == 1 and first.previous not in {*_MARKS, before[-1].head.hash}:
-            self._add(_of_entry(Tampering.CHANGED, before[-1]))
-        return before
-
     def _inserted(self, records: Iterable[LedgerRecord]) -> None:
         for record in records:
             self._add(_of_entry(Tampering.INSERTED, record))
@@ -281,3 +274,12 @@ def _missing(
     end = record.offset + 1 if after is None else after.offset
     where = OffsetRange(record.at, start, max(start, end))
     return ChainBreak(Tampering.REMOVED, at, first, last, where)
+
+
+def _without_checkpoint(records: Sequence[LedgerRecord]) -> ChainBreak:
+    """Return a break for all entries of a topic-partition."""
+    numbers = [record.entry.number for record in records]
+    first, last = records[0], records[-1]
+    where = OffsetRange(first.at, first.offset, last.offset + 1)
+    at = first.entry.source.topic_partition
+    return ChainBreak(Tampering.INSERTED, at, min(numbers), max(numbers), where)

@@ -38,9 +38,10 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import body_of
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.state.checkpoint import wait_until_stable
+from relay_pipelines.state.checkpoint import read_heads, wait_until_stable
 from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
+from relay_pipelines.verify.chain import vouched_records
 from relay_pipelines.verify.range_index import RangeIndex
 from relay_pipelines.verify.verdict import Coverage, total
 
@@ -231,7 +232,7 @@ def recount(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
         ) -> dict[TopicPartition, Recount | RelayError]:
             ledger = _entries(
-                *(mirror, wanted, destination, options, clock, committed_since_ms, generations),
+                *(client, mirror, wanted, options, clock, committed_since_ms, generations),
                 whole=before is not None,
             )
             own, replayed = own_and_replayed(mirror, ledger)
@@ -391,9 +392,9 @@ def _topics_of(entries: Iterable[LedgerEntry]) -> set[str]:
 
 
 def _entries(
+    client: ClusterClient,
     mirror: str,
     wanted: Sequence[OffsetRange],
-    destination: Cluster,
     options: CopyOptions,
     clock: Clock,
     since_ms: int,
@@ -401,26 +402,36 @@ def _entries(
     *,
     whole: bool,
 ) -> list[LedgerEntry]:
-    """Return the entries of the mirror and its replays; those that nobody can read are left out.
+    """Return the entries of the mirror and its replays for which checkpoints vouch.
+
+    Those of replays that nobody can read are left out.
 
     Args:
         whole: all that the ledger has, and not only those since `since_ms` if they are enough.
     """
     ask = partial(
         read_ledger,
-        *(destination, mirror, options, clock),
+        *(client.cluster, mirror, options, clock),
         with_replays=True,
         only_own_must_be_entries=True,
     )
+    read = partial(read_heads, client, mirror, options, clock)
+
+    def vouched(since_ms: int | None, *, settled: bool) -> list[LedgerEntry]:
+        # before the ledger, which then has every entry that a head leads to
+        heads = retry(partial(read, settled=settled), mirror, options, clock, client)
+        records = ask(since_ms, settled=settled)
+        return [record.entry for record in vouched_records(records, heads)]
+
     if not whole:
-        found = [record.entry for record in ask(max(0, since_ms - CLOCK_SKEW_MS))]
+        found = vouched(max(0, since_ms - CLOCK_SKEW_MS), settled=False)
         entries, _ = _by_source(own_and_replayed(mirror, found)[0], generations)
         if not any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
             for offset_range in wanted
         ):
             return found
-    return [record.entry for record in ask(settled=True)]
+    return vouched(None, settled=True)
 
 
 def own_and_replayed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,10 +22,17 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import Heads
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, LedgerFollower
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
-from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
+from relay_pipelines.verify.chain import (
+    Chain,
+    ChainBreak,
+    not_vouched,
+    verify_chains,
+    vouched_records,
+)
 from relay_pipelines.verify.recount import own_and_replayed
 
 _RETENTION_MS, _RETENTION_BYTES = RETENTIONS
@@ -39,7 +47,7 @@ class VerifiedLedger:
         chains: by source topic-partition.
         checkpoints: as the heads of the chains were read.
         before: what the destination held before the ledger was read.
-        entries: those of the replays, too.
+        entries: those for which a checkpoint vouches, also those of the replays.
     """
 
     mirror: str
@@ -87,27 +95,37 @@ def read_verified_ledger(
         cluster_id = client.cluster_id
         look = partial(_before, client, name, options, clock, copies)
         before = retry(look, name, options, clock, client)
-    if not kept:  # nothing was ever mirrored to this destination
-        return VerifiedLedger(name, cluster_id, {}, {}, before)
-    follower = LedgerFollower(
-        mirror.destination_cluster, name, None, options, clock, with_replays=True
-    )
-    try:
-        retry(follower.rewind, name, options, clock, follower)
-        records = follower.settled_records()
-        found = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-        records += _up_to_the_heads(follower.settled_records(), found)
-    finally:
-        follower.close()
-    entries = [record.entry for record in records]
-    records = [record for record in records if record.entry.mirror == name]
-    sources = found.keys() | {record.entry.source.topic_partition for record in records}
+        records: list[LedgerRecord] = []
+        # without the topic, the checkpoints still know how many entries there were
+        with closing(_follower(name, mirror, clock)) as follower:
+            if kept:
+                retry(follower.rewind, name, options, clock, follower)
+                records = follower.settled_records()
+            found = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+            read = partial(checkpoint.read_heads, client, name, options, clock)
+            heads = retry(read, name, options, clock, client)
+            records += _up_to_the_heads(follower.settled_records() if kept else (), heads)
+    own = [record for record in records if record.entry.mirror == name]
+    others = [record for record in records if record.entry.mirror != name]
+    sources = found.keys() | {record.entry.source.topic_partition for record in own}
     kept_since_ms = {
-        at: kept[checkpoint.home(ledger.TOPIC, checkpoint.key_of(name, at))] for at in sources
+        at: kept.get(checkpoint.home(ledger.TOPIC, checkpoint.key_of(name, at)), 0)
+        for at in sources
     }
-    heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
-    chains = verify_chains(records, heads, kept_since_ms)
+    chains = verify_chains(own, {at: each.ledger_head for at, each in found.items()}, kept_since_ms)
+    replays = vouched_records(others, heads)
+    for broken in not_vouched(others, replays):
+        at = broken.topic_partition
+        chains.setdefault(at, Chain(at)).breaks.append(broken)
+    counted = [record for chain in chains.values() for record in chain.records] + replays
+    entries = [record.entry for record in counted]
     return VerifiedLedger(name, cluster_id, chains, found, before, entries)
+
+
+def _follower(name: str, mirror: Mirror, clock: Clock) -> LedgerFollower:
+    return LedgerFollower(
+        *(mirror.destination_cluster, name, None, mirror.copy_options, clock), with_replays=True
+    )
 
 
 def _before(
@@ -124,16 +142,18 @@ def _before(
     return read_before_ledger(client, name, clock, copies)
 
 
-def _up_to_the_heads(
-    records: Iterable[LedgerRecord], checkpoints: Mapping[TopicPartition, Checkpoint]
-) -> list[LedgerRecord]:
+def _up_to_the_heads(records: Iterable[LedgerRecord], heads: Heads) -> list[LedgerRecord]:
     """Return the entries that were committed before the checkpoints were read."""
-    heads = {at: checkpoint.ledger_head.number for at, checkpoint in checkpoints.items()}
-    return [
-        record
-        for record in records
-        if record.entry.number <= heads.get(record.entry.source.topic_partition, 0)
-    ]
+    known: dict[tuple[str, TopicPartition], int] = {}
+    before = []
+    for record in records:
+        at = record.entry.mirror, record.entry.source.topic_partition
+        if at not in known:
+            head = heads.get(*at)
+            known[at] = 0 if head is None else head.number
+        if record.entry.number <= known[at]:
+            before.append(record)
+    return before
 
 
 def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:

@@ -13,7 +13,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import Cluster, Status
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
 from relay_pipelines.state import checkpoint, ledger
@@ -21,6 +21,8 @@ from relay_pipelines.verify import statement
 from relay_pipelines.verify.against_statement import StatementAudit, audit_against
 from relay_pipelines.verify.audit import Level, begin
 from relay_pipelines.verify.chain import REMEDY, Tampering
+from relay_pipelines.verify.recount import Recount, recount
+from relay_pipelines.verify.recount_parts import count_parts
 from relay_pipelines.verify.selection import Selection
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 from tests.copying import KEPT, Mirror, numbered
@@ -89,16 +91,10 @@ def entries(mirror: Mirror) -> list[Record]:
     return [Record(one.key, one.value, (), now) for one in mirror._own(ledger.TOPIC)]
 
 
-def without(record: Record, version: int, *fields: str) -> Record:
-    """Return a state record as an older version would have written it."""
-    kept = {k: v for k, v in json.loads(record.value or b"").items() if k not in fields}
-    return record._replace(value=json.dumps(kept | {"version": version}).encode())
-
-
 def test_what_was_committed_is_whole(mirror: Mirror) -> None:
     """Every chunk is a link; the head is in the checkpoint."""
     (chain,) = verified(mirror).chains.values()
-    assert (chain.breaks, len(chain.records), chain.expired, chain.unlinked) == ([], 4, 0, 0)
+    assert (chain.breaks, len(chain.records), chain.expired) == ([], 4, 0)
     assert chain.records[-1].head == mirror.checkpoint().ledger_head
 
 
@@ -139,6 +135,80 @@ def test_a_tampered_ledger(
     assert len(lines) == 1 or kind in {Tampering.REMOVED, Tampering.CHANGED}
 
 
+def forge(mirror: Mirror, name: str, source: OffsetRange, copies: OffsetRange) -> None:
+    """Write the first entry of a chain to the ledger alone, as whoever may write there can."""
+    digest, generation = f"{0:08x}", 7 if name == mirror.name else 0
+    entry = LedgerEntry(
+        *(name, source, copies, len(copies), 1, 1, 0, {}, digest, "n", "", "r", CLOCK.now_ms()),
+        number=1,
+        previous="start",
+        generation=generation,
+    )
+    key, value, at_ms = ledger.to_record(entry)
+    home = checkpoint.home(ledger.TOPIC, key)
+    write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
+
+
+def recounted(mirror: Mirror) -> Recount:
+    """Count what was copied as a window's check does."""
+    options = settings_of(mirror).copy_options
+    whole = OffsetRange(mirror.at, 0, 100)
+    found = recount(mirror.name, [whole], mirror.destination, options, CLOCK, 0)
+    return found.counted[mirror.at]
+
+
+@pytest.mark.parametrize("writer", ["a replay", "the mirror, in another generation"])
+def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) -> None:
+    """Nobody's checkpoint vouches for it, so it is a difference, and so are the records."""
+    assert recounted(mirror).problems == []
+    start = settled_end(mirror.destination, mirror.at)
+    write(mirror.destination, mirror.at, numbered(5, first=500))
+    name = f"{mirror.name}.replay@x" if writer == "a replay" else mirror.name
+    copies = OffsetRange(mirror.at, start, start + 5)
+    forge(mirror, name, OffsetRange(mirror.at, 100, 105), copies)
+
+    what = "records at the destination that this mirror did not write: 5"
+    assert recounted(mirror).problems == [what]
+    audit = begin(mirror.name, settings_of(mirror), Selection(), Level.RECOUNT, CLOCK)
+    audit.add([], count_parts(audit.job, audit.partitions[mirror.at].parts, CLOCK))
+    of = f" of {name}" if writer == "a replay" else ""
+    lines = audit.partitions[mirror.at].problems
+    assert lines[0].startswith(f"ledger entry 1{of}: never committed with a checkpoint (")
+    assert what in lines
+
+
+def test_a_chain_without_a_checkpoint(mirror: Mirror) -> None:
+    """Entries of a topic that was never copied account for nothing."""
+    never = TopicPartition(f"never-{mirror.topic}", 0)
+    create(mirror.destination, never.topic, 1, KEPT)
+    write(mirror.destination, never, numbered(5))
+    forge(mirror, mirror.name, OffsetRange(never, 0, 5), OffsetRange(never, 0, 5))
+    audit = begin(mirror.name, settings_of(mirror), Selection(), Level.RECOUNT, CLOCK)
+    (line,) = audit.partitions[never].problems
+    assert line.startswith("ledger entry 1: never committed with a checkpoint (")
+    assert audit.partitions[never].parts == []
+    assert audit.partitions[mirror.at].problems == []
+
+
+def test_a_ledger_that_was_deleted(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The heads of the checkpoints know how many entries there were."""
+    config = str(
+        commands.configured(
+            tmp_path,
+            {mirror.name: commands.mirror(mirror.source, mirror.destination, mirror.topic)},
+        )
+    )
+    delete(mirror.destination, ledger.TOPIC)
+    try:
+        for command in (["audit", "--level", "ledger"], ["audit"], ["attest"]):
+            assert main(["-c", config, *command]) == 4
+            assert f"{mirror.at}: ledger entries 1 to 4: missing" in capsys.readouterr().err
+    finally:
+        create(mirror.destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+
+
 def test_entries_deleted_from_the_beginning(mirror: Mirror) -> None:
     """Retention takes nothing before its time, so somebody has deleted them."""
     home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
@@ -154,19 +224,6 @@ def test_entries_deleted_from_the_beginning(mirror: Mirror) -> None:
 
     later = read_verified_ledger(mirror.name, settings_of(mirror), MonthLater())
     assert (later.breaks, later.chains[mirror.at].expired) == ([], 2)
-
-
-def test_a_mirror_is_upgraded(mirror: Mirror) -> None:
-    """The older version's entries are readable; the next one has a mark."""
-    newest = mirror._own(checkpoint.TOPIC)[-1]
-    old = [without(one, 1, "number", "previous", "previous_at_ms") for one in entries(mirror)]
-    rewrite(mirror, ledger.TOPIC, old)
-    rewrite(mirror, checkpoint.TOPIC, [without(newest, 3, "ledger_head")])
-    mirror.write(numbered(10, first=100))
-    mirror.copy(100)
-    (chain,) = verified(mirror).chains.values()
-    assert (chain.breaks, chain.unlinked) == ([], 4)
-    assert chain.records[-1].entry.previous == "upgrade"
 
 
 def test_tasks_that_fence_each_other(mirror: Mirror) -> None:

@@ -1,8 +1,7 @@
-"""Copies link their ledger entries whatever was there before: nothing, older versions, a gap."""
+"""Copies link their ledger entries whatever was there before: nothing, or a gap."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +11,7 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.model import CHAIN_START, CHAIN_UPGRADE, TopicPartition
+from relay_pipelines.model import CHAIN_START, TopicPartition
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
@@ -30,17 +29,6 @@ from tests.property.test_odd_failures import (
 )
 
 WAYS = [copy_as_it_is, copy_as_kept, copy_as_rows]
-
-
-def rewrite(cluster: FakeCluster, topic: str, version: int, *without: str) -> None:
-    """Turn the records of a topic into those of an older version, which had fewer fields."""
-    written = cluster.logs[topic].committed()
-    cluster.logs[topic].entries.clear()
-    for record in written:
-        fields = json.loads(record.value) | {"version": version}
-        for name in without:
-            del fields[name]
-        put(cluster, topic, encode(record.key, json.dumps(fields).encode(), record.timestamp))
 
 
 def copy(copies: FakeCluster, source: FakeCluster, end: int, way: Any = copy_as_it_is) -> None:
@@ -61,24 +49,11 @@ def test_every_chunk_is_a_link(way: Any) -> None:
         copy(copies, source, end, way)
     chain = chains(copies)[AT]
     entries = [record.entry for record in chain.records]
-    assert (chain.breaks, chain.unlinked) == ([], 0)
+    assert chain.breaks == []
     assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
     assert entries[0].previous == CHAIN_START.hash
     assert entries[-1].source.end == 15
     assert checkpoints_of(copies)[-1].ledger_head == chain.records[-1].head
-
-
-def test_a_mirror_is_upgraded_in_the_middle() -> None:
-    """The first entry after those of the older version has a mark; they come before it."""
-    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
-    copy(copies, source, 10)
-    rewrite(copies, checkpoint.TOPIC, 3, "ledger_head")
-    rewrite(copies, ledger.TOPIC, 1, "number", "previous", "previous_at_ms")
-    copy(copies, source, 15)
-    chain = chains(copies, linked=False)[AT]
-    assert (chain.breaks, chain.unlinked) == ([], 2)
-    assert chain.records[-1].entry.number == 1
-    assert chain.records[-1].entry.previous == CHAIN_UPGRADE.hash
 
 
 def test_the_head_outlives_the_ledger() -> None:

@@ -18,7 +18,6 @@ from relay_pipelines.state import checkpoint
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.verify.chain import Chain
 from tests.property.filled import chains
-from tests.property.test_chained_copies import rewrite
 from tests.property.test_odd_failures import AT, DESTINATION, Clock, checkpoints_of
 from tests.property.test_statements import World
 
@@ -56,8 +55,8 @@ def accept(
     return lost.what
 
 
-def chain_of(world: World, *, linked: bool = True) -> Chain:
-    return chains(world.copies, linked=linked)[AT]
+def chain_of(world: World) -> Chain:
+    return chains(world.copies)[AT]
 
 
 def test_an_accepted_loss_is_a_link(world: World) -> None:
@@ -83,13 +82,3 @@ def test_a_lost_checkpoint_is_restored_with_its_head(world: World) -> None:
         [1, 2, 3, 4, 5],
     )
     assert chain.records[2].entry.previous == last.head.hash
-
-
-def test_an_older_checkpoint_starts_the_chain_with_a_mark(world: World) -> None:
-    """A loss after an upgrade, before anything was copied."""
-    rewrite(world.copies, checkpoint.TOPIC, 3, "ledger_head")
-    rewrite(world.copies, "__relay_ledger", 1, "number", "previous", "previous_at_ms")
-    accept(world, Position(AT, 15, 20, next_offset=10), checkpoints_of(world.copies)[-1:])
-    chain = chain_of(world, linked=False)
-    assert (chain.breaks, chain.unlinked) == ([], 2)
-    assert chain.records[-1].entry.previous == "upgrade"
