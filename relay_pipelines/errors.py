@@ -17,6 +17,7 @@
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
     ├── DivergedNodeError                3   a node holds another record than the one copied
     ├── DestinationChangedError          3   the copies are not where the configuration names
+    ├── LedgerLostError                  3   the topic of the ledger is gone
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or double records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
@@ -189,6 +190,14 @@ class DivergedNodeError(RelayError):
 
 class DestinationChangedError(RelayError):
     """The copies are in another destination than the configuration names now: a person decides."""
+
+    exit_code = 3
+    side = Side.DESTINATION
+    needs_operator = True
+
+
+class LedgerLostError(RelayError):
+    """The topic of the ledger is gone, although checkpoints name its entries: a person decides."""
 
     exit_code = 3
     side = Side.DESTINATION

@@ -12,6 +12,7 @@
     audit_command         the command audit
     replay_command        the command replay
     reset_command         the command reset
+    restore_command       the command restore
     expectations_command  the command expectations
     exporter_command      the command exporter
     convert_command       the command convert

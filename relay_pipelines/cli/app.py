@@ -532,6 +532,24 @@ def reset(
     return command.run(context.obj, mirror, topic, where, execute=execute)
 
 
+@app.command()
+def restore(
+    context: typer.Context,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+    ] = None,
+    *,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this it is only shown.")
+    ] = False,
+) -> int:
+    """Make lost checkpoints again from the ledger, or a lost ledger. Copies nothing."""
+    from relay_pipelines.cli import restore_command as command
+
+    return command.run(context.obj, mirror, execute=execute)
+
+
 class ExpectationsAction(StrEnum):
     """What to do with the expectations of relay.yaml."""
 

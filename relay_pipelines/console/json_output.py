@@ -300,6 +300,7 @@ def _audited(found: PartitionAudit) -> Document:
         "ledger": {
             "entries": len(found.chain.records),
             "expired": found.chain.expired,
+            "lost": found.chain.lost,
             "breaks": [
                 {
                     "kind": str(broken.kind),

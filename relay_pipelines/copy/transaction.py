@@ -34,7 +34,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import own_id, owner_of
-from relay_pipelines.plan.positions import copy_again, destination_changed
+from relay_pipelines.plan.positions import copy_again, destination_changed, restore_command
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
@@ -87,7 +87,8 @@ class RangeProgress:
         Raises:
             FencedError: another run has made another transactional id the owner, or has begun
                 another generation since the range was planned.
-            CheckpointLostError: the checkpoint does not show what this task has committed.
+            CheckpointLostError: the checkpoint is older than the one that was planned from, or than
+                what this task has committed.
             DestinationChangedError: the checkpoint is bound to another destination.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
@@ -97,8 +98,8 @@ class RangeProgress:
                 remedy="let it finish; let one daemon or code location alone copy this mirror",
                 topic_partition=self.source,
             )
+        self._require_last(found.checkpoint)
         self._require_same_generation(found.checkpoint)
-        self._require_own_commits(found.checkpoint)
         self._require_same_destination_topic(found.checkpoint)
         self.checkpoint = found.checkpoint
 
@@ -154,18 +155,17 @@ class RangeProgress:
         else:
             self.segments.append(Segment(checkpoint.node, chunk.start, chunk.end))
 
-    def _require_own_commits(self, found: Checkpoint | None) -> None:
-        """Fail if the checkpoint does not show what this task has committed: its topic was lost."""
-        if not self.committed or self.checkpoint is None:
+    def _require_last(self, found: Checkpoint | None) -> None:
+        """Fail if a later checkpoint was known: heads only grow, so somebody put this one back."""
+        known = self.checkpoint
+        if known is None:
             return
-        own = self.checkpoint.next_offset
-        if found is None or found.next_offset < own:
+        if found is None or found.ledger_head.number < known.ledger_head.number:
             raise CheckpointLostError(
-                f"the checkpoint is gone, which this run committed up to offset {own}",
-                remedy=f"restore the topic {checkpoints.TOPIC}: without it, a run copies the"
-                " records again",
+                f"the checkpoint is gone, which said offset {known.next_offset}",
+                remedy=f"make it again from the ledger: {restore_command(self._job.mirror)}",
                 topic_partition=self.source,
-                offset=own,
+                offset=known.next_offset,
             )
 
     def _require_same_generation(self, found: Checkpoint | None) -> None:

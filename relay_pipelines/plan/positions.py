@@ -12,6 +12,7 @@ from relay_pipelines.errors import (
     DataLossError,
     DestinationChangedError,
     DestinationTopicLostError,
+    LedgerLostError,
     LogTruncatedError,
     RelayError,
     RetentionPassedError,
@@ -45,13 +46,14 @@ class Position:
             still exists.
         destination_changed: the error, if the copies are, or were decided to go on, in another
             destination topic-partition than the configuration names.
-        ledger_end: up to where it was copied according to the ledger, if it has no checkpoint; None
-            if it was never copied.
+        ledger_end: up to where it was copied according to the ledger, if that has an entry which is
+            newer than the checkpoint, or if there is none; else None.
+        ledger_lost: whether the topic of the ledger is gone, although the mirror has copied.
         high_watermark: the end of what every replica has; the records from `end_offset` to it wait
             for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction
             is open, or if unknown.
-        mirror: whose copies they are, if there are any.
+        mirror: whose topic-partition it is; empty if it does not matter.
         available_elsewhere: which other node has, or may have, the records that this one lost, or
             never had before its low watermark; empty if none does.
         first_offset: the first offset that any node still has of the log; None if unknown.
@@ -67,6 +69,7 @@ class Position:
     destination_lost: str = ""
     destination_changed: DestinationChangedError | None = None
     ledger_end: int | None = None
+    ledger_lost: bool = False
     high_watermark: int = -1
     open_since_ms: int | None = None
     available_elsewhere: str = ""
@@ -163,8 +166,14 @@ def data_loss(position: Position) -> RelayError | None:
 
     Nothing is lost while another node of the source has the records, or may have them: the error is
     then a `SourceError`, and no configuration accepts it. Nor does one accept a
-    `DestinationChangedError`, which is a person's decision each time.
+    `DestinationChangedError` or `LedgerLostError`, which is a person's decision each time.
     """
+    if position.ledger_lost:
+        return LedgerLostError(
+            "the topic __relay_ledger is gone, with its entries of what was copied",
+            remedy=f"create it again, and note what is lost: {restore_command(position.mirror)}",
+            topic_partition=position.topic_partition,
+        )
     worst = next(iter(losses(position)), None)
     if worst is None and position.available_elsewhere:
         return SourceError(
@@ -252,6 +261,11 @@ def _reset(mirror: str, topic: str) -> str:
     return f"relay reset --mirror {mirror} --topic {topic}"
 
 
+def restore_command(mirror: str) -> str:
+    """Return the command that makes checkpoints again."""
+    return f"`relay restore --mirror {mirror} --execute`"
+
+
 def losses(position: Position) -> list[Loss]:
     """All that was lost, the worst first."""
     return list(_losses(position))
@@ -259,14 +273,16 @@ def losses(position: Position) -> list[Loss]:
 
 def _losses(position: Position) -> Iterator[Loss]:
     copied, low, end = position.next_offset, position.low_watermark, position.end_offset
+    if position.ledger_end is not None:
+        lost = "is gone" if copied is None else f"(offset {copied}) is not the last one"
+        what = (
+            f"its checkpoint {lost}, and according to the ledger it was copied up to offset"
+            f" {position.ledger_end}"
+        )
+        remedy = f"make it again from the ledger: {restore_command(position.mirror)}"
+        yield Loss(CheckpointLostError, what, remedy, position.ledger_end)
+        return
     if copied is None:
-        if position.ledger_end is not None:
-            what = (
-                "its checkpoint is gone, and according to the ledger it was copied up to offset"
-                f" {position.ledger_end}"
-            )
-            remedy = "restore the topic __relay_checkpoints"
-            yield Loss(CheckpointLostError, what, remedy, position.ledger_end)
         return
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its topic id changed"

@@ -40,25 +40,50 @@ def move_checkpoint(
         RelayError: the destination does not answer, or refuses.
     """
     at = moved.source
-    owner = snapshot.owner_of(at)
+    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, at))
+    known = snapshot.checkpoints.get(at), snapshot.checkpoint_ends.get(home, 0)
+    moved, entry = ledger.chained(moved, gap_entry(moved, *gap))
+    return replace_checkpoint(client, snapshot.owner_of(at), known, moved, entry, options, clock)
+
+
+def replace_checkpoint(
+    client: ClusterClient,
+    owner: str,
+    known: tuple[Checkpoint | None, int],
+    after: Checkpoint,
+    entry: tuple[bytes, bytes, int] | None,
+    options: CopyOptions,
+    clock: Clock,
+) -> bool:
+    """Commit a checkpoint in place of the one that is known, under the id that owns it.
+
+    Args:
+        known: the checkpoint, and how far its partition was read.
+        entry: key, value and timestamp of the ledger entry to commit with it; None for none.
+
+    Returns:
+        Whether it was replaced, as of `move_checkpoint`.
+
+    Raises:
+        FencedError: another driver or task has taken the id over at the same time.
+        RelayError: the destination does not answer, or refuses.
+    """
+    at, key = after.source, checkpoints.key_of(after.mirror, after.source)
     producer = take_over(client, owner, options, clock)
-    before = snapshot.checkpoints.get(at)
-    home = checkpoints.home(checkpoints.TOPIC, key := checkpoints.key_of(snapshot.mirror, at))
-    known = {at: (before, snapshot.checkpoint_ends.get(home, 0))}
-    current = checkpoints.read_current(client, snapshot.mirror, known, options, clock)[at]
-    moved, entry = ledger.chained(moved, _gap_entry(moved, *gap))
-    if current.checkpoint != before or current.owner not in {None, owner}:
+    read = checkpoints.read_current(client, after.mirror, {at: known}, options, clock)
+    current = read[at]
+    if current.checkpoint != known[0] or current.owner not in {None, owner}:
         producer.release()
-        return current.checkpoint == moved  # the answer to an earlier commit of it was lost
-    batches = [
-        (home, checkpoints.to_batch(moved)),
-        (checkpoints.home(ledger.TOPIC, key), encode(*entry)),
-    ]
+        return current.checkpoint == after  # the answer to an earlier commit of it was lost
+    batches = [(checkpoints.home(checkpoints.TOPIC, key), checkpoints.to_batch(after))]
+    if entry is not None:
+        batches.append((checkpoints.home(ledger.TOPIC, key), encode(*entry)))
     commit(client, producer, batches, options, clock)
     return True
 
 
-def _gap_entry(moved: Checkpoint, source: OffsetRange, why: str) -> LedgerEntry:
+def gap_entry(moved: Checkpoint, source: OffsetRange, why: str) -> LedgerEntry:
+    """Return the ledger entry of a checkpoint that is moved without a copy."""
     copies_end = moved.end_in(moved.destination) or 0
     return LedgerEntry(
         mirror=moved.mirror,

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from relay_pipelines.errors import DataLossError, FencedError, RetriableError
-from relay_pipelines.model import Checkpoint, CopyOptions, DestinationPosition, OffsetRange
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    DestinationPosition,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.plan.owners import own_id, shared_id, topic_scope
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
@@ -41,8 +48,9 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     with destination_client(snapshot.mirror, snapshot.destination, options) as client:
         for position in lost:
             try:
-                if _has_lost_owner(snapshot, position):
-                    _fence_former_owners(client, snapshot, mirror, position, clock)
+                if position.ledger_end is not None:  # the owner records are as old, or gone
+                    at = position.topic_partition
+                    fence_former_owners(client, snapshot.mirror, mirror, [at], clock)
                 error = _accept_loss(client, snapshot, position, options, clock)
             except FencedError:
                 continue  # another driver deals with it at the same time
@@ -77,28 +85,25 @@ def _accept_loss(
     return error if is_moved else None
 
 
-def _has_lost_owner(snapshot: ClusterSnapshot, position: Position) -> bool:
-    """Whether the topic-partition was copied, but the checkpoint topic no longer says by whom."""
-    return position.ledger_end is not None and position.topic_partition not in snapshot.owners
-
-
-def _fence_former_owners(
+def fence_former_owners(
     client: ClusterClient,
-    snapshot: ClusterSnapshot,
+    name: str,
     mirror: Mirror,
-    position: Position,
+    sources: Iterable[TopicPartition],
     clock: Clock,
 ) -> None:
-    """Fence every id that may have owned it: a task may still hold one, and an open chunk."""
-    at = position.topic_partition
+    """Fence every id that may have owned them: a task may still hold one, and an open chunk.
+
+    Args:
+        name: of the mirror, or of a replay.
+    """
     lanes = {"main", *mirror.all_lanes}
     # the parts of a lane of very many topics
     parts = {f"{lane}_{number}" for lane in lanes for number in range(2, _MOST_PARTS + 1)}
-    scopes = {"", topic_scope(at.topic), *lanes, *parts}
-    ids = {
-        own_id(snapshot.mirror, at),
-        *(shared_id(snapshot.mirror, scope, at) for scope in scopes),
-    }
+    ids: set[str] = set()
+    for at in sources:
+        scopes = {"", topic_scope(at.topic), *lanes, *parts}
+        ids |= {own_id(name, at), *(shared_id(name, scope, at) for scope in scopes)}
     fence(client, ids, mirror.copy_options, clock)
 
 
@@ -128,9 +133,9 @@ def _moved_checkpoint(
 def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
     """The checkpoint; if it is lost, what is known of it from the ledger or the start record."""
     at = position.topic_partition
-    if at in snapshot.checkpoints:
-        return snapshot.checkpoints[at]
     record = snapshot.ledger_records.get(at)
+    if record is None and at in snapshot.checkpoints:
+        return snapshot.checkpoints[at]
     if record is None:
         to = snapshot.destination_of(at)
         return replace(
@@ -150,7 +155,8 @@ def _skips_offsets(position: Position, loss: Loss) -> bool:
     """Whether the loss is a gap between offsets that still mean the same records and copies."""
     copied = position.next_offset
     is_kept = not position.recreated and not position.destination_lost
-    return copied is not None and is_kept and copied < loss.resume
+    is_last = position.ledger_end is None
+    return copied is not None and is_last and is_kept and copied < loss.resume
 
 
 def _gap(position: Position, loss: Loss) -> OffsetRange:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import FencedError, RelayError
-from relay_pipelines.model import CopyOptions, TimestampType, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.protocol.admin import ConfigValue, NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -133,7 +133,8 @@ def create(
     }
     new, growing = to_create(snapshot), to_grow(snapshot)
     if new:
-        refused |= _create(snapshot, new, replication_factor, options, clock)
+        names = snapshot.mirror, snapshot.destination
+        refused |= _create(*names, new, replication_factor, options, clock)
     if growing:
         refused |= _grow(snapshot, growing, options, clock)
     return by_source(snapshot, refused)
@@ -160,7 +161,22 @@ def create_state_topics(
         RelayError: the destination does not answer, or refuses.
     """
     if not snapshot.checkpoint_ends:
-        _create(snapshot, _STATE_TOPICS, replication_factor, options, clock)
+        create_state(snapshot.mirror, snapshot.destination, replication_factor, options, clock)
+
+
+def create_state(
+    mirror: str,
+    destination: Cluster,
+    replication_factor: int | None,
+    options: CopyOptions,
+    clock: Clock,
+) -> None:
+    """Create the checkpoint topic and the ledger, each if it is missing.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    _create(mirror, destination, _STATE_TOPICS, replication_factor, options, clock)
 
 
 def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
@@ -260,14 +276,15 @@ def _did_you_mean(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
 
 
 def _create(
-    snapshot: ClusterSnapshot,
+    mirror: str,
+    destination: Cluster,
     wanted: Sequence[NewTopic],
     replication_factor: int | None,
     options: CopyOptions,
     clock: Clock,
 ) -> dict[str, RelayError]:
     created: set[str] = set()
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(mirror, destination, options) as client:
 
         def create_some(some: Mapping[str, NewTopic]) -> None:
             # not those that exist: the user may not be allowed to create them
@@ -279,17 +296,17 @@ def _create(
                 raise
 
         by_name = {topic.name: topic for topic in wanted}
-        refused = retry_each(create_some, by_name, snapshot.mirror, options, clock, client)
+        refused = retry_each(create_some, by_name, mirror, options, clock, client)
         for topic in _STATE_TOPICS:
             if topic.name in refused:
                 raise refused[topic.name]
         partitions = {
             name: topic.partitions for name, topic in by_name.items() if name not in refused
         }
-        _wait_for_leaders(client, partitions, snapshot.mirror, options, clock)
+        _wait_for_leaders(client, partitions, mirror, options, clock)
         ours = created.difference(topic.name for topic in _STATE_TOPICS)
-        note = partial(_note_created, client, snapshot.mirror, ours, options, clock)
-        retry(note, snapshot.mirror, options, clock, client, also=(FencedError,))
+        note = partial(_note_created, client, mirror, ours, options, clock)
+        retry(note, mirror, options, clock, client, also=(FencedError,))
     return refused
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -29,8 +28,6 @@ from relay_pipelines.plan.topic_selection import (
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import ConfigValue, readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_UNCOMMITTED,
     ClusterClient,
     Metadata,
     TopicMetadata,
@@ -40,12 +37,12 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets
 from relay_pipelines.snapshot.clients import destination_client, source_client
+from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
 from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.state.ledger_reader import LedgerFollower
 
 NEEDED_CONFIGS = (
     "cleanup.policy",
@@ -55,7 +52,6 @@ NEEDED_CONFIGS = (
 )
 """The configuration of a destination topic that a copy must know."""
 _ELECTION_SECONDS = 3.0
-_LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry: reads half a second in all
 
 Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
@@ -84,7 +80,8 @@ class ClusterSnapshot:
         same_logs: the logs of other nodes that hold what was copied.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
+        ledger_records: the newest ledger entry per topic-partition that has lost its checkpoint, or
+            whose checkpoint is before it.
         record_policy: source topic -> how its records are copied.
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that are selected and that the node no
@@ -223,7 +220,7 @@ def take_snapshot(
         configs: whether to ask for the topics' configurations, the most expensive request: only a
             copy needs them.
         patient: as in `retry`.
-        cache: the checkpoints that were read before, which need not be read again.
+        cache: what was read before of checkpoints and ledger, and need not be read again.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
 
@@ -256,6 +253,7 @@ def take_snapshot(
                     checkpoints,
                     only_topic,
                     belongs,
+                    cache or CheckpointCache(),
                     configs=configs,
                     refuse_loops=refuse_loops,
                     waits=patient and clock.monotonic() - began < _ELECTION_SECONDS,
@@ -345,6 +343,7 @@ class _SnapshotBuilder:
         checkpoints: CheckpointSnapshot,
         only_topic: str | None,
         belongs: Belongs,
+        cache: CheckpointCache,
         *,
         configs: bool,
         refuse_loops: bool,
@@ -356,7 +355,7 @@ class _SnapshotBuilder:
         if refuse_loops:
             self._refuse_loops(topics.destinations, policies, selection)
         _refuse_shared_quarantines(policies, topics.all_targets)
-        checkpoints, ledger_records = self._ledger_without_checkpoints(topics, checkpoints)
+        checkpoints, ledger_records = self._find_lost(topics, checkpoints, cache)
         hidden = {at.topic for at in unreadable}
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
@@ -519,47 +518,19 @@ class _SnapshotBuilder:
                 self._name, self._source, destination_id, destinations, self._clock
             )
 
-    def _ledger_without_checkpoints(
-        self, topics: _Topics, checkpoints: CheckpointSnapshot
+    def _find_lost(
+        self, topics: _Topics, checkpoints: CheckpointSnapshot, cache: CheckpointCache
     ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerRecord]]:
-        """The last ledger entry of every source topic-partition that has copies but no checkpoint.
-
-        The end of the ledger then says what the checkpoint said. Another run may have committed a
-        first checkpoint in the meantime: it wins.
-        """
-        if not self._has_copies_only(topics, checkpoints):
-            return checkpoints, {}
-        options = self._mirror.copy_options
-        follower = LedgerFollower(
-            self._mirror.destination_cluster, self._name, None, options, self._clock
-        )
-        with closing(follower):
-            found = follower.records(settled=True, last_offsets=_LEDGER_OFFSETS)
-        newest = {record.entry.source.topic_partition: record for record in found}
-        if newest.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
-            checkpoint.wait_for_open_transactions(
-                self._destination, checkpoint.homes(checkpoint.TOPIC), options, self._clock
-            )
-            checkpoints = checkpoint.read_all(self._destination, self._name, self._clock)
-        lost = {at: record for at, record in newest.items() if at not in checkpoints.checkpoints}
-        return checkpoints, lost
-
-    def _has_copies_only(self, topics: _Topics, checkpoints: CheckpointSnapshot) -> bool:
-        """Whether a destination was written to whose source topic-partition has no checkpoint."""
-        wanted = {
-            topics.all_targets[topic].of(at)
+        """Return the newest ledger entries of lost checkpoints, as `LostCheckpoints.find`."""
+        destinations = {
+            at: topics.all_targets[topic].of(at)
             for topic in topics.names
             for at in self._at_source.topics[topic].topic_partitions
-            if at not in checkpoints.checkpoints
         }
-        led = {
-            at
-            for topic in {at.topic for at in wanted}.intersection(self._at_destination.topics)
-            for at in self._at_destination.topics[topic].topic_partitions
-            if self._at_destination.topics[topic].has_leader(at.partition)
-        }
-        ends = self._destination.list_offsets(wanted & led, LATEST, READ_UNCOMMITTED)
-        return any(ends.values())
+        client, options = self._destination, self._mirror.copy_options
+        return LostCheckpoints(
+            client, self._name, self._at_destination, options, self._clock, cache
+        ).find(destinations, checkpoints)
 
     def _deleted(
         self, checkpoints: CheckpointSnapshot, hidden: Container[str], belongs: Belongs
@@ -608,6 +579,7 @@ class _SnapshotBuilder:
         leaderless: Container[TopicPartition],
     ) -> list[Position]:
         positions = Positions(
+            self._name,
             self._source,
             self._at_destination,
             topics.targets,

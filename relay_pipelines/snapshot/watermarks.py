@@ -14,6 +14,7 @@ from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterCli
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
+from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from relay_pipelines.state.ledger import LedgerRecord
 
@@ -22,16 +23,19 @@ class Positions:
     """The positions of a mirror.
 
     Args:
+        name: of the mirror.
         source: the node to read.
         at_destination: all topics of the destination.
         targets: source topic -> where its records go, of the included topics.
-        ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
+        ledger_records: the newest ledger entry per topic-partition that has lost its checkpoint, or
+            whose checkpoint is before it.
         leaderless: topic-partitions that have no position, as nobody knows their offsets.
         among_several: whether the source has other nodes.
     """
 
     def __init__(
         self,
+        name: str,
         source: ClusterClient,
         at_destination: Metadata,
         targets: Mapping[str, Target],
@@ -43,12 +47,16 @@ class Positions:
         *,
         among_several: bool,
     ) -> None:
+        self._name = name
         self._leaderless = leaderless
         self._source = source
         self._at_destination = at_destination
         self._targets = targets
         self._snapshot = checkpoints
         self._ledger_records = ledger_records
+        self._ledger_lost = bool(checkpoints.checkpoints) and (
+            ledger.TOPIC not in at_destination.topics
+        )
         self._mirror = mirror
         self._clock = clock
         self._among_several = among_several
@@ -80,6 +88,8 @@ class Positions:
             replace(
                 self._completed(at_source[at], starts.get(at)),
                 high_watermark=high[at],
+                ledger_lost=self._ledger_lost,
+                mirror=self._name,
                 recreated=at_source[at].recreated or at in unproved,
             )
             for at in wanted
@@ -88,13 +98,13 @@ class Positions:
 
     def _completed(self, position: Position, start: int | None) -> Position:
         """Add what only the destination knows."""
-        checkpoint = self._snapshot.checkpoints.get(position.topic_partition)
+        at = position.topic_partition
+        checkpoint, newest = self._snapshot.checkpoints.get(at), self._ledger_records.get(at)
+        if newest is not None:
+            return replace(position, ledger_end=newest.entry.source.end)
         if checkpoint is not None:
             return self._with_copies(position, checkpoint)
-        last = self._ledger_records.get(position.topic_partition)
-        return replace(
-            position, next_offset=start, ledger_end=None if last is None else last.entry.source.end
-        )
+        return replace(position, next_offset=start)
 
     def _with_copies(self, position: Position, checkpoint: Checkpoint) -> Position:
         """Add whether the copies are still there, and where the configuration wants them."""
@@ -103,7 +113,7 @@ class Positions:
         if error := destination_changed(checkpoint, to, gone):
             return replace(position, destination_changed=error)
         lost = f"topic {to.topic!r}, which held the copies, {gone}" if gone else ""
-        return replace(position, destination_lost=lost, mirror=checkpoint.mirror)
+        return replace(position, destination_lost=lost)
 
     def _gone(self, copies: DestinationPosition) -> str:
         """What happened to the topic that holds the copies; empty if it is there."""

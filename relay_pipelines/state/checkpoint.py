@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relay_pipelines.errors import CheckpointLostError, DestinationError, UnsupportedError
 from relay_pipelines.model import (
@@ -36,6 +36,11 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode, encode
+
+if TYPE_CHECKING:
+    from relay_pipelines.state.ledger import LedgerRecord
+
+    NewestEntries = dict[TopicPartition, LedgerRecord]
 
 TOPIC = "__relay_checkpoints"
 PARTITIONS = 8
@@ -393,7 +398,8 @@ class Seen:
             raise CheckpointLostError(
                 f"the partition was read up to offset {max(start, position)}, and now ends at"
                 f" {end}: its topic was deleted and created again",
-                remedy=f"restore the topic {TOPIC}: without it, a run copies the records again",
+                remedy=f"make the checkpoints again from the ledger: `relay restore --mirror"
+                f" {self._mirror} --execute`",
                 topic_partition=at,
                 offset=end,
             )
@@ -456,7 +462,7 @@ def wait_until_stable(
 
 
 class CheckpointCache:
-    """What a process has read of the topic for one mirror, so that it reads each record once.
+    """What a process has read of checkpoints and ledger of one mirror, to read each record once.
 
     It counts only while the topic and the partition's leader are the same: another leader may have
     a shorter log.
@@ -464,6 +470,7 @@ class CheckpointCache:
 
     def __init__(self) -> None:
         self._read: dict[TopicPartition, tuple[tuple[str, int], int, dict[bytes, bytes]]] = {}
+        self._entries: dict[TopicPartition, tuple[tuple[str, int], OffsetRange, NewestEntries]] = {}
 
     def get(
         self, client: ClusterClient, at: TopicPartition, end: int
@@ -478,6 +485,30 @@ class CheckpointCache:
         """Remember the newest values of the partition up to `end`."""
         if log := _log(client, at):
             self._read[at] = log, end, latest
+
+    def entries(self, client: ClusterClient, wanted: OffsetRange) -> tuple[int, NewestEntries]:
+        """Return up to where this range of the ledger was read, and its newest entries so far."""
+        at, nothing = wanted.topic_partition, OffsetRange(wanted.topic_partition, 0, 0)
+        log, read, newest = self._entries.get(at, (None, nothing, {}))
+        if log == _log(client, at) and self._continues(read, wanted):
+            return read.end, dict(newest)
+        return wanted.start, {}
+
+    def put_entries(
+        self, client: ClusterClient, wanted: OffsetRange, newest: NewestEntries
+    ) -> None:
+        """Remember the newest entries of a range of the ledger."""
+        at = wanted.topic_partition
+        if log := _log(client, at):
+            read = self._entries[at][1] if at in self._entries else wanted
+            goes_on = self._entries.get(at, (None,))[0] == log and self._continues(read, wanted)
+            start = read.start if goes_on else wanted.start
+            self._entries[at] = log, OffsetRange(at, start, wanted.end), newest
+
+    @staticmethod
+    def _continues(read: OffsetRange, wanted: OffsetRange) -> bool:
+        """Whether the offsets read and the ones wanted have no gap between them."""
+        return read.start <= wanted.start <= read.end <= wanted.end
 
 
 def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:

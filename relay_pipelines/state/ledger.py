@@ -16,6 +16,8 @@ from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
 
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
+ENTRIES_LOST = "the ledger entries before this one were lost"
+"""The gap of an entry with which a person has accepted that."""
 _VERSION = 4  # 2 added the chain, 3 generations: versions that know none would break them; 4 code
 _BY_NAME = {"int": int, "str": str, "dict[str, int]": dict}
 _KINDS = [

@@ -208,6 +208,11 @@ class PartitionAudit:
             if result.unread:
                 unread[result.unread] += result.chunk.records
         lines += [f"{count:,} records were not compared: {why}" for why, count in unread.items()]
+        if self.chain.lost:
+            lines.append(
+                f"ledger entries that were lost, as `relay restore` has noted: {self.chain.lost:,};"
+                " what was copied before cannot be audited"
+            )
         if self.chain.expired:
             lines.append(
                 f"ledger entries that retention has deleted: {self.chain.expired:,}; what was"

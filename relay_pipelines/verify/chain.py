@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from relay_pipelines.model import LedgerHead, OffsetRange, TopicPartition
 from relay_pipelines.state.checkpoint import Heads
-from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.state.ledger import ENTRIES_LOST, LedgerRecord
 
 REMEDY = "find out who wrote to the topics __relay_ledger and __relay_checkpoints"
 """What to do about a break."""
@@ -85,12 +85,14 @@ class Chain:
         records: the entries that were committed, in order; none without a checkpoint, because
             nothing else vouches for them.
         expired: how many entries retention has removed from the beginning.
+        lost: how many entries are lost before one that says so: `relay restore` has committed it.
     """
 
     topic_partition: TopicPartition
     breaks: list[ChainBreak] = field(default_factory=list)
     records: list[LedgerRecord] = field(default_factory=list)
     expired: int = 0
+    lost: int = 0
 
 
 def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
@@ -179,7 +181,9 @@ def verify_chain(
     oldest = chain.records[0].entry if chain.records else None
     missing = head.number if oldest is None else oldest.number - 1
     removed_at_ms = head.committed_at_ms if oldest is None else oldest.previous_at_ms
-    if removed_at_ms < kept_since_ms:
+    if oldest is not None and oldest.gap == ENTRIES_LOST:
+        chain.lost = missing
+    elif removed_at_ms < kept_since_ms:
         chain.expired = missing
     elif missing:
         first = chain.records[0] if chain.records else None
@@ -227,6 +231,8 @@ class _Verification:
                 self._add(_of_entry(Tampering.CHANGED, found, is_certain=is_certain))
             self._inserted(one for one in some if one is not found)
             self._committed.append(found)
+            if found.entry.gap == ENTRIES_LOST and not is_changed and expected:
+                break  # somebody has looked at what is before it
             # the link of a changed entry may have been changed, too
             expected, after, newest, is_certain = (
                 found.entry.previous,

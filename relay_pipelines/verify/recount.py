@@ -69,6 +69,7 @@ class Recount:
         superseded: such offsets that no run copies any more, because a loss was accepted after
             which they mean other records.
         doubled: source offsets that more than one chunk covers.
+        forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
         differing: chunks whose bytes differ from those that were produced.
         thinned: why the destination may hold fewer records; empty if it must hold all.
         expired: how many records the chunks had that retention at the destination has begun to
@@ -97,6 +98,7 @@ class Recount:
     unaccounted: int = 0
     superseded: int = 0
     doubled: int = 0
+    forged: int = 0
     differing: int = 0
     thinned: str = ""
     recompressed: bool = False
@@ -136,6 +138,8 @@ class Recount:
             lines.append(f"{self.unaccounted:,} source offsets are in no ledger entry")
         if self.doubled:
             lines.append(f"{self.doubled:,} source offsets were committed twice")
+        if self.forged:
+            lines.append(f"ledger entries never committed with a checkpoint: {self.forged:,}")
         if len(self.by_destination) < 2:  # noqa: PLR2004 - one destination needs no name
             return lines + self._count_problems
         return lines + [
@@ -231,7 +235,7 @@ def recount(
         def count(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
         ) -> dict[TopicPartition, Recount | RelayError]:
-            ledger = _entries(
+            ledger, forged = _entries(
                 *(client, mirror, wanted, options, clock, committed_since_ms, generations),
                 whole=before is not None,
             )
@@ -243,11 +247,12 @@ def recount(
                 mirror, wanted, entries, client, options, clock, replayed, accounted
             )
             _mark_superseded(found, entries, generations)
+            _count_forged(found, forged, generations)
             return dict(zip((each.topic_partition for each in wanted), found, strict=True))
 
         results = count(wanted)
         counted = [each for each in results.values() if isinstance(each, Recount)]
-        if foreign := [each for each in counted if each.foreign]:
+        if foreign := [each for each in counted if each.foreign or each.forged]:
             # others may have committed since the ledger was read, or replays before its entries
             copies = {each.scanned.topic_partition for each in foreign if each.scanned}
             look = partial(read_before_ledger, client, mirror, clock, copies)
@@ -401,8 +406,8 @@ def _entries(
     generations: Mapping[TopicPartition, int],
     *,
     whole: bool,
-) -> list[LedgerEntry]:
-    """Return the entries of the mirror and its replays for which checkpoints vouch.
+) -> tuple[list[LedgerEntry], list[LedgerEntry]]:
+    """Return the entries of the mirror and its replays for which checkpoints vouch, and the others.
 
     Those of replays that nobody can read are left out.
 
@@ -417,20 +422,25 @@ def _entries(
     )
     read = partial(read_heads, client, mirror, options, clock)
 
-    def vouched(since_ms: int | None, *, settled: bool) -> list[LedgerEntry]:
+    def vouched(
+        since_ms: int | None, *, settled: bool
+    ) -> tuple[list[LedgerEntry], list[LedgerEntry]]:
         # before the ledger, which then has every entry that a head leads to
         heads = retry(partial(read, settled=settled), mirror, options, clock, client)
         records = ask(since_ms, settled=settled)
-        return [record.entry for record in vouched_records(records, heads)]
+        counted = vouched_records(records, heads)
+        known = {(record.at, record.offset) for record in counted}
+        others = [record.entry for record in records if (record.at, record.offset) not in known]
+        return [record.entry for record in counted], others
 
     if not whole:
-        found = vouched(max(0, since_ms - CLOCK_SKEW_MS), settled=False)
+        found, forged = vouched(max(0, since_ms - CLOCK_SKEW_MS), settled=False)
         entries, _ = _by_source(own_and_replayed(mirror, found)[0], generations)
         if not any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
             for offset_range in wanted
         ):
-            return found
+            return found, forged
     return vouched(None, settled=True)
 
 
@@ -550,6 +560,26 @@ def _by_source(
             others.append(entry.destination)
     by_source = {at: sorted(some, key=lambda entry: entry.source) for at, some in grouped.items()}
     return by_source, others
+
+
+def _count_forged(
+    results: Iterable[Recount | RelayError],
+    forged: Iterable[LedgerEntry],
+    generations: Mapping[TopicPartition, int],
+) -> None:
+    """Count what was written to the ledger for the ranges, and no checkpoint leads to."""
+    sources: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
+    for entry in forged:
+        at = entry.source.topic_partition
+        if entry.generation == generations.get(at, 0):
+            sources[at].append(entry.source)
+    for result in results:
+        if isinstance(result, Recount):
+            wanted = result.range
+            result.forged = sum(
+                len(source) > 0 and source.start < wanted.end and source.end > wanted.start
+                for source in sources.get(wanted.topic_partition, ())
+            )
 
 
 def _mark_superseded(

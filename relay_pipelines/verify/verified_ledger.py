@@ -90,7 +90,7 @@ def read_verified_ledger(
     """
     options = mirror.copy_options
     with destination_client(name, mirror.destination_cluster, options, "ledger") as client:
-        ask = partial(_kept_since_ms, client, clock)
+        ask = partial(ledger_kept_since_ms, client, clock)
         kept = retry(ask, name, options, clock, client)
         cluster_id = client.cluster_id
         look = partial(_before, client, name, options, clock, copies)
@@ -156,7 +156,7 @@ def _up_to_the_heads(records: Iterable[LedgerRecord], heads: Heads) -> list[Ledg
     return before
 
 
-def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:
+def ledger_kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:
     """Return since when no entry can have been removed by retention, by ledger topic-partition.
 
     0 means never, because nothing was removed. Empty if there is no ledger.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -38,11 +39,12 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import CheckpointCache
 from relay_pipelines.state.fencing import take_over
-from relay_pipelines.state.ledger_reader import LedgerFollower, read_ledger
+from relay_pipelines.state.ledger_reader import read_ledger, read_records
 from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.recount import Recount, recount
 from relay_pipelines.verify.verified_ledger import read_verified_ledger
@@ -362,6 +364,92 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert not copied.chain().breaks, "it is linked to the entry from which it was restored"
 
 
+def put_back(copied: Copied, saved: list[Record], how: str) -> None:
+    """Put older checkpoints back: behind the newer ones, or in a topic that is created again."""
+    if how.startswith("created"):
+        delete(copied.destination, checkpoint.TOPIC)
+        create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    for record in saved if how != "created empty" else ():
+        at = checkpoint.home(checkpoint.TOPIC, (record.key or b"").removesuffix(b"/owner"))
+        write(copied.destination, at, [record])
+
+
+@pytest.mark.parametrize("how", ["created again", "written again", "created empty"])
+def test_checkpoints_that_are_not_the_last_ones(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, how: str
+) -> None:
+    """Nothing is copied from them: everything since would be doubled."""
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    homes = checkpoint.homes(checkpoint.TOPIC)
+    key = checkpoint.key_of(copied.name, copied.at)
+    saved = [
+        record
+        for home in homes
+        for record in records_of(copied.destination, home)
+        if (record.key or b"").startswith(key)
+    ]
+    copied.write(10, 10)
+    copied.copy(copied.snapshot())
+    assert not run_plan.plan(copied.snapshot()).data_losses
+    copied.write(20, 10)
+    cache = CheckpointCache()
+    cluster_snapshot.take_snapshot(copied.name, copied.mirror(), CLOCK, cache=cache)
+    put_back(copied, saved, how)
+
+    loss = copied.loss()
+    assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
+    lost = "is gone" if how == "created empty" else "(offset 10) is not the last one"
+    assert f"its checkpoint {lost}, and according to the ledger it was copied up to offset 20" in (
+        str(loss)
+    )
+    for _ in range(2):
+        mirror = copied.mirror()
+        taken = cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK, cache=cache)
+        assert copied.at in taken.ledger_records
+
+    (went_on,) = copied.copy(copied.snapshot("continue"))
+    assert (went_on.start, went_on.end) == (20, 30)
+    assert copied.arrived() == copied.expected
+    assert not copied.chain().breaks
+    assert not run_plan.plan(copied.snapshot()).data_losses
+
+
+def test_a_tombstone_changes_nothing_while_an_earlier_value_is_there(copied: Copied) -> None:
+    """Nobody deletes checkpoints like this; once the cleaner has taken the value, it is lost."""
+    key = checkpoint.key_of(copied.name, copied.at)
+    write(copied.destination, checkpoint.home(checkpoint.TOPIC, key), [Record(key, None)])
+    copied.write(10, 5)
+    (went_on,) = copied.copy(copied.snapshot())
+    assert (went_on.start, went_on.end) == (10, 15)
+    assert copied.arrived() == copied.expected
+
+
+def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None:
+    """They lie after the copies; the ledger is read once from there, and then what is new."""
+    write(copied.destination, copied.to, numbered(3, first=700))
+    cache, read = CheckpointCache(), []
+
+    def take() -> ClusterSnapshot:
+        mirror = copied.mirror()
+        return cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK, cache=cache)
+
+    def reading(client: ClusterClient, wanted: OffsetRange, *told: Any) -> Any:
+        read.append(len(wanted))
+        return read_records(client, wanted, *told)
+
+    with patch.object(lost_checkpoints, "read_records", reading):
+        assert not run_plan.plan(take()).data_losses
+        assert not run_plan.plan(take()).data_losses
+    assert read[0] > 0
+    assert read[1] == 0
+    copied.write(10, 5)
+    copied.copy(copied.snapshot())
+    read.clear()
+    with patch.object(lost_checkpoints, "read_records", reading):
+        assert not run_plan.plan(take()).data_losses
+    assert read == []
+
+
 def test_the_last_entry_counts_whatever_the_clocks_say(
     source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
@@ -421,13 +509,13 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     delete(copied.destination, checkpoint.TOPIC)
     home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(copied.name, copied.at))
     write(copied.destination, home, *([Record(b"other/topic/0", b"{}")] for _ in range(30)))
-    monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
+    monkeypatch.setattr(lost_checkpoints, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
-    monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
+    monkeypatch.setattr(lost_checkpoints, "_LEDGER_OFFSETS", 31)
     assert not copied.snapshot().ledger_records, "too long ago"
 
     monkeypatch.setattr(
-        LedgerFollower, "records", lambda *_, **__: pytest.fail("nothing can be doubled")
+        lost_checkpoints, "read_records", lambda *_: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
     assert not copied.snapshot().ledger_records

@@ -134,13 +134,16 @@ def test_going_on_would_lose_records(held, line):
 
 def test_a_lost_checkpoint_is_held_back():
     """What the ledger says was copied is not copied again because the checkpoint is gone."""
-    held = Position(TopicPartition("t", 3), 0, 20, None, ledger_end=9)
+    held = Position(TopicPartition("t", 3), 0, 20, None, ledger_end=9, mirror="m")
     assert str(data_loss(held)) == (
         "t-3: its checkpoint is gone, and according to the ledger it was copied up to offset 9;"
-        " restore the topic __relay_checkpoints;"
+        " make it again from the ledger: `relay restore --mirror m --execute`;"
         " to accept the loss and resume from offset 9, set on_data_loss: continue"
     )
     assert not plan_windows([held]).windows
+    older = Position(TopicPartition("t", 3), 0, 20, 5, ledger_end=9, mirror="m")
+    assert "its checkpoint (offset 5) is not the last one" in str(data_loss(older))
+    assert not plan_windows([older]).windows
 
 
 def test_a_guard_holds_back_its_topic_partition_alone():

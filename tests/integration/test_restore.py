@@ -1,0 +1,177 @@
+"""Checkpoints and ledger are lost, or put back: a run stops, and `relay restore` is the way on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.cli import main
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import CheckpointLostError, LedgerLostError
+from relay_pipelines.model import OffsetRange
+from relay_pipelines.run import restore, run_plan
+from relay_pipelines.run.restore import Act
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
+from relay_pipelines.state import checkpoint, ledger
+from tests.copying import numbered
+from tests.integration.test_losses import CLOCK, Copied, put_back
+from tests.support import commands
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    delete,
+    records_of,
+    settled_end,
+    write,
+)
+
+
+@pytest.fixture
+def copied(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> Copied:
+    """Ten records were copied, then ten more; ten wait."""
+    made = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    made.write(10, 10)
+    return made
+
+
+def run_on(copied: Copied) -> None:
+    """Copy the next ten, and write ten more."""
+    copied.copy(copied.snapshot())
+    copied.write(20, 10)
+
+
+def state_of(copied: Copied, topic: str) -> list[Record]:
+    """Return what a state topic holds of the mirror, with the times of its records."""
+    return [
+        record
+        for home in checkpoint.homes(topic)
+        for record in records_of(copied.destination, home)
+        if (record.key or b"").startswith(f"{copied.name}/".encode())
+    ]
+
+
+class Command:
+    """The command line, on a relay.yaml with one mirror."""
+
+    def __init__(self, copied: Copied, folder: Path) -> None:
+        self._config = str(commands.configured(folder, {copied.name: copied.settings()}))
+
+    def __call__(self, *arguments: str) -> int:
+        return main(["-c", self._config, *arguments])
+
+
+@pytest.fixture
+def relay(copied: Copied, tmp_path: Path) -> Command:
+    return Command(copied, tmp_path)
+
+
+def assert_goes_on(copied: Copied, relay: Command) -> None:
+    """Copy what waits; every record arrives once, and audits find nothing wrong."""
+    (went_on,) = copied.copy(copied.snapshot())
+    assert (went_on.start, went_on.end) == (20, 30)
+    assert copied.arrived() == copied.expected
+    assert relay("audit", "--level", "ledger") == 0
+    assert not copied.chain().breaks
+
+
+@pytest.mark.parametrize("how", ["created again", "written again", "created empty"])
+def test_checkpoints_are_made_again(
+    copied: Copied, relay: Command, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the topic holds now, the ledger has the newest entries, and the copies are there."""
+    saved = state_of(copied, checkpoint.TOPIC)
+    run_on(copied)
+    put_back(copied, saved, how)
+    assert type(copied.loss()) is CheckpointLostError
+
+    capsys.readouterr()
+    assert relay("restore") == 0
+    said = capsys.readouterr().out
+    was = "it is gone" if how == "created empty" else "it said offset 10"
+    line = f"{copied.at}: its checkpoint is made again: at offset 20, as ledger entry 2 says; {was}"
+    assert line in said
+    assert "nothing is changed; add --execute to do it" in said
+    assert type(copied.loss()) is CheckpointLostError, "it has only shown it"
+
+    assert relay("restore", "--execute") == 0
+    assert_goes_on(copied, relay)
+    assert relay("restore") == 0
+    assert "1 topic-partition of 1 need nothing" in capsys.readouterr().out
+
+
+def test_entries_that_were_never_copied_are_not_gone_on_from(
+    copied: Copied, relay: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A forged entry that links to the newest one stops the run; a restore looks at the copies."""
+    run_on(copied)
+    taken = take_snapshot(copied.name, copied.mirror(), CLOCK)
+    known, entry = taken.checkpoints[copied.at], copied.ledger()[-1]
+    start = settled_end(copied.destination, copied.to)
+    write(copied.destination, copied.to, numbered(10, first=900))
+    forged = replace(
+        entry,
+        source=OffsetRange(copied.at, 20, 30),
+        destination=OffsetRange(copied.to, start, start + 10),
+    )
+    _, (key, value, at_ms) = ledger.chained(known, forged)
+    home = checkpoint.home(ledger.TOPIC, key)
+    write(copied.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
+    assert type(copied.loss()) is CheckpointLostError
+    assert relay("restore", "--execute") == 4
+    error = capsys.readouterr().err
+    assert f"{copied.at}: cannot be restored: {copied.to}@" in error or "ledger entry 3" in error
+    assert take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at] == known
+
+
+@pytest.mark.parametrize("how", ["deleted", "created again"])
+def test_a_ledger_is_made_again(
+    copied: Copied, relay: Command, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoints stay; what their heads name is noted as lost, and the chain goes on."""
+    run_on(copied)
+    delete(copied.destination, ledger.TOPIC)
+    if how == "deleted":
+        loss = copied.loss()
+        assert (type(loss), loss.exit_code) == (LedgerLostError, 3)
+        assert relay("check") == 3
+        assert f"{copied.at}: the topic __relay_ledger is gone" in capsys.readouterr().out
+    else:
+        create(copied.destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+    assert relay("audit", "--level", "ledger") == 4
+    assert relay("restore") == 0
+    assert (
+        f"{copied.at}: its checkpoint stays, and the ledger goes on: ledger entries 1 to 2: missing"
+        in capsys.readouterr().out
+    )
+    assert relay("restore", "--execute") == 0
+    assert copied.chain().lost == 2
+    assert_goes_on(copied, relay)
+    assert relay("audit", "--level", "ledger") == 0
+    said = capsys.readouterr().out
+    assert "ledger entries that were lost, as `relay restore` has noted: 2" in said
+
+
+def test_both_are_put_back(copied: Copied, relay: Command) -> None:
+    """Neither knows of the records since: the next run doubles them, and an audit finds them."""
+    saved = {topic: state_of(copied, topic) for topic in (checkpoint.TOPIC, ledger.TOPIC)}
+    run_on(copied)
+    for topic, configs in ((checkpoint.TOPIC, checkpoint.CONFIGS), (ledger.TOPIC, ledger.CONFIGS)):
+        delete(copied.destination, topic)
+        create(copied.destination, topic, checkpoint.PARTITIONS, configs)
+        for record in saved[topic]:
+            key = (record.key or b"").removesuffix(b"/owner")
+            write(copied.destination, checkpoint.home(topic, key), [record])
+    assert cluster_snapshot.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
+        copied.at: 10
+    }
+    plan = run_plan.plan(copied.snapshot())
+    assert plan.data_losses == ()
+    (planned,) = restore.plan_restores(copied.name, copied.mirror(), CLOCK).planned
+    assert planned.act is Act.STAYS
+    assert relay("audit", "--level", "recount") == 4
