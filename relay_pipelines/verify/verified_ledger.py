@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from relay_pipelines.model import (
     Checkpoint,
     CopyOptions,
     LedgerEntry,
+    LedgerHead,
     OffsetRange,
     TopicPartition,
 )
@@ -22,7 +23,6 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import Heads
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, LedgerFollower
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
@@ -104,7 +104,13 @@ def read_verified_ledger(
             found = read_checkpoints(name, mirror, clock, settled=True).checkpoints
             read = partial(checkpoint.read_heads, client, name, options, clock)
             heads = retry(read, name, options, clock, client)
-            records += _up_to_the_heads(follower.settled_records() if kept else (), heads)
+            own_heads = {at: each.ledger_head for at, each in found.items()}
+
+            def head_of(mirror: str, at: TopicPartition) -> LedgerHead | None:
+                # one that was read later may be a later one
+                return own_heads.get(at) if mirror == name else heads.get(mirror, at)
+
+            records += _up_to_the_heads(follower.settled_records() if kept else (), head_of)
     own = [record for record in records if record.entry.mirror == name]
     others = [record for record in records if record.entry.mirror != name]
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
@@ -112,7 +118,7 @@ def read_verified_ledger(
         at: kept.get(checkpoint.home(ledger.TOPIC, checkpoint.key_of(name, at)), 0)
         for at in sources
     }
-    chains = verify_chains(own, {at: each.ledger_head for at, each in found.items()}, kept_since_ms)
+    chains = verify_chains(own, own_heads, kept_since_ms)
     replays = vouched_records(others, heads)
     for broken in not_vouched(others, replays):
         at = broken.topic_partition
@@ -142,14 +148,17 @@ def _before(
     return read_before_ledger(client, name, clock, copies)
 
 
-def _up_to_the_heads(records: Iterable[LedgerRecord], heads: Heads) -> list[LedgerRecord]:
+def _up_to_the_heads(
+    records: Iterable[LedgerRecord],
+    head_of: Callable[[str, TopicPartition], LedgerHead | None],
+) -> list[LedgerRecord]:
     """Return the entries that were committed before the checkpoints were read."""
     known: dict[tuple[str, TopicPartition], int] = {}
     before = []
     for record in records:
         at = record.entry.mirror, record.entry.source.topic_partition
         if at not in known:
-            head = heads.get(*at)
+            head = head_of(*at)
             known[at] = 0 if head is None else head.number
         if record.entry.number <= known[at]:
             before.append(record)
