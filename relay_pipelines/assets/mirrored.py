@@ -98,10 +98,18 @@ def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
     key = context.partition_key
     frozen = window_log.find(context.instance, lane, key)
     if frozen is None:
+        known = naming.plans_name(lane.path, lane.name)
+        was_planned = naming.is_window_key(key) and (
+            context.instance.has_dynamic_partition(known, key)
+            or key < min(context.instance.get_dynamic_partitions(known), default="")
+        )
         raise final_failure(
             context.op_execution_context,
             f"window {key} has no plan any more: its events were deleted; nothing is lost, because"
-            " the checkpoints say what is copied",
+            " the checkpoints say what is copied"
+            if was_planned
+            else f"no window of {lane.mirror}/{lane.name} is called {key!r}; choose one of the"
+            " topic's windows",
         )
     return frozen
 

@@ -13,6 +13,7 @@ from relay_pipelines.console.formatting import format_time
 from relay_pipelines.errors import ConfigError
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]+")
+_WINDOW_KEY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ-\d{3,}")
 
 MAIN = "main"
 """The lane of topics that no lane of relay.yaml takes."""
@@ -158,6 +159,11 @@ def window_key(planned_at_ms: int, number: int) -> str:
     Keys sort in the order in which windows are planned: 2026-11-22T04:10:20Z-000.
     """
     return f"{format_time(planned_at_ms)}-{number:03d}"
+
+
+def is_window_key(text: str) -> bool:
+    """Whether `window_key` may have made it."""
+    return _WINDOW_KEY.fullmatch(text) is not None
 
 
 def planned_at(window_key: str) -> str:

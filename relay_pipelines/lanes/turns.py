@@ -10,7 +10,7 @@ sees the other.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +18,7 @@ from enum import StrEnum
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
+from relay_pipelines.console.formatting import seconds
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -48,6 +49,13 @@ class Turn(StrEnum):
     """A run that a person started: of assets, a backfill, or `mirror_once`."""
     BETWEEN = "between"
     """Such a run with many windows, which lets a session copy what is new before its next one."""
+
+
+_DOING: dict[str, str] = {
+    Turn.STARTING: "starts Spark",
+    Turn.READY: "waits for the run before it",
+    Turn.PAUSED: "pauses for a run that a person started",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +182,25 @@ def take(
             )
         waiting = True
         clock.sleep(LOOK_SECONDS)
+
+
+def in_words(runs: Sequence[dg.DagsterRun], now: float) -> str:
+    """Say what the run that copies a lane is doing, or else the one that will.
+
+    Args:
+        runs: as of `sessions`; not empty.
+        now: seconds since the Unix epoch.
+    """
+    doing = [(run, run.tags.get(naming.TAG_TURN, "")) for run in runs]
+    run, turn = next((pair for pair in doing if pair[1] in {Turn.COPYING, Turn.PAUSED}), doing[-1])
+    alive = float(run.tags.get(naming.TAG_ALIVE, now))
+    if run.status in _STARTED and now - alive > 2 * _BEAT_SECONDS:
+        what = f"has not reported for {seconds(now - alive)}"
+    elif run.status not in _STARTED:
+        what = "is about to start"
+    else:
+        what = _DOING.get(turn, "copies")
+    return f"run {run.run_id[:8]} {what}"
 
 
 def take_again(

@@ -198,7 +198,7 @@ class _Tick:
             self.remarks.append(f"the process of run {run_id[:8]} has died")
         running = turns.sessions(self.context.instance, self.lane)
         if running and not self._ends_soon(running, now):
-            self.remarks.append(f"run {running[0].run_id[:8]} copies")
+            self.remarks.append(turns.in_words(running, now))
             return []
         runs = self._last_runs()
         rest = _backoff_seconds(runs, now)

@@ -50,7 +50,7 @@ def test_a_run_under_way_is_enough(environment: Environment, topics: list[str]) 
     tick = environment.tick()
 
     assert not tick.run_requests
-    assert f"run {queued.run_id[:8]} copies" in str(tick.skip_reason)
+    assert f"run {queued.run_id[:8]} is about to start" in str(tick.skip_reason)
     assert "150 records waiting" in str(tick.skip_reason)
     environment.instance.report_run_canceled(queued)
     assert environment.tick().run_requests

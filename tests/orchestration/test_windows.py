@@ -85,6 +85,19 @@ def test_a_done_window_copies_nothing_again(environment: Environment, topics: li
     assert tags.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
 
 
+def test_a_window_that_never_was(environment: Environment, topics: list[str]) -> None:
+    """A wrong or future key is said to be wrong; only one from before the kept ones was deleted."""
+    assert environment.copy().success
+    for key, line in (
+        ("nonsense", "is called 'nonsense'"),
+        ("2999-01-01T00:00:00Z-000", "is called '2999-01-01T00:00:00Z-000'"),
+        ("2020-01-01T00:00:00Z-000", "has no plan any more: its events were deleted"),
+    ):
+        names = naming.windows_name(environment.name, topics[0])
+        environment.instance.add_dynamic_partitions(names, [key])
+        assert line in failure(environment.materialize(topics[0], key))
+
+
 def test_windows_in_the_wrong_order_lose_nothing(
     environment: Environment, topics: list[str]
 ) -> None:

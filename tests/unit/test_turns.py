@@ -181,6 +181,25 @@ def test_a_queued_session_counts_for_the_planner(instance):
     assert not turns.sessions(instance, OTHER)
 
 
+def test_a_tick_says_what_the_run_that_copies_is_doing(instance) -> None:
+    """It names the one that copies, not its successor, and one that no longer reports."""
+    now = SystemClock().now_ms() / 1000
+
+    def said(at: float = now) -> str:
+        return turns.in_words(turns.sessions(instance, LANE), at)
+
+    queued = run(instance, Turn.STARTING, DagsterRunStatus.NOT_STARTED)
+    assert said() == f"run {queued[:8]} is about to start"
+    instance.delete_run(queued)
+    copying = run(instance, Turn.COPYING)
+    instance.add_run_tags(copying, {naming.TAG_ALIVE: str(now)})
+    run(instance, Turn.READY)
+    assert said() == f"run {copying[:8]} copies"
+    turns.tag(instance, LANE, copying, Turn.PAUSED)
+    assert said() == f"run {copying[:8]} pauses for a run that a person started"
+    assert said(now + 40) == f"run {copying[:8]} has not reported for 40 s"
+
+
 def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
     """The next run copies meanwhile; when that checks, too, the first one sees it and gives up."""
     first = run(instance, Turn.CHECKING)
