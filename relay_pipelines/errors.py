@@ -34,6 +34,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from relay_pipelines.redaction import redacted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -80,9 +82,9 @@ class RelayError(Exception):
         topic_partition: TopicPartition | None = None,
         offset: int | None = None,
     ) -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
+        super().__init__(redacted(what))
+        self.what = redacted(what)
+        self.remedy = redacted(remedy)
         self.topic_partition = topic_partition
         self.offset = offset
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,7 +43,7 @@ class Invocation:
     def fail(self, error: RelayError, mirror: str = "") -> None:
         """Print the error in one line, with its traceback if `debug`, and raise the exit code."""
         if self.debug:
-            traceback.print_exception(error)
+            messages.trace(error)
         messages.error(f"{mirror}: {error}" if mirror else str(error))
         self.raise_exit_code(error.exit_code)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import typer
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
     except Exception as error:  # noqa: BLE001 - a bug; users still get one line
         if debug:
-            traceback.print_exception(error)
+            messages.trace(error)
         messages.error(
             f"unexpected {type(error).__name__}: {_first_line(error)}"
             + ("" if debug else "; run with --debug to see where")
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: RelayError | typer.TyperException, *, debug: bool) -> int:
     if debug:
-        traceback.print_exception(error)
+        messages.trace(error)
     if isinstance(error, RelayError):
         messages.error(str(error))
     else:

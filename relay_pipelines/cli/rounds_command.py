@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +150,7 @@ class _Rounds:
             result = bound.copy(planned, self.topic, observers, self._sources)
         except RelayError as error:
             if self.invocation.debug:
-                traceback.print_exception(error)
+                messages.trace(error)
             if self.metrics is not None:
                 self.metrics.failed(name, type(error).__name__)
             lasting.update([problem(error)], complete=False)

@@ -13,7 +13,8 @@ from relay_pipelines.spark.connect_server import ConnectServer
 
 def start(invocation: Invocation, conf: Sequence[str]) -> int:
     """Start the server, unless it runs."""
-    settings = dict(_key_and_value(setting) for setting in conf)
+    given = dict(_key_and_value(setting) for setting in conf)
+    settings = {**invocation.settings().spark.conf, **given}
     server = _server(invocation)
     started = server.start(settings)
     _print(f"{'started' if started else 'runs already'}: {_described(server)}")
@@ -60,7 +61,7 @@ def _key_and_value(given: str) -> tuple[str, str]:
     key, equals, value = given.partition("=")
     if not equals or not key.startswith("spark."):
         raise ConfigError(
-            f"--conf {given} is not a Spark setting", remedy="write --conf spark.key=value"
+            f"--conf {key} is not a Spark setting", remedy="write --conf spark.key=value"
         )
     if key == "spark.speculation" and value.strip().lower() == "true":
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from relay_pipelines import redaction
 from relay_pipelines.errors import (
     PermissionDeniedError,
     RelayError,
@@ -51,6 +52,7 @@ class TokenEndpoint:
         import requests  # slow to import, and few need it
 
         security = self._security
+        redaction.hide(security.client_secret or "")  # a task has not read it from relay.yaml
         form = {"grant_type": "client_credentials"} | (
             {"scope": security.scope} if security.scope else {}
         )
@@ -102,7 +104,7 @@ class TokenEndpoint:
     def _refusal(self, status: int, fields: dict[str, Any]) -> RelayError:
         # an endpoint's error may repeat what it was sent
         said = " ".join(f"{fields.get('error', '')} {fields.get('error_description', '')}".split())
-        said = said.replace(self._security.client_secret or "", "***")[:_SHOWN_CHARACTERS]
+        said = redaction.redacted(said)[:_SHOWN_CHARACTERS]
         why = f"HTTP {status}{': ' if said else ''}{said}"
         if status >= _SERVER_ERRORS or status == _TOO_MANY_REQUESTS:
             return self._retriable(

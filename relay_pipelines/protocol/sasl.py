@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
+from relay_pipelines import redaction
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import Security
 from relay_pipelines.protocol.tokens import TokenProvider
@@ -38,6 +39,7 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
     """
     if not security.protocol.startswith("SASL"):
         return math.inf
+    redaction.hide(security.password or "")  # a task has not read it from relay.yaml
     answer = connection.call(SaslHandshakeRequest(mechanism=security.mechanism), 1)
     if answer.error_code != _NONE:
         offered = ", ".join(answer.mechanisms)

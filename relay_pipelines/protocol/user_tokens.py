@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
+from relay_pipelines import redaction
 from relay_pipelines.errors import (
     ConfigError,
     PermissionDeniedError,
@@ -29,7 +29,6 @@ _SHAPE = "return the token, or a pair of it and the seconds since 1970 at which 
 _STALE_SECONDS = 60.0
 # what has not returned by then, such as a request without a timeout, does not return any more
 _HUNG_SECONDS = 300.0
-_SECRET = re.compile("secret|password|token|key|credential", re.IGNORECASE)
 # calls whose result nobody has taken yet, with their start in monotonic seconds: whoever needs the
 # same token waits for the same call, and a call that was too slow for one attempt serves the next
 _pending: dict[ClassSpec, tuple[Future[Any], float]] = {}
@@ -65,23 +64,14 @@ def request(
         returned = pending.result()
     except PermissionError as error:
         raise PermissionDeniedError(
-            f"{where} was refused: {_without_secrets(error, spec)}", remedy="check its credentials"
+            f"{where} was refused: {describe(error)}", remedy="check its credentials"
         ) from None
     except BaseException as error:  # noqa: BLE001 - of another thread, so it cannot be Ctrl-C
         raise retriable(
-            f"{where} raised {_without_secrets(error, spec)}",
+            f"{where} raised {describe(error)}",
             remedy="see whether it reaches what it needs",
         ) from None
     return _read(returned, where, retriable)
-
-
-def _without_secrets(error: BaseException, spec: ClassSpec) -> str:
-    """Describe an error that may repeat what the provider was given."""
-    text = describe(error)
-    for key, value in json.loads(spec.config).items():
-        if isinstance(value, str) and value and _SECRET.search(key):
-            text = text.replace(value, "***")
-    return text
 
 
 def _call(spec: ClassSpec, where: str) -> Future[Any]:
@@ -105,7 +95,9 @@ def _complete(call: Callable[[], Any], pending: Future[Any]) -> None:
 
 
 def _bound(spec: ClassSpec, where: str) -> Callable[[], Any]:
-    provider, config = find(spec, "token provider", "module:function"), json.loads(spec.config)
+    config = json.loads(spec.config)
+    redaction.hide_named(config)  # the error of a provider may repeat what it was given
+    provider = find(spec, "token provider", "module:function")
     if not callable(provider):
         raise ConfigError(f"{where} is not a function", remedy="see docs/security.md")
     try:

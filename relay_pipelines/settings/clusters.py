@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from relay_pipelines import model
+from relay_pipelines import model, redaction
 from relay_pipelines.plan.node_choice import Failback
 from relay_pipelines.settings.config_types import (
     Count,
@@ -91,6 +91,7 @@ class SecuritySettings(Section):
     @model_validator(mode="after")
     def _provider_can_be_sent_to_tasks(self, info: ValidationInfo) -> SecuritySettings:
         self._folder = config_folder(info)
+        redaction.hide_named(self.token_provider_config)
         refuse(json_problems("token_provider_config", self.token_provider_config))
         return self
 

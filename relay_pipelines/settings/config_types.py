@@ -7,6 +7,7 @@ A message built here never contains the value: a value may be a secret, and only
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -31,6 +32,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from relay_pipelines import redaction
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -210,6 +213,7 @@ def _whole_number(value: object) -> int:
 def _not_empty_secret(value: SecretStr) -> SecretStr:
     if not value.get_secret_value():
         raise expected("a string that is not empty")
+    redaction.hide(value.get_secret_value())
     return value
 
 
@@ -286,14 +290,14 @@ def _in_config_folder(value: str, info: ValidationInfo) -> Path:
 
 def _existing_file(value: str, info: ValidationInfo) -> str:
     path = _in_config_folder(value, info)
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - is_file raises for a name that is too long
         raise expected("a file that exists", _IN_CONFIG_FOLDER)
     return str(path)
 
 
 def _in_existing_folder(value: str, info: ValidationInfo) -> str:
     path = _in_config_folder(value, info)
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):  # noqa: PTH112 - as above
         raise expected("a file in a folder that exists", _IN_CONFIG_FOLDER)
     return str(path)
 

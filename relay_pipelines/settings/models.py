@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from relay_pipelines import model
+from relay_pipelines import model, redaction
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.settings.audits import AuditSettings
@@ -31,7 +31,6 @@ from relay_pipelines.settings.config_types import (
     SparkValue,
     Text,
     expected,
-    matches,
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
 from relay_pipelines.settings.expectations import Expectation, Expectations, SampleSettings
@@ -51,24 +50,42 @@ VERSION: Final = 1
 _LANE_PART = re.compile(r"(?P<lane>.+)_\d+")
 
 
-# others have an address; `locl[2]` would fail when the first run starts Spark
-_MASTER = r"local|local\[(\*|\d+)(, *\d+)?\]|local-cluster\[.+\]|yarn|[a-z0-9]+://.+"
+# what Spark takes; `locl[2]` would fail when the first run starts it
+_MASTER = (
+    r"local|local\[(\*|[1-9]\d*)(, *[1-9]\d*)?\]|local-cluster\[\d+ *, *\d+ *, *\d+\]|yarn"
+    r"|k8s://.+|spark://(?P<hosts>.+)"
+)
+_IN_PARAMETERS = "%3B, %3D, %3F and %23 stand for the characters ; = ? # in a value"
 
 
 def _connect_address(value: str) -> str:
-    """`sc://host:port`; what may follow it, such as `/;token=...`, is PySpark's to read."""
-    address = re.fullmatch(r"sc://([^/;]+)(/(;.*)?)?", value, re.DOTALL)
-    try:
-        parts = urlsplit(f"//{address[1]}") if address else None
-        fits = parts is not None and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # such as a port of letters
-        fits = False
-    if not fits:
+    """`sc://host:port`, and parameters of the client such as `/;token=...`."""
+    redaction.hide_parameters(value)
+    address = re.fullmatch(r"sc://([^/;?#@]+)(/(?P<parameters>(;.*)?))?", value, re.DOTALL)
+    if address is None or not _is_host_and_port(address[1]):
         raise expected("sc://host:port")
+    if not re.fullmatch(r"(;\w+=[^;=?#]*)*", address["parameters"] or ""):
+        raise expected("parameters as in sc://host:port/;use_ssl=true;token=...", _IN_PARAMETERS)
     return value
 
 
-_Master = Annotated[Text, matches(_MASTER, "a Spark master such as local[*], spark://host:port")]
+def _is_host_and_port(text: str) -> bool:
+    try:
+        parts = urlsplit(f"//{text}")
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port of letters
+        return False
+
+
+def _master(value: str) -> str:
+    match = re.fullmatch(_MASTER, value)
+    hosts = match["hosts"].split(",") if match and match["hosts"] else ()
+    if match is None or not all("@" not in each and _is_host_and_port(each) for each in hosts):
+        raise expected("a Spark master such as local[*], spark://host:port")
+    return value
+
+
+_Master = Annotated[Text, AfterValidator(_master)]
 _ConnectAddress = Annotated[str, AfterValidator(_connect_address)]
 
 
@@ -77,7 +94,7 @@ class Spark(Section):
 
     master: _Master | None = None
     """A Spark master; by default local[*], this machine's cores, unless `remote` is given."""
-    remote: _ConnectAddress | None = None
+    remote: _ConnectAddress | None = Field(default=None, repr=False)
     """A Spark Connect server, sc://host:port."""
     conf: dict[str, SparkValue] = Field(default={}, repr=False)
     """Spark configuration, flat: {spark.executor.memory: 2g}."""
@@ -88,6 +105,11 @@ class Spark(Section):
         if isinstance(data, dict) and data.get("master") is None and data.get("remote") is None:
             return {**data, "master": "local[*]"}
         return data
+
+    @model_validator(mode="after")
+    def _hide_secrets(self) -> Spark:
+        redaction.hide_named(self.conf)
+        return self
 
     def problems(self) -> Iterator[Problem]:
         """Find two masters, speculation, and what `conf` must not set."""

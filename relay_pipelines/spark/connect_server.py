@@ -4,6 +4,7 @@ Spark's own script starts it, in a process group of its own. The state folder of
 
 relay_pipelines/spark-<port>/server.pid    the group, and a lock that its processes hold
 relay_pipelines/spark-<port>/server.log    what Spark prints
+relay_pipelines/spark-<port>/server.conf   its settings, until it has read them
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import connectivity
+from relay_pipelines.spark import connectivity, properties_file
 from relay_pipelines.spark.session import DEFAULTS, TASK_ATTEMPTS, first_line
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -46,7 +47,7 @@ class ConnectServer:
     @property
     def address(self) -> str:
         """Its address, without parameters, which may be secret."""
-        return self.remote.partition("/;")[0].rstrip("/")
+        return connectivity.without_parameters(self.remote)
 
     def start(self, conf: Mapping[str, str]) -> bool:
         """Start it and wait until it answers; return False if it runs already.
@@ -79,7 +80,11 @@ class ConnectServer:
                 self._refuse_other_server()
                 pid_file.truncate(0)
                 pid_file.write(str(self._spawn(settings, pid_file.fileno())))
-        self._wait_until_it_answers()
+        try:
+            self._wait_until_it_answers()
+        finally:
+            if started:
+                self._conf.unlink(missing_ok=True)  # a server that answers has read it
         return started
 
     def stop(self) -> bool:
@@ -163,6 +168,10 @@ class ConnectServer:
     def _log(self) -> Path:
         return self._folder / "server.log"
 
+    @property
+    def _conf(self) -> Path:
+        return self._folder / "server.conf"
+
     def _host_and_port(self) -> tuple[str, int]:
         parts = urlsplit(f"//{self.address.removeprefix('sc://')}")
         if parts.hostname not in _LOOPBACK:
@@ -187,13 +196,13 @@ class ConnectServer:
         from pyspark.find_spark_home import _find_spark_home
 
         script = Path(_find_spark_home(), "sbin", "start-connect-server.sh")
-        options = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
+        properties_file.write(self._conf, settings)
         folder = str(self._folder)
         own = {"SPARK_PID_DIR": folder, "SPARK_LOG_DIR": folder}
         with self._log.open("wb") as log:
             # in the foreground of the script, because its daemon needs `ps`
             process = subprocess.Popen(  # noqa: S603 - Spark's own script
-                [script, "--wait", *options],
+                [script, "--wait", *properties_file.options(self._conf)],
                 env={"PYSPARK_PYTHON": sys.executable, **os.environ, **own},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -31,9 +31,14 @@ def check(address: str) -> None:
     if errors:
         why = errors[0].strerror or str(errors[0]) or type(errors[0]).__name__
         raise RelayError(
-            f"no Spark answers at {address}: {why}",
+            f"no Spark answers at {without_parameters(address)}: {why}",
             remedy="start it, or correct spark.master or spark.remote",
         )
+
+
+def without_parameters(address: str) -> str:
+    """Return the address alone: a token may follow that of a Spark Connect server."""
+    return address.partition("/;")[0].rstrip("/") if address.startswith("sc:") else address
 
 
 def _targets(address: str) -> list[tuple[str, int]]:

@@ -16,7 +16,13 @@ from typing import Any
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
-from relay_pipelines.spark import class_archive, connectivity, package_archive
+from relay_pipelines.spark import (
+    class_archive,
+    connectivity,
+    package_archive,
+    properties_file,
+    task_python,
+)
 
 TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
@@ -86,7 +92,7 @@ def connect(
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         if remote:
             _leave_connect_mode()
-        where = remote or master or "local[*]"
+        where = connectivity.without_parameters(remote or master or "local[*]")
         raise RelayError(
             f"Spark at {where} does not start a session: {first_line(error)}",
             remedy="check spark.master or spark.remote, and that JAVA_HOME is a JDK 17 or newer",
@@ -292,6 +298,7 @@ def _of_this_process(conf: Mapping[str, str]) -> Any:
 
     session = SparkSession.builder.getOrCreate().newSession()
     _borrowed.add(session)
+    task_python.use_ours(session.sparkContext)
     _warn_of(
         [key for key, value in conf.items() if not _set(session, key, value)],
         "the Spark of this process ignores %s; set this where it is started",
@@ -328,7 +335,7 @@ def _say_nothing(*_: object) -> None:
 
 def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
     """Start the driver's JVM, unless this process has one; its workers inherit its stderr."""
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:  # noqa: SLF001 - there is no other way to know
@@ -339,7 +346,8 @@ def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
     # the JVM that only finds out how to start the other one
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SMALL_JVM)
     output = {} if verbose else {"stderr": subprocess.DEVNULL}
-    gateway = launch_gateway(SparkConf().setAll(list(settings.items())), output)
+    with properties_file.for_pyspark(settings):
+        gateway = launch_gateway(popen_kwargs=output)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
 
 
@@ -370,10 +378,10 @@ def _warn_of(ignored: list[str], text: str) -> None:
 
 
 def _set(session: Any, key: str, value: str) -> bool:
-    """Set it, and return False if only the start of the server can."""
-    if key.startswith(_AT_START):
-        return False  # Spark accepts some of them without effect
+    """Set it, and return False if only the start of the server can and it has another value."""
     try:
+        if key.startswith(_AT_START):  # Spark accepts some of them without effect
+            return bool(session.conf.get(key, None) == value)
         session.conf.set(key, value)
     except Exception as error:
         if "CANNOT_MODIFY_" not in str(error):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 from relay_pipelines.errors import ConfigError
 
+_FIRST_ON_PATH = "python3"
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_VERSION = re.compile(r"Python in worker has different version: (\S+) than")
 _NO_PACKAGE = re.compile(
@@ -14,6 +16,16 @@ _NO_PACKAGE = re.compile(
     r"|\[PACKAGE_NOT_INSTALLED\] (\S+)"
 )
 _OURS = "{}.{}".format(*sys.version_info)
+
+
+def use_ours(context: Any) -> None:
+    """Let the tasks of a program's own local Spark run the Python of this process.
+
+    PySpark takes the first `python3` on PATH if PYSPARK_PYTHON was not set when it started; that is
+    not the program's own if nobody has activated its environment.
+    """
+    if context.master.startswith("local") and context.pythonExec == _FIRST_ON_PATH:
+        context.pythonExec = sys.executable
 
 
 def problem(error: Exception) -> ConfigError | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +16,14 @@ import pytest
 from relay_pipelines.cli import main
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.spark.connect_server import ConnectServer
+from tests.support import command_lines
 
+SECRET, FILES = "spark.hadoop.fs.s3a.secret.key", "spark.sql.files.maxPartitionNum"
+PARTS = "spark.sql.shuffle.partitions"
 NOBODY = "bootstrap_servers: '127.0.0.1:1'"
 YAML = (
-    f"spark: {{remote: '%s'}}\nmirrors: {{m: {{source: {{nodes: [{{name: n, {NOBODY}}}]}},"
+    f"spark: {{remote: '%s', conf: {{{SECRET}: the-horse-of-s3, {FILES}: 7}}}}\n"
+    f"mirrors: {{m: {{source: {{nodes: [{{name: n, {NOBODY}}}]}},"
     f" destination: {{{NOBODY}}}, give_up_after: 1ms}}}}\n"
 )
 
@@ -42,11 +48,27 @@ def listeners(remote: str) -> set[str]:
 
 
 def test_a_server_is_started_once_and_stopped(
-    remote: str, capfd: pytest.CaptureFixture[str]
+    remote: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A second start changes nothing; a stop waits for all processes, and may be repeated."""
+    """A second start changes nothing; a stop waits for all processes, and may be repeated.
+
+    The server has the settings of relay.yaml, and no command line shows them.
+    """
     described = rf"Spark \d+\.\d+\.\d+ at {remote}, process group (\d+), up [\d.]+ m?s?i?n?.*\n"
-    assert main(["spark", "start", "--conf", "spark.ui.enabled=false"]) == 0
+    with command_lines.of_children() as lines:
+        assert main(["spark", "start", "--conf", f"{PARTS}=3"]) == 0
+    assert any("SparkConnectServer" in line for line in lines)
+    assert not any("the-horse-of-s3" in line for line in lines)
+    assert not list((tmp_path / "state").rglob("server.conf"))
+    asked = f"s = connect(remote={remote!r}); print(s.conf.get({FILES!r}), s.conf.get({PARTS!r}))"
+    answer = subprocess.run(
+        [sys.executable, "-c", f"from relay_pipelines.spark.session import connect; {asked}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "7 3\n"
     started = re.fullmatch("started: " + described, capfd.readouterr().out)
     assert started
     assert listeners(remote) == {"127.0.0.1"}

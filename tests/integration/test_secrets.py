@@ -22,12 +22,14 @@ from relay_pipelines.embedded import EmbeddedCluster, Listener
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.environment import Environment, checks, failure, shared
-from tests.support import independent
+from tests.support import command_lines, independent
 from tests.support.independent import TopicPartition
 from tests.support.token_endpoint import CLIENT, TokenEndpoint
 
 RELAY = Path(sys.executable).parent / "relay"
 KEY_PASSWORD, WRONG = "key-of-the-horse", "wrong-horse-battery"
+S3_KEY, SPARK_SECRET = "s3a \\: ä=#horse", "spark-knows-the-horse"
+REMOTE_TOKEN = "token-of-the-horse"
 
 
 class Hunt:
@@ -39,7 +41,13 @@ class Hunt:
         self.folder, self.guarded, self.tokens, self.topic = folder, guarded, tokens, topic
         self.name = f"m{topic[-8:]}"
         self.config, self.wrong = folder / "relay.yaml", folder / "wrong.yaml"
-        self.environment = {"THE_PASSWORD": PASSWORD, "THE_WRONG_ONE": WRONG}
+        self.environment = {
+            "THE_PASSWORD": PASSWORD,
+            "THE_WRONG_ONE": WRONG,
+            "THE_TOKEN": REMOTE_TOKEN,
+            "THE_S3_KEY": S3_KEY,
+            "THE_SPARK_SECRET": SPARK_SECRET,
+        }
         self._kept = folder / "kept"
         self._kept.mkdir()
         (self._kept / "secret.txt").write_text(f"{PASSWORD}\n")
@@ -89,7 +97,12 @@ class Hunt:
             "window": {"every": "10ms", "session": 0},
         }
         events = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(self.folder)}
-        return {"mirrors": {self.name: mirror}, "spark": {"conf": events}}
+        conf = events | {
+            "spark.authenticate": True,
+            "spark.authenticate.secret": "${THE_SPARK_SECRET}",
+            "spark.hadoop.fs.s3a.secret.key": "${THE_S3_KEY}",
+        }
+        return {"mirrors": {self.name: mirror}, "spark": {"conf": conf}}
 
     def _encrypt(self, key: Path) -> None:
         target = self._kept / "client.key"
@@ -109,7 +122,8 @@ class Hunt:
     def assert_nothing_in(self, *texts: str | bytes) -> None:
         """Check that no text holds a secret, plain or in Base64."""
         assert self.tokens.issued
-        plain = [PASSWORD, KEY_PASSWORD, WRONG, *self.tokens.issued]
+        plain = [PASSWORD, KEY_PASSWORD, WRONG, REMOTE_TOKEN, S3_KEY, SPARK_SECRET]
+        plain += self.tokens.issued
         basic = [
             base64.b64encode(f"{CLIENT}:{word}".encode()).decode() for word in (PASSWORD, WRONG)
         ]
@@ -177,16 +191,20 @@ def test_commands_print_no_secret(
     caplog.set_level("DEBUG")
     temporary = hunt.folder / "tmp"
     temporary.mkdir()
-    done = subprocess.run(
-        [RELAY, "--debug", "run"],
-        cwd=hunt.folder,
-        env=os.environ | {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    with command_lines.of_children() as lines:
+        done = subprocess.run(
+            [RELAY, "--debug", "run"],
+            cwd=hunt.folder,
+            env=os.environ | {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
+    assert any("SparkSubmit" in line for line in lines)
+    hunt.assert_nothing_in(*lines)
+    assert not list(temporary.glob("relay-spark-*"))
     assert "10" in done.stdout
     hunt.assert_nothing_in(done.stdout, done.stderr)
     assert list(hunt.folder.glob("*/events_*")) or list(hunt.folder.glob("local-*")), (
@@ -204,8 +222,13 @@ def test_commands_print_no_secret(
     )
     hunt.wrong.write_text(yaml.safe_dump(broken))
     assert main(["--debug", "-c", str(hunt.wrong), "check"]) == 2
-    hunt.wrong.unlink()
+    remote = {"spark": {"remote": "sc://127.0.0.1:1/;token=${THE_TOKEN}"}}
+    hunt.wrong.write_text(yaml.safe_dump(hunt.document(hunt.source, hunt.destination) | remote))
+    independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(10))
+    for command in (["run"], ["run", "--json"], ["spark", "status"]):
+        assert main(["--debug", "-c", str(hunt.wrong), *command]) == 1, command
     said = capfd.readouterr()
+    assert "no Spark answers at sc://127.0.0.1:1: " in said.err
     assert "refused user 'owner'" in said.out + said.err
     assert f"refused client '{CLIENT}'" in said.out + said.err
     hunt.assert_nothing_in(said.out, said.err, caplog.text)

@@ -24,6 +24,7 @@ from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
+from tests.support import command_lines
 from tests.support.independent import until
 
 ON_LOOPBACK = {
@@ -108,11 +109,17 @@ def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) ->
 def test_a_standalone_cluster_receives_the_package(
     client: Client, standalone_master: str, mirror: Mirror
 ) -> None:
-    """Executors without the package receive it from the driver, and copy."""
+    """Executors without the package receive it from the driver, and copy.
+
+    A secret in `spark.conf` reaches them without a command line.
+    """
     job, ranges = mirror.job()
-    answer = client.ask(
-        Request(standalone_master, None, ON_LOOPBACK, job, [[copy_range] for copy_range in ranges])
-    )
+    conf = ON_LOOPBACK | {"spark.hadoop.fs.s3a.secret.key": "the-horse-of-s3"}
+    groups = [[copy_range] for copy_range in ranges]
+    with command_lines.of_children() as lines:
+        answer = client.ask(Request(standalone_master, None, conf, job, groups))
+    assert any("ExecutorBackend" in line for line in lines)
+    assert not any("the-horse-of-s3" in line for line in lines)
     assert statuses(answer) == ["done", "done"]
     assert "relay_pipelines.zip" in answer["package"]
     assert answer["slots"] == 2

@@ -64,6 +64,27 @@ REFUSED = [
         "spark.master: expected a Spark master such as local[*], spark://host:port, got 'locl[2]'",
     ),
     (
+        "no cores",
+        {"spark": {"master": "local[0]"}},
+        "spark.master: expected a Spark master such as local[*], spark://host:port, got 'local[0]'",
+    ),
+    (
+        "a scheme that Spark does not have",
+        {"spark": {"master": "sprk://h:7077"}},
+        (
+            "spark.master: expected a Spark master such as local[*], spark://host:port,"
+            " got 'sprk://h:7077'"
+        ),
+    ),
+    (
+        "a token without its name",
+        {"spark": {"remote": "sc://spark:1/;hunter2"}},
+        (
+            "spark.remote: expected parameters as in sc://host:port/;use_ssl=true;token=***, got a"
+            " string: %3B, %3D, %3F and %23 stand for the characters ; = ? # in a value"
+        ),
+    ),
+    (
         "a port of letters, before a token",
         {"spark": {"remote": "sc://spark:abc/;token=hunter2"}},
         "spark.remote: expected sc://host:port, got a string",
