@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,14 @@ from relay_pipelines.settings.config_types import Filled, Location, Problem
 from relay_pipelines.settings.models import VERSION, Settings
 from relay_pipelines.settings.validation_errors import describe, dotted
 
-_STRING_TAG = "tag:yaml.org,2002:str"
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-_TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
+_TAGS = "tag:yaml.org,2002:"
+_STRING_TAG = f"{_TAGS}str"
+_MERGE_TAG = f"{_TAGS}merge"
+_TIMESTAMP_TAG = f"{_TAGS}timestamp"
+# relay.yaml has 8 levels; the configuration of a user's class may have more
+_MOST_LEVELS = 64
+_MOST_VALUES = 1_000_000
+_TOO_LARGE = "not a configuration: too deep, or too large"
 _QUOTED = re.compile(r"'([^']*)'")
 _REFERENCE = re.compile(r"(?P<escaped>\$)?\$\{(?P<inside>[^}]*)(?P<closed>\})?")
 # `${A:-${B}}` would end at the first brace, with the default `${B`
@@ -115,14 +119,74 @@ def _line(node: yaml.Node | None, location: Location) -> int | None:
 
 
 class _KeyProblemError(yaml.MarkedYAMLError):
-    """A key that YAML allows and relay.yaml does not."""
+    """What YAML allows and relay.yaml does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Of a section, as if all its aliases were written out."""
+
+    levels: int
+    values: int
+
+    @classmethod
+    def of(cls, below: Iterable[_Size]) -> _Size:
+        parts = list(below)
+        levels = max((part.levels for part in parts), default=0)
+        return cls(1 + levels, 1 + sum(part.values for part in parts))
+
+
+def _below(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _name_of(tag: str) -> str:
+    name = tag.removeprefix(_TAGS)
+    return f"a value of the type {name}" if tag.startswith(_TAGS) else "a value of its type"
 
 
 class _StrictLoader(yaml.SafeLoader):
     """Refuses duplicate keys: PyYAML silently takes the last, and half a mirror would vanish.
 
-    A date that does not exist stays text, for the key to refuse it.
+    A date that does not exist stays text, for the key to refuse it. Refuses what nobody writes by
+    hand: sections within themselves, and very deep or, with aliases, very large ones.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._open: list[str | None] = []
+        self._sizes: dict[yaml.Node, _Size] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # as in its stubs
+        is_alias = isinstance(event, yaml.AliasEvent)
+        problem = ""
+        if is_alias and event.anchor in self._open:
+            problem = "an alias to the section that it is in; write the section out"
+        if len(self._open) > _MOST_LEVELS:
+            problem = _TOO_LARGE
+        if problem:
+            raise _KeyProblemError(problem=problem, problem_mark=event.start_mark)
+        self._open.append(None if is_alias else event.anchor)
+        node = super().compose_node(parent, index)
+        self._open.pop()
+        if node is not None and not is_alias:
+            size = self._sizes[node] = _Size.of(self._sizes[below] for below in _below(node))
+            if size.levels > _MOST_LEVELS or size.values > _MOST_VALUES:
+                raise _KeyProblemError(problem=_TOO_LARGE, problem_mark=event.start_mark)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+            # such as !!int x, and numbers of thousands of digits
+            problem = f"not {_name_of(node.tag)}"
+        raise _KeyProblemError(problem=problem, problem_mark=node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         lines: dict[str, int] = {}
@@ -162,15 +226,14 @@ def _read_yaml(path: Path, text: str) -> tuple[Any, yaml.Node | None]:
         loader = _StrictLoader(text)
         root = loader.get_single_node()
         content = loader.construct_document(root) if root else None
-        json.dumps(content, default=str)  # finds an alias to its own section
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}"
         problem = error.problem or "cannot be read"
         if not isinstance(error, _KeyProblemError):
             problem = f"not YAML: {_QUOTED.sub(_without_content, problem)}"
-    except (RecursionError, ValueError):
-        where, problem = str(path), "not a configuration: an alias to its own section, or too deep"
+            if mark and text[max(0, mark.index - 1) : mark.index + 1] == "${":
+                problem += "; put ${...} in quotes"
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         where = f"{path}:{before.count(chr(10)) + 1}:{error.position - before.rfind(chr(10))}"
@@ -262,6 +325,8 @@ class _Interpolation:
             content = (self.folder / name).read_bytes()
         except OSError as error:
             raise LookupError(f"cannot read the file {name}: {error.strerror}") from None
+        except ValueError:  # a null byte, or half a surrogate pair
+            raise LookupError("the name of the file is not one") from None
         try:
             return content.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:

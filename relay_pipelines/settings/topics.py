@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -51,6 +52,27 @@ DEFAULT_CONFIG_KEYS = (
 Not `message.timestamp.type`: a copy has the source's timestamps, so its topic must not set its own.
 """
 
+# of Kafka 4.3 (org.apache.kafka.common.config.TopicConfig), and one of earlier versions
+_KNOWN = frozenset(
+    (
+        *DEFAULT_CONFIG_KEYS,
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "message.downconversion.enable",
+        "message.format.version",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.type",
+        "preallocate",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "unclean.leader.election.enable",
+    )
+)
 _NEVER_COPIED = {
     # with more than the destination has replicas, nobody can write to the topic
     "min.insync.replicas": "it depends on the replication factor, which each cluster sets itself",
@@ -126,7 +148,15 @@ def _may_follow(keys: tuple[str, ...]) -> tuple[str, ...]:
 def _why_not(key: str) -> str:
     tiered = "it belongs to the source's tiered storage"
     why = tiered if key.startswith(_TIERED) else _NEVER_COPIED.get(key)
-    return f"{key} cannot follow the source: {why}" if why else ""
+    if why:
+        return f"{key} cannot follow the source: {why}"
+    # brokers of others have keys of their own, such as redpanda.leaders.preference
+    is_kafkas = key.partition(".")[0] in {each.partition(".")[0] for each in _KNOWN}
+    close = difflib.get_close_matches(key, _KNOWN, n=1, cutoff=0.8)
+    if key in _KNOWN or not (is_kafkas or close):
+        return ""
+    remedy = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{key} is not a configuration of topics{remedy}"
 
 
 def _rename(value: object) -> Rename:
@@ -212,16 +242,16 @@ def _rule_problems(entry: object) -> Iterator[tuple[str, str]]:
     except re.error as error:
         yield "match", f"expected a regular expression: {error}"
         return
+    wanted = [int(number) for number in re.findall(r"\\(\d{1,9})", entry["to"])]
+    if max(wanted, default=0) > groups:
+        yield "to", f"refers to group {max(wanted)}, but match has {groups}"
+        return
     try:
         re.sub(entry["match"], entry["to"], "")
     except (re.error, IndexError) as error:  # IndexError: no group has this name
-        if not re.search(r"\\\d", entry["to"]):
-            yield "to", f"expected groups of match, such as \\1 or \\g<name>: {error}"
-            return
-    wanted = [int(number) for number in re.findall(r"\\(\d+)", entry["to"])]
-    if max(wanted, default=0) > groups:
-        yield "to", f"refers to group {max(wanted)}, but match has {groups}"
-    elif not is_topic_name(target(re.sub(r"\\(?:\d+|g<\w+>)", "x", entry["to"])).topic):
+        yield "to", f"expected groups of match, such as \\1 or \\g<name>: {error}"
+        return
+    if not is_topic_name(target(re.sub(r"\\(?:\d+|g<\w+>)", "x", entry["to"])).topic):
         yield "to", "expected letters, digits, '.', '_', '-' and groups such as \\1"
     elif entry["to"].startswith(INTERNAL_PREFIX):
         yield "to", f"expected {_NOT_INTERNAL}"

@@ -24,6 +24,8 @@ _SECRET_KEYS = frozenset(
 )
 _SHOWN_CHARACTERS = 80
 _NAME_ALONE = re.compile(r"\$\{\w+\}")  # a default may be a secret
+# such as `name: a password:b`, which YAML makes of two lines
+_ASSIGNMENT = re.compile(r"(password|secret)\s*[:=]|token\s*=", re.IGNORECASE)
 _KEY = "[key]"  # pydantic's mark for a problem with a mapping's key rather than its value
 _WANTED = {
     "string_type": "a string",
@@ -106,7 +108,11 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
         remedy = _REPLACED.get(location[-2:]) or nearest(
             str(location[-1]), _valid_keys(root, location[:-1]), "keys"
         )
-        yield location, f"unknown key; {remedy}"
+        if "security" in location and _value_at(location, written) is None:
+            # it may be a password without its key
+            yield location[:-1], f"an unknown key without a value; {remedy}"
+        else:
+            yield location, f"unknown key; {remedy}"
     elif kind == "missing":
         yield location, "is missing"
     else:
@@ -130,7 +136,11 @@ def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
 def _found(location: Location, written: Any, *, kind_only: bool) -> str:
     value = _value_at(location, written)
     # a user and a password may stand before the host, and a token after the port
-    is_secret = _is_secret(location) or (_is_address(location) and re.search("[@;]", str(value)))
+    is_secret = (
+        _is_secret(location)
+        or _ASSIGNMENT.search(str(value))
+        or (_is_address(location) and re.search("[@;]", str(value)))
+    )
     is_filled = isinstance(value, str) and "${" in value
     if is_secret and is_filled and _NAME_ALONE.fullmatch(value):
         return f"the value of {value!r}"
@@ -147,7 +157,7 @@ def _found(location: Location, written: Any, *, kind_only: bool) -> str:
 
 
 def _is_address(location: Location) -> bool:
-    return "bootstrap_servers" in location or location == ("spark", "remote")
+    return "bootstrap_servers" in location or location in {("spark", "remote"), ("spark", "master")}
 
 
 def _is_secret(location: Location) -> bool:

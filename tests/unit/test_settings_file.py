@@ -49,12 +49,26 @@ REFERENCE = (
         ),
         (
             "a: &a\n  b: *a\n",
-            ": not a configuration: an alias to its own section, or too deep",
+            ":2:6: an alias to the section that it is in; write the section out",
         ),
         (
             "a: " + "[" * 2000 + "]" * 2000,
-            ": not a configuration: an alias to its own section, or too deep",
+            ":1:68: not a configuration: too deep, or too large",
         ),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(
+                f"k{n}: &k{n} [{','.join([f'*k{n - 1}'] * 10)}]\n" for n in range(1, 9)
+            ).replace("*k0", "*a"),
+            ":6:5: not a configuration: too deep, or too large",
+        ),
+        (
+            "a: [${A:-${B}}]\n",
+            ":1:6: not YAML: expected ',' or ']', but got '{'; put ${...} in quotes",
+        ),
+        ("a: !!int x\n", ":1:4: not a value of the type int"),
+        ("a: !!bool x\n", ":1:4: not a value of the type bool"),
+        ("a: " + "9" * 5_000, ":1:4: not a value of the type int"),
         ("", " is empty; start from what `relay init` writes"),
         ("# nothing\n", " is empty; start from what `relay init` writes"),
         ("- a\n", ": expected a mapping, got a list"),

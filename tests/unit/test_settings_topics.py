@@ -62,6 +62,22 @@ REFUSED = [
         ),
     ),
     (
+        "a group that does not exist beside one that does",
+        {"@/topics/rename": [{"match": "a(.*)", "to": r"\1\g<x>"}]},
+        (
+            r"@.topics.rename[0].to: expected groups of match, such as \1 or \g<name>:"
+            " unknown group name 'x'"
+        ),
+    ),
+    (
+        "a configuration that topics do not have",
+        {"@/topics/config_keys": ["retention.hours"]},
+        (
+            "@.topics.config_keys[0]: retention.hours is not a configuration of topics;"
+            " did you mean 'retention.ms'?"
+        ),
+    ),
+    (
         "a list for rename",
         {"@/topics/rename": ["a"]},
         (
