@@ -48,6 +48,7 @@ from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, Cl
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
+from relay_pipelines.spark import task_python
 from relay_pipelines.state import checkpoint, ledger, ledger_columns
 from relay_pipelines.state.ledger_reader import read_ledger, read_records
 
@@ -65,7 +66,13 @@ _FETCH_BYTES = 4 << 20
 
 
 def register(session: Any) -> None:
-    """Register the format `relay` with a Spark session."""
+    """Register the format `relay` with a Spark session.
+
+    A local one then runs the tasks of Python with the Python of this program.
+    """
+    context = getattr(session, "sparkContext", None)  # Spark Connect has none
+    if context is not None:
+        task_python.use_ours(context)
     session.dataSource.register(KafkaRangeDataSource)
 
 

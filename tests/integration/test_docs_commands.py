@@ -1,4 +1,4 @@
-"""Every command in README.md and docs runs, in the order of its page.
+"""Every command and every Python example in README.md and docs runs, in the order of its page.
 
 Pages without a `relay.yaml` of their own share the mirror of README.md and a folder; a command that
 several of them have runs once.
@@ -30,6 +30,27 @@ PAGES = sorted(
 )
 _FILE = re.compile(r"[\w-]+\.\w+")
 _ROUNDS_SECONDS = 3.0
+# what cannot run here, and why
+_NO_SCRIPTS = {"docs/security.md": "aws-msk-iam-sasl-signer-python is not installed"}
+# who calls what a page only defines
+_CALLS = {
+    "docs/records.md": """
+from types import SimpleNamespace
+records = [SimpleNamespace(value='{"country":"%s"}' % name) for name in ("de", "fr")]
+kept = [OnlyCountry("de").keep(record) for record in records]
+batch = pa.RecordBatch.from_pydict({"value": [b"1234 5678"]})
+print(kept, Masked("[0-9]{4}").transform(batch).column("value"))
+""",
+    "docs/dagster.md": """
+import relay_pipelines
+print(with_freshness(relay_pipelines.definitions("relay.yaml")).get_asset_graph())
+""",
+}
+_OUTPUTS = {
+    "docs/records.md": '[True, False] [\n  "*** ***"\n]',
+    "docs/dataframe.md": "1 records have no copy",
+    "docs/api.md": "records",
+}
 
 
 @dataclass
@@ -99,6 +120,24 @@ class Reader:
         expected = 130 if " --every" in command else 0
         assert process.returncode == expected, f"{block}: {command}\n{output}"
 
+    def run_script(self, text: str) -> str:
+        """Run a Python file in the shared folder, and return its output; it must succeed."""
+        folder = self.folder("")
+        (folder / "example.py").write_text(text)
+        own = environment() | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+        done = subprocess.run(
+            [sys.executable, "example.py"],
+            cwd=folder,
+            env={key: value for key, value in own.items() if not key.startswith("PYSPARK")},
+            input="\n",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
 
 @pytest.fixture(scope="module")
 def reader(
@@ -122,6 +161,34 @@ def reader(
     made.run(made.folder(""), readme, "relay run")
     made.done.clear()
     return made
+
+
+def scripts() -> dict[str, str]:
+    """Return the Python of each page in one file: later examples use what earlier ones define."""
+    found: dict[str, str] = {}
+    for block in blocks("python"):
+        if not block.title and block.page not in _NO_SCRIPTS:
+            text = block.text.replace('"payments"', f'"{TOPIC}"')  # the topic that is there
+            found[block.page] = found.get(block.page, "") + text
+    return {page: text + _CALLS.get(page, "") for page, text in found.items()}
+
+
+@pytest.mark.parametrize("page", scripts())
+def test_the_python_of_a_page_runs(
+    reader: Reader, source_cluster: EmbeddedCluster, page: str
+) -> None:
+    """As a file, with the environment's Python, which is not the first one on PATH."""
+    now = (CREATE_TIME, time.time_ns() // 1_000_000)
+    record = Record(page.encode(), b"new", (), now)
+    write(source_cluster.cluster(), TopicPartition(TOPIC, 0), [record])
+    output = reader.run_script(scripts()[page])
+    assert _OUTPUTS.get(page, "") in output
+
+
+def test_the_clusters_of_the_tutorial_start(reader: Reader) -> None:
+    """They end with Enter."""
+    (block,) = [block for block in blocks("python") if block.title == "clusters.py"]
+    assert "export DESTINATION=127.0.0.1:" in reader.run_script(block.text)
 
 
 @pytest.mark.parametrize("page", PAGES)
