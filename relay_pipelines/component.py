@@ -2,9 +2,12 @@
 
 # no `from __future__ import annotations`: Dagster resolves the attributes by their annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 import yaml
@@ -17,6 +20,8 @@ from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.lanes import naming
 
 _CONFIG = "relay.yaml"
+# the folder of the component that has a key prefix, in each project that is loaded
+_built: WeakKeyDictionary[object, dict[Sequence[str], Path]] = WeakKeyDictionary()
 
 
 class Topic(NamedTuple):
@@ -47,7 +52,10 @@ class _Scaffolder(dg.Scaffolder[_Parameters]):
 
     def scaffold(self, request: dg.ScaffoldRequest[_Parameters]) -> None:
         given, folder = request.params, Path(request.target_path)
-        dg.scaffold_component(request, {"config": _CONFIG})
+        attributes: dict[str, object] = {"config": _CONFIG}
+        if _has_others(folder):
+            attributes["key_prefix"] = [_as_prefix(folder.name)]
+        dg.scaffold_component(request, attributes)
         path = folder / _CONFIG
         if path.exists():
             return
@@ -61,6 +69,20 @@ class _Scaffolder(dg.Scaffolder[_Parameters]):
         path.write_text(head + yaml.safe_dump(document, sort_keys=False))
         if not (ignored := folder / ".gitignore").exists():
             ignored.write_text("var/\n")  # has the topics that were seen
+
+
+def _has_others(folder: Path) -> bool:
+    """Whether the project has a component with a relay.yaml already, which has the plain names."""
+    root = next((parent for parent in folder.parents if parent.name == "defs"), folder.parent)
+    return any(
+        path.with_name("defs.yaml").exists()
+        for path in root.rglob(_CONFIG)
+        if path.parent != folder
+    )
+
+
+def _as_prefix(name: str) -> str:
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 @dg.scaffold_with(_Scaffolder)
@@ -105,10 +127,22 @@ class MirrorComponent(dg.Component, dg.Resolvable):
         """
         try:
             prefix = naming.parts(self.key_prefix or ())
+            self._refuse_same_names(context, prefix)
             return build(Path(context.path) / self.config, prefix, self._changed)
         except RelayError as error:
             # of any other class, Dagster would show it below a message of its own
             raise dg.DagsterInvalidDefinitionError(str(error)) from None
+
+    def _refuse_same_names(self, context: dg.ComponentLoadContext, prefix: Sequence[str]) -> None:
+        """Refuse a second component with this prefix: Dagster would name a resource of ours."""
+        paths = _built.setdefault(context.component_tree.state_tracker, {})
+        other = paths.setdefault(prefix, context.path)
+        if other != context.path:
+            raise ConfigError(
+                f"{context.path}: {other} has the same"
+                f" {f'key_prefix, {list(prefix)}' if prefix else 'names, without a key_prefix'}",
+                remedy=f"set key_prefix: [{_as_prefix(context.path.name)}] in this defs.yaml",
+            )
 
     def _changed(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         found = self.get_asset_spec(spec, Topic(*spec.key.path[-2:]))

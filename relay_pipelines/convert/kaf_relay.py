@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def convert(text: str, folder: Path) -> str:
             "[[sources]], [target] or [topics] is missing",
             remedy="name a kaf-relay config.toml",
         )
+    _refuse_other_shapes(tree)
     nodes = [_cluster(keys, f"sources[{n}]", document, folder) for n in range(len(sources))]
     destination = _cluster(keys, "target", document, folder)
     keys.note("target.name", _TARGET_REASONS["name"])
@@ -89,6 +91,25 @@ def convert(text: str, folder: Path) -> str:
     return document.render("kaf-relay", keys.notes)
 
 
+def _refuse_other_shapes(tree: dict[str, Any]) -> None:
+    """Refuse what is TOML, but not what kaf-relay reads."""
+    topics = tree["topics"]
+    shapes = {
+        "sources, which are tables [[sources]]": _are_tables(tree["sources"]),
+        "target, which is a table [target]": isinstance(tree["target"], dict),
+        'topics, which is a table [topics] with a line "source" = "target" per topic': (
+            isinstance(topics, dict) or _are_tables(topics)
+        ),
+    }
+    for what, fits in shapes.items():
+        if not fits:
+            raise ConfigError(f"kaf-relay does not read these {what}", remedy="correct it")
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
 def _flat(tree: Any, path: str = "") -> dict[str, Any]:
     """Return values by dotted key: `sources[0].name`."""
     if path == "topics":
@@ -103,7 +124,8 @@ def _flat(tree: Any, path: str = "") -> dict[str, Any]:
 
 
 def _cluster(keys: Keys, at: str, document: Document, folder: Path) -> dict[str, Any]:
-    name = str(keys.take(f"{at}.name", "node1" if at != "target" else "destination"))
+    number = re.search(r"\d+", at)
+    name = str(keys.take(f"{at}.name", f"node{int(number[0]) + 1}" if number else "destination"))
     cluster: dict[str, Any] = {
         "name": name,
         "bootstrap_servers": keys.take(f"{at}.servers", []),

@@ -9,7 +9,10 @@ from typing import Any
 
 from relay_pipelines.convert.document import Document, Keys
 
-_JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))')
+# quoted in one of two ways, as java.io.StreamTokenizer reads it, or not at all
+_JAAS_OPTION = re.compile(
+    r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
+)
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _NOT_PEM = "it is not PEM; export it with keytool and openssl, and set security.{ours}"
 _MSK = (
@@ -47,8 +50,8 @@ def _sasl(
 ) -> dict[str, Any]:
     mechanism = take("sasl.mechanism") or "GSSAPI"
     jaas = {
-        name: quoted or bare
-        for name, quoted, bare in _JAAS_OPTION.findall(take("sasl.jaas.config") or "")
+        name: "".join(value)  # one of them is there
+        for name, *value in _JAAS_OPTION.findall(take("sasl.jaas.config") or "")
     }
     take("sasl.client.callback.handler.class")
     take("sasl.login.callback.handler.class")

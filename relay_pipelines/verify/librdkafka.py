@@ -19,12 +19,15 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.protocol import user_tokens
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.verify.comparison import Part, Side
 
 _AT_ONCE = 500  # records
 _POLL_SECONDS = 0.1
 _QUEUED_KB = 16 << 10
+# of a token whose provider does not say it; librdkafka asks again after four fifths
+_UNKNOWN_LIFE_SECONDS = 60.0
 _NEAR = 1_000  # offsets, to read on instead of fetching again
 _REFUSALS = {
     KafkaError._AUTHENTICATION,  # noqa: SLF001 - these are their public names
@@ -70,6 +73,15 @@ def settings_of(cluster: Cluster) -> dict[str, Any]:
         "ssl.key.password": security.key_password,
         "ssl.endpoint.identification.algorithm": None if security.verify_hostname else "none",
     }
+    if security.token_endpoint and security.sasl_extensions:
+        pairs = [f"{name}={value}" for name, value in security.sasl_extensions]
+        if any("," in pair for pair in pairs):
+            raise UnsupportedError(
+                f"{cluster}: librdkafka cannot send a value with a comma, such as one of"
+                " security.sasl_extensions",
+                remedy="audit without --client librdkafka",
+            )
+        known["sasl.oauthbearer.extensions"] = ",".join(pairs)
     return {key: value for key, value in known.items() if value is not None}
 
 
@@ -106,6 +118,9 @@ class LibrdkafkaReader:
             "log_level": 0,
             "error_cb": self._keep,
         }
+        if cluster.security.token_provider is not None:
+            self._config["oauth_cb"] = self._token
+        self._denied: RelayError | None = None
         self._consumer: Consumer | None = None
         self._error: KafkaError | None = None
         self._next: tuple[TopicPartition, int] | None = None
@@ -181,12 +196,34 @@ class LibrdkafkaReader:
         """Close the connections."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer, self._next, self._error = None, None, None
+        self._consumer, self._next, self._error, self._denied = None, None, None, None
 
     def _open(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = Consumer(self._config)
+            try:
+                self._consumer = Consumer(self._config)
+            except KafkaException:
+                if self._denied is None:
+                    raise
+                raise self._denied from None
+        if self._denied is not None:
+            raise self._denied
         return self._consumer
+
+    def _token(self, _: str) -> tuple[str, float, str, dict[str, str]]:
+        """Return what librdkafka asks for: token, when it expires, no principal, extensions."""
+        security = self._cluster.security
+        assert security.token_provider is not None
+        try:
+            token, seconds = user_tokens.request(
+                security.token_provider, str(self._cluster), self._retriable, self._timeout_seconds
+            )
+        except RelayError as error:
+            self._denied = error
+            raise
+        self._denied = None
+        expires_ms = self._clock.now_ms() + 1000 * (seconds or _UNKNOWN_LIFE_SECONDS)
+        return token, expires_ms / 1000, "", dict(security.sasl_extensions)
 
     def _go_to(self, wanted: OffsetRange) -> None:
         """Begin at a range, unless the consumer is there because it has read the one before."""

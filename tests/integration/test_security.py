@@ -27,7 +27,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
 from relay_pipelines.embedded.ports import free_ports
-from relay_pipelines.errors import PermissionDeniedError, SourceError
+from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -289,6 +289,24 @@ def test_tokens_from_a_provider(
     assert (outcome.error, outcome.records) == ("", 20)
     mirror.assert_equal()
     assert (token_providers.calls[mirror.topic] == 1) is bool(kept)
+    if side == "source":
+        assert read_by_librdkafka(mirror, way) == 20
+
+
+def test_librdkafka_sends_the_extensions(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+) -> None:
+    """Beside tokens of an endpoint; what it cannot send, it says at once."""
+    grant(mirror, "relay")
+    way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
+    found = []
+    for name, value in (("logicalCluster", "lkc"), ("not_letters", "x"), ("pool", "a,b")):
+        extended = replace(way.security, sasl_extensions=((name, value),))
+        try:
+            found.append(str(read_by_librdkafka(mirror, replace(way, security=extended))))
+        except RelayError as error:
+            found.append(type(error).__name__)
+    assert found == ["20", "PermissionDeniedError", "UnsupportedError"]
 
 
 def test_the_broker_gets_the_extensions(guarded: EmbeddedCluster, mirror: Mirror) -> None:
@@ -359,6 +377,9 @@ def test_a_provider_that_cannot_work_is_not_retried(
     name = f"'tests.support.token_providers:{provider}'"
     assert said.format(provider=name) in outcome.error
     assert token_providers.calls[mirror.topic] <= 1
+    with pytest.raises(RelayError) as denied:
+        read_by_librdkafka(mirror, way)
+    assert said.format(provider=name) in str(denied.value)
 
 
 @pytest.mark.parametrize(

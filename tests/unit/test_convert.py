@@ -421,6 +421,29 @@ def test_a_user_name_of_a_config_provider(
     assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
 
 
+def test_names_in_single_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Java reads both kinds of quotes, also in one value."""
+    text = (
+        "clusters=a,b\na->b.enabled=true\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\n"
+        "a.security.protocol=SASL_SSL\na.sasl.mechanism=PLAIN\na.sasl.jaas.config=Plain required"
+        " password='pass\"word' username='o\"neil' other=\"it's\";\n"
+    )
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert tree["mirrors"]["a-b"]["source"]["nodes"][0]["security"]["username"] == 'o"neil'
+    assert 'pass"word' not in f"{tree} {comments}"
+
+
+def test_sources_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nodes need names, and kaf-relay's sources do not."""
+    text = (
+        '[[sources]]\nservers = ["a:1"]\n[[sources]]\nservers = ["b:1"]\n'
+        '[target]\nservers = ["c:1"]\n[topics]\na = "a"\n'
+    )
+    tree, _ = converted(tmp_path, "kaf-relay", text, capsys)
+    nodes = tree["mirrors"]["kaf-relay"]["source"]["nodes"]
+    assert [node["name"] for node in nodes] == ["node1", "node2"]
+
+
 def test_the_output_is_a_new_file_that_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -442,6 +465,16 @@ def test_the_output_is_a_new_file_that_loads(
     ("origin", "text", "line"),
     [
         ("kaf-relay", "= x", r"this is not TOML: .*; name a kaf-relay config.toml"),
+        (
+            "kaf-relay",
+            'topics = ["a"]\nsources = [{servers = ["a:1"]}]\ntarget = {servers = ["b:1"]}\n',
+            r"kaf-relay does not read these topics, which is a table \[topics\] .*; correct it",
+        ),
+        (
+            "kaf-relay",
+            'sources = ["a:1"]\ntarget = 1\n[topics]\na = "a"\n',
+            r"kaf-relay does not read these sources, which are tables \[\[sources\]\]; correct it",
+        ),
         ("kaf-relay", "a = 1", r"\[\[sources\]\], \[target\] or \[topics\] is missing; .*"),
         (
             "kaf-relay",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 import relay_pipelines as relay
@@ -318,6 +319,34 @@ class TestComponent:
                 component_cls=relay.MirrorComponent, defs_path=path, scaffold_params=given
             )
             assert (again / "relay.yaml").read_text().startswith("# mine")
+
+    # of Dagster's own components, all of which it looks at
+    @pytest.mark.filterwarnings("ignore:Class `SparkDeclarativePipelineScaffolder`")
+    def test_a_second_component_has_names_of_its_own(self):
+        """It is scaffolded with a key prefix; without one, a line says so before Dagster does."""
+        given = {"source": "192.0.2.1:9092", "destination": "192.0.2.3:9092", "topics": "orders"}
+        with create_defs_folder_sandbox() as sandbox:
+            first, second = (
+                sandbox.scaffold_component(
+                    component_cls=relay.MirrorComponent, defs_path=name, scaffold_params=given
+                )
+                for name in ("shop", "shop-2")
+            )
+            assert "key_prefix" not in (first / "defs.yaml").read_text()
+            written = yaml.safe_load((second / "defs.yaml").read_text())
+            assert written["attributes"] == {"config": "relay.yaml", "key_prefix": ["shop_2"]}
+            with sandbox.build_all_defs() as definitions:
+                dg.Definitions.validate_loadable(definitions)
+
+            del written["attributes"]["key_prefix"]
+            (second / "defs.yaml").write_text(yaml.safe_dump(written))
+            with pytest.raises(Exception, match="Error while building") as refused:  # noqa: SIM117
+                with sandbox.build_all_defs():
+                    pass
+            line = (
+                r".*/shop(-2)?: .*/shop(-2)? has the same names, without a key_prefix; set key_pre"
+            )
+            assert re.match(line, str(refused.value.__cause__))
 
     def test_the_scaffolder_keeps_a_gitignore(self):
         with create_defs_folder_sandbox() as sandbox:
