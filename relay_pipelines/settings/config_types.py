@@ -256,7 +256,7 @@ def _pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
-        why = str(error)
+        why = f"{error}; write .* for any characters" if value.startswith("*") else str(error)
     else:
         return value
     raise expected("a regular expression", why)

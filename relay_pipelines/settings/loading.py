@@ -232,8 +232,9 @@ def _read_yaml(path: Path, text: str) -> tuple[Any, yaml.Node | None]:
         problem = error.problem or "cannot be read"
         if not isinstance(error, _KeyProblemError):
             problem = f"not YAML: {_QUOTED.sub(_without_content, problem)}"
-            if mark and text[max(0, mark.index - 1) : mark.index + 1] == "${":
-                problem += "; put ${...} in quotes"
+            problem += _remedy(
+                problem, text[max(0, mark.index - 1) : mark.index + 1] if mark else ""
+            )
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         where = f"{path}:{before.count(chr(10)) + 1}:{error.position - before.rfind(chr(10))}"
@@ -241,6 +242,17 @@ def _read_yaml(path: Path, text: str) -> tuple[Any, yaml.Node | None]:
     else:
         return content, root
     raise ConfigError(f"{where}: {problem}")
+
+
+def _remedy(problem: str, at: str) -> str:
+    """Return what to do about what people often write, from the characters before and at it."""
+    if at == "${":
+        return "; put ${...} in quotes"
+    if at.endswith("\t"):
+        return "; indent with spaces, not with tabs"
+    if "unknown escape character" in problem:
+        return "; put a regular expression in single quotes"
+    return ""
 
 
 def _without_content(quoted: re.Match[str]) -> str:

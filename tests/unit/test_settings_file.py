@@ -66,6 +66,20 @@ REFERENCE = (
             "a: [${A:-${B}}]\n",
             ":1:6: not YAML: expected ',' or ']', but got '{'; put ${...} in quotes",
         ),
+        (
+            "a:\n\tb: 1\n",
+            (
+                ":2:1: not YAML: found character ... that cannot start any token; indent with"
+                " spaces, not with tabs"
+            ),
+        ),
+        (
+            r'a: ["x\.y"]',
+            (
+                ":1:8: not YAML: found unknown escape character '.'; put a regular expression in"
+                " single quotes"
+            ),
+        ),
         ("a: !!int x\n", ":1:4: not a value of the type int"),
         ("a: !!bool x\n", ":1:4: not a value of the type bool"),
         ("a: " + "9" * 5_000, ":1:4: not a value of the type int"),

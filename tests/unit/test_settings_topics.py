@@ -18,7 +18,10 @@ REFUSED = [
     (
         "an invalid regular expression in deny",
         {"@/topics/deny": ["*"]},
-        "@.topics.deny[0]: expected a regular expression, got '*': nothing to repeat at position 0",
+        (
+            "@.topics.deny[0]: expected a regular expression, got '*': nothing to repeat at"
+            " position 0; write .* for any characters"
+        ),
     ),
     (
         "a template that gives all topics one name",
