@@ -200,12 +200,7 @@ class LibrdkafkaReader:
 
     def _open(self) -> Consumer:
         if self._consumer is None:
-            try:
-                self._consumer = Consumer(self._config)
-            except KafkaException:
-                if self._denied is None:
-                    raise
-                raise self._denied from None
+            self._consumer = Consumer(self._config)
         if self._denied is not None:
             raise self._denied
         return self._consumer
@@ -218,10 +213,11 @@ class LibrdkafkaReader:
             token, seconds = user_tokens.request(
                 security.token_provider, str(self._cluster), self._retriable, self._timeout_seconds
             )
-        except RelayError as error:
+        except RelayError as error:  # nothing may be raised here; `_open` does it
             self._denied = error
-            raise
-        self._denied = None
+            token, seconds = "none", 0.0
+        else:
+            self._denied = None
         expires_ms = self._clock.now_ms() + 1000 * (seconds or _UNKNOWN_LIFE_SECONDS)
         return token, expires_ms / 1000, "", dict(security.sasl_extensions)
 

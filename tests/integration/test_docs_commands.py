@@ -43,12 +43,12 @@ print(kept, Masked("[0-9]{4}").transform(batch).column("value"))
 """,
     "docs/dagster.md": """
 import relay_pipelines
-print(with_freshness(relay_pipelines.definitions("relay.yaml")).get_asset_graph())
+print(with_freshness(relay_pipelines.definitions("relay.yaml")).resolve_asset_graph())
 """,
 }
 _OUTPUTS = {
-    "docs/records.md": '[True, False] [\n  "*** ***"\n]',
-    "docs/dataframe.md": "1 records have no copy",
+    "docs/records.md": re.escape('[True, False] [\n  "*** ***"\n]'),
+    "docs/dataframe.md": r"\n[1-9]\d* records have no copy",
     "docs/api.md": "records",
 }
 
@@ -182,7 +182,7 @@ def test_the_python_of_a_page_runs(
     record = Record(page.encode(), b"new", (), now)
     write(source_cluster.cluster(), TopicPartition(TOPIC, 0), [record])
     output = reader.run_script(scripts()[page])
-    assert _OUTPUTS.get(page, "") in output
+    assert re.search(_OUTPUTS.get(page, ""), output)
 
 
 def test_the_clusters_of_the_tutorial_start(reader: Reader) -> None:

@@ -28,7 +28,7 @@ for session in sessions:
 mine = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 mine.conf.set("spark.sql.shuffle.partitions", "7")
 mine.range(3).createOrReplaceTempView("numbers")
-relay = Session(Spark(conf=conf))
+relay = Session(Spark(conf=conf | {"spark.driver.memory": "8g"}))
 print(relay() is mine, relay().range(5).count(), relay().catalog.tableExists("numbers"))
 print(relay().conf.get("spark.sql.shuffle.partitions"))
 relay.stop()
