@@ -9,7 +9,7 @@ from relay_pipelines.console.formatting import plural, stdout
 from relay_pipelines.errors import StalePlanError, TamperedError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import restore
-from relay_pipelines.run.restore import Act, Restore
+from relay_pipelines.run.restore_plan import Act, Restore
 from relay_pipelines.verify.chain import REMEDY
 
 

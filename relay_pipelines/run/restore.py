@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.errors import FencedError, RelayError
+from relay_pipelines.errors import FencedError
 from relay_pipelines.model import (
-    Checkpoint,
-    DestinationPosition,
-    LedgerEntry,
-    LedgerHead,
     OffsetRange,
     TopicPartition,
 )
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.prepare import topics
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, gap_entry, replace_checkpoint
+from relay_pipelines.prepare.checkpoint_moves import gap_entry, replace_checkpoint
 from relay_pipelines.prepare.losses import fence_former_owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
+from relay_pipelines.run.restore_plan import Act, Planner, Restore
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
@@ -37,40 +33,7 @@ from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
-from relay_pipelines.verify.chain import Chain, Tampering, verify_chain
-from relay_pipelines.verify.recount import recount_entries
 from relay_pipelines.verify.verified_ledger import ledger_kept_since_ms
-
-
-class Act(StrEnum):
-    """What becomes of a topic-partition."""
-
-    STAYS = "stays as it is"
-    AGAIN = "its checkpoint is made again"
-    NOTED = "its checkpoint stays, and the ledger goes on"
-    REFUSED = "cannot be restored"
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """What a restore does with one source topic-partition.
-
-    Args:
-        name: of the mirror, or of its replay.
-        before: the checkpoint as it is now; None if there is none.
-        after: the checkpoint to commit; None to commit none.
-        why: for people.
-    """
-
-    name: str
-    source: TopicPartition
-    act: Act
-    why: str
-    before: Checkpoint | None = None
-    after: Checkpoint | None = None
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.act}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +74,7 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
             grouped |= {(each, at): [] for at in state.checkpoints}
         for record in records:
             grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
-        planner = _Planner(client, mirror, clock, kept)
+        planner = Planner(client, mirror, clock, kept)
         planned = [
             planner.plan(each, at, some, states[each].checkpoints.get(at))
             for (each, at), some in sorted(grouped.items(), key=lambda item: item[0])
@@ -175,146 +138,3 @@ def _commit(
     known = before, state.ends.get(home, 0)
     options = mirror.copy_options
     return replace_checkpoint(client, owner, known, after, entry, options, clock)
-
-
-@dataclass(frozen=True, slots=True)
-class _Planner:
-    """Plans one topic-partition after the other.
-
-    Args:
-        kept: as of `ledger_kept_since_ms`.
-    """
-
-    client: ClusterClient
-    mirror: Mirror
-    clock: Clock
-    kept: Mapping[TopicPartition, int]
-
-    def plan(
-        self,
-        name: str,
-        at: TopicPartition,
-        records: Sequence[LedgerRecord],
-        before: Checkpoint | None,
-    ) -> Restore:
-        """Compare the checkpoint with the ledger.
-
-        Args:
-            records: of the topic-partition, in the order of the ledger.
-        """
-        newest = max(records, key=lambda record: record.entry.number, default=None)
-        number = 0 if before is None else before.ledger_head.number
-        if newest is not None and newest.entry.number > number:
-            return self._again(name, at, records, newest, before)
-        if before is None:
-            return Restore(name, at, Act.STAYS, "nothing was copied")
-        return self._noted(name, at, self._chain(name, at, records, before.ledger_head), before)
-
-    def _chain(
-        self,
-        name: str,
-        at: TopicPartition,
-        records: Sequence[LedgerRecord],
-        head: LedgerHead,
-    ) -> Chain:
-        home = checkpoints.home(ledger.TOPIC, checkpoints.key_of(name, at))
-        return verify_chain(at, records, head, self.kept.get(home, 0))
-
-    def _noted(self, name: str, at: TopicPartition, chain: Chain, before: Checkpoint) -> Restore:
-        """Note that entries are missing, if they are."""
-        if not chain.breaks:
-            return Restore(name, at, Act.STAYS, "its checkpoint is the last one", before)
-        if any(broken.kind is not Tampering.REMOVED for broken in chain.breaks):
-            return Restore(name, at, Act.REFUSED, chain.breaks[0].what_and_where, before)
-        why = "; ".join(broken.what_and_where for broken in chain.breaks)
-        after = replace(before, run_id=BY_DRIVER, committed_at_ms=self.clock.now_ms())
-        return Restore(name, at, Act.NOTED, why, before, after)
-
-    def _again(
-        self,
-        name: str,
-        at: TopicPartition,
-        records: Sequence[LedgerRecord],
-        newest: LedgerRecord,
-        before: Checkpoint | None,
-    ) -> Restore:
-        """Go on from the newest entry, if it is reached from the checkpoint."""
-        chain = self._chain(name, at, records, newest.head)
-        if wrong := self._why_not(name, chain, before):
-            return Restore(name, at, Act.REFUSED, wrong, before)
-        after = self._made_again(name, at, chain, newest, before)
-        was = "it is gone" if before is None else f"it said offset {before.next_offset}"
-        why = f"at offset {after.next_offset}, as ledger entry {newest.entry.number} says; {was}"
-        return Restore(name, at, Act.AGAIN, why, before, after)
-
-    def _why_not(self, name: str, chain: Chain, before: Checkpoint | None) -> str:
-        """Say why the chain is not the one that was committed; empty if it may be."""
-        if chain.breaks:
-            return chain.breaks[0].what_and_where
-        numbers = {record.entry.number: record.head for record in chain.records}
-        head = None if before is None else before.ledger_head
-        if head is not None and numbers.get(head.number, head) != head:
-            return f"ledger entry {head.number} is not the one that the checkpoint names"
-        last = _last_copied(chain)
-        return "" if last is None else self._why_not_there(name, last)
-
-    def _why_not_there(self, name: str, last: LedgerEntry) -> str:
-        """Say what differs between the newest chunk with records and the destination."""
-        at, to, end = last.source, last.destination.topic_partition, last.destination.end
-        if not self.client.has_topic(to.topic):
-            return ""  # the guards say so afterwards
-        upto = {to: OffsetRange(to, end, end)}  # what follows may be of others
-        entries, options = {at.topic_partition: [last]}, self.mirror.copy_options
-        (found,) = recount_entries(name, [at], entries, self.client, options, self.clock, (), upto)
-        lines = [str(found)] if isinstance(found, RelayError) else found.problems
-        where = f"{last.destination}, the copies of ledger entry {last.number}"
-        return f"{where}: {lines[0]}" if lines else ""
-
-    def _made_again(
-        self,
-        name: str,
-        at: TopicPartition,
-        chain: Chain,
-        newest: LedgerRecord,
-        before: Checkpoint | None,
-    ) -> Checkpoint:
-        entry, to = newest.entry, newest.entry.destination.topic_partition
-        is_same = before is not None and before.generation == entry.generation
-        base = before if before and is_same else Checkpoint.initial(name, at, to, 0)
-        last = _last_copied(chain)
-        return replace(
-            base,
-            next_offset=entry.source.end,
-            # of the last batch, which only the source knows
-            leader_epoch=-1,
-            leader_epoch_end=-1,
-            is_dense=False,
-            node=entry.node,
-            destination=to,
-            copies=None if last is None else self._position(last, base),
-            run_id=BY_DRIVER,
-            committed_at_ms=self.clock.now_ms(),
-            generation=entry.generation,
-            ledger_head=newest.head,
-        )
-
-    def _position(self, last: LedgerEntry, base: Checkpoint) -> DestinationPosition:
-        """Return where the copies end; in a topic that was created again, the guards notice."""
-        to = last.destination.topic_partition
-        known = base.copies if base.copies and base.copies.topic_partition == to else None
-        is_there = known is None and self.client.has_topic(to.topic)
-        topic_id = self.client.topic(to.topic).topic_id if is_there else ""
-        return DestinationPosition(
-            to, last.destination.end, topic_id if known is None else known.topic_id
-        )
-
-
-def _last_copied(chain: Chain) -> LedgerEntry | None:
-    """Return the newest entry with records of the newest generation; None if there is none."""
-    generation = chain.records[-1].entry.generation
-    copied = [
-        record.entry
-        for record in chain.records
-        if record.entry.records and record.entry.generation == generation
-    ]
-    return copied[-1] if copied else None

@@ -9,14 +9,14 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import CheckpointLostError, LedgerLostError
+from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.run import restore, run_plan
-from relay_pipelines.run.restore import Act
+from relay_pipelines.run.restore_plan import Act
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from relay_pipelines.state import checkpoint, ledger
-from tests.copying import numbered
+from tests.copying import KEPT, numbered
 from tests.integration.test_losses import CLOCK, Copied, put_back
 from tests.support import commands
 from tests.support.independent import (
@@ -103,6 +103,17 @@ def test_checkpoints_are_made_again(
     assert_goes_on(copied, relay)
     assert relay("restore") == 0
     assert "1 topic-partition of 1 need nothing" in capsys.readouterr().out
+
+
+def test_a_source_that_was_created_again_meanwhile(copied: Copied, relay: Command) -> None:
+    """The record that the restore takes from the copies tells that the source has another log."""
+    run_on(copied)
+    put_back(copied, [], "created empty")
+    delete(copied.source, copied.topic)
+    create(copied.source, copied.topic, 1, KEPT)
+    write(copied.source, copied.at, numbered(40, first=500))
+    assert relay("restore", "--execute") == 0
+    assert type(copied.loss()) is TopicRecreatedError
 
 
 def test_entries_that_were_never_copied_are_not_gone_on_from(
