@@ -48,6 +48,8 @@ class Position:
             destination topic-partition than the configuration names.
         ledger_end: up to where it was copied according to the ledger, if that has an entry which is
             newer than the checkpoint, or if there is none; else None.
+        copies_after: where the destination has records of the mirror after those that its
+            checkpoint knows; None if it has none.
         ledger_lost: whether the topic of the ledger is gone, although the mirror has copied.
         high_watermark: the end of what every replica has; the records from `end_offset` to it wait
             for a transaction to end.
@@ -69,6 +71,7 @@ class Position:
     destination_lost: str = ""
     destination_changed: DestinationChangedError | None = None
     ledger_end: int | None = None
+    copies_after: int | None = None
     ledger_lost: bool = False
     high_watermark: int = -1
     open_since_ms: int | None = None
@@ -284,6 +287,19 @@ def _losses(position: Position) -> Iterator[Loss]:
         return
     if copied is None:
         return
+    if position.copies_after is not None:
+        what = (
+            "its checkpoint is not the last one, and neither is the ledger's newest entry: the"
+            f" mirror's own records go on at offset {position.copies_after} of the destination, and"
+            " would come again"
+        )
+        command = _reset(position.mirror, position.topic_partition.topic)
+        remedy = (
+            "put the newest __relay_ledger back, if there is one, and make the checkpoint from it:"
+            f" {restore_command(position.mirror)}; or delete the copy, and copy all of it again:"
+            f" `{command} --to-earliest --execute`"
+        )
+        yield Loss(CheckpointLostError, what, remedy, copied)
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its topic id changed"
         remedy = "mirror it under a new name into a new destination topic"

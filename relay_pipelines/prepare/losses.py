@@ -121,7 +121,10 @@ def _moved_checkpoint(
         topic_ids={} if position.recreated else before.topic_ids,
         cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
-        copies=None if position.destination_lost else before.copies,
+        # after copies that come again, what is there no longer shows where they end
+        copies=None
+        if position.destination_lost or position.copies_after is not None
+        else before.copies,
         destination=before.bound_to or snapshot.destination_of(before.source),
         is_dense=False,
         run_id=BY_DRIVER,

@@ -37,7 +37,7 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets
 from relay_pipelines.snapshot.clients import destination_client, source_client
-from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
+from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
@@ -355,7 +355,7 @@ class _SnapshotBuilder:
         if refuse_loops:
             self._refuse_loops(topics.destinations, policies, selection)
         _refuse_shared_quarantines(policies, topics.all_targets)
-        checkpoints, ledger_records = self._find_lost(topics, checkpoints, cache)
+        checkpoints, lost = self._find_lost(topics, checkpoints, cache)
         hidden = {at.topic for at in unreadable}
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
@@ -366,13 +366,13 @@ class _SnapshotBuilder:
             self._name,
             self._mirror.start,
             checkpoints,
-            ledger_records,
+            lost.entries,
             topics.all_targets,
             self._clock.now_ms(),
         )
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         known = replace(checkpoints, starts=starts)
-        positions = self._positions(selection, topics, known, ledger_records, leaderless)
+        positions = self._positions(selection, topics, known, lost, leaderless)
         source_configs, destination_configs, refused = (
             self._configs(topics, policies, existing) if configs else ({}, {}, {})
         )
@@ -401,7 +401,7 @@ class _SnapshotBuilder:
             },
             previous_node=selection.previous,
             verdicts=selection.verdicts,
-            ledger_records=ledger_records,
+            ledger_records=lost.entries,
             record_policy=policies,
             deleted=deleted,
             new_starts=new_starts,
@@ -520,8 +520,8 @@ class _SnapshotBuilder:
 
     def _find_lost(
         self, topics: _Topics, checkpoints: CheckpointSnapshot, cache: CheckpointCache
-    ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerRecord]]:
-        """Return the newest ledger entries of lost checkpoints, as `LostCheckpoints.find`."""
+    ) -> tuple[CheckpointSnapshot, Lost]:
+        """Return which checkpoints are not the last ones, as `LostCheckpoints.find`."""
         destinations = {
             at: topics.all_targets[topic].of(at)
             for topic in topics.names
@@ -575,7 +575,7 @@ class _SnapshotBuilder:
         selection: NodeSelection,
         topics: _Topics,
         checkpoints: CheckpointSnapshot,
-        ledger_records: Mapping[TopicPartition, LedgerRecord],
+        lost: Lost,
         leaderless: Container[TopicPartition],
     ) -> list[Position]:
         positions = Positions(
@@ -584,7 +584,7 @@ class _SnapshotBuilder:
             self._at_destination,
             topics.targets,
             checkpoints,
-            ledger_records,
+            lost,
             self._mirror,
             self._clock,
             leaderless,

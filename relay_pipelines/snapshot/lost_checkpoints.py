@@ -1,16 +1,22 @@
-"""Checkpoints that are gone, or that are not the last ones: the ledger has newer entries.
+"""Checkpoints that are gone, or that are not the last ones: ledger or destination know more.
 
-docs/transactions.md argues what this finds (**T**). It reads the ledger only where the destination
-holds more than the checkpoint says.
+docs/transactions.md argues what this finds (**T**). It reads ledger and copies only where the
+destination holds more than the checkpoint says.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    DestinationPosition,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -20,6 +26,7 @@ from relay_pipelines.protocol.client import (
     Metadata,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot
 from relay_pipelines.state.ledger import LedgerRecord
@@ -27,6 +34,22 @@ from relay_pipelines.state.ledger_reader import read_records
 
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry
 _MARKER = 1
+_MOST_OFFSETS_AFTER = 10_000
+_FETCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """By source topic-partition, what shows that its checkpoint is not the last one.
+
+    Args:
+        entries: the newest ledger entry, which is newer.
+        copies: where the destination has records of the mirror after its copies, though the ledger
+            has no newer entry.
+    """
+
+    entries: Mapping[TopicPartition, LedgerRecord] = field(default_factory=dict)
+    copies: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +70,8 @@ class LostCheckpoints:
 
     def find(
         self, destinations: Mapping[TopicPartition, TopicPartition], found: CheckpointSnapshot
-    ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerRecord]]:
-        """Return the newest ledger entry of each topic-partition whose checkpoint is before it.
+    ) -> tuple[CheckpointSnapshot, Lost]:
+        """Return what is lost.
 
         Another run may have committed since the checkpoints were read, so they are read again then,
         and returned.
@@ -58,15 +81,58 @@ class LostCheckpoints:
         """
         suspects = self._written_after(destinations, found.checkpoints)
         if not suspects or ledger.TOPIC not in self.at_destination.topics:
-            return found, {}
+            return found, Lost()
         newest = self._newest_entries(suspects, found.checkpoints)
         if newer := _newer(newest, found.checkpoints):
-            if found.ends:
-                homes = checkpoint.homes(checkpoint.TOPIC)
-                checkpoint.wait_for_open_transactions(self.client, homes, self.options, self.clock)
-                found = checkpoint.read_all(self.client, self.mirror, self.clock)
+            found = self._read_again(found)
             newer = _newer(newer, found.checkpoints)
-        return found, newer
+        copies = self._copies_after(suspects - newer.keys(), found.checkpoints)
+        if copies:
+            known, found = found.checkpoints, self._read_again(found)
+            now = found.checkpoints
+            copies = {at: after for at, after in copies.items() if now.get(at) == known[at]}
+        return found, Lost(newer, copies)
+
+    def _read_again(self, found: CheckpointSnapshot) -> CheckpointSnapshot:
+        """Return the checkpoints of all that was committed so far."""
+        if not found.ends:
+            return found
+        homes = checkpoint.homes(checkpoint.TOPIC)
+        checkpoint.wait_for_open_transactions(self.client, homes, self.options, self.clock)
+        return checkpoint.read_all(self.client, self.mirror, self.clock)
+
+    def _copies_after(
+        self, suspects: Iterable[TopicPartition], checkpoints: Mapping[TopicPartition, Checkpoint]
+    ) -> dict[TopicPartition, int]:
+        """Return where committed records of the last copy's producer follow it.
+
+        A transactional id keeps its producer id for days, and no other uses it.
+        """
+        after = {}
+        for at in suspects:
+            copies = checkpoints[at].copies if at in checkpoints else None
+            if copies is not None and (offset := self._own_after(copies)) is not None:
+                after[at] = offset
+        return after
+
+    def _own_after(self, copies: DestinationPosition) -> int | None:
+        to, last = copies.topic_partition, copies.next_offset - 1
+        low = self.client.list_offsets([to], EARLIEST, READ_COMMITTED)[to]
+        end = self.client.list_offsets([to], LATEST, READ_COMMITTED)[to]
+        wanted = OffsetRange(to, last, min(end, last + _MOST_OFFSETS_AFTER))
+        if (copies, wanted.end) in self.cache.examined:
+            return None
+        producer = None
+        for spans in read(self.client, wanted, _FETCH_BYTES, self.clock) if last >= low else ():
+            for span in spans:
+                if span.run is None or span.skipped is not None:
+                    continue
+                if span.start <= last:
+                    producer = span.run.first.producer_id
+                elif span.run.first.producer_id == producer:
+                    return span.start
+        self.cache.examined.add((copies, wanted.end))
+        return None
 
     def _written_after(
         self,

@@ -14,9 +14,9 @@ from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterCli
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
+from relay_pipelines.snapshot.lost_checkpoints import Lost
 from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
-from relay_pipelines.state.ledger import LedgerRecord
 
 
 class Positions:
@@ -27,8 +27,7 @@ class Positions:
         source: the node to read.
         at_destination: all topics of the destination.
         targets: source topic -> where its records go, of the included topics.
-        ledger_records: the newest ledger entry per topic-partition that has lost its checkpoint, or
-            whose checkpoint is before it.
+        lost: which checkpoints are gone, or not the last ones.
         leaderless: topic-partitions that have no position, as nobody knows their offsets.
         among_several: whether the source has other nodes.
     """
@@ -40,7 +39,7 @@ class Positions:
         at_destination: Metadata,
         targets: Mapping[str, Target],
         checkpoints: CheckpointSnapshot,
-        ledger_records: Mapping[TopicPartition, LedgerRecord],
+        lost: Lost,
         mirror: Mirror,
         clock: Clock,
         leaderless: Container[TopicPartition],
@@ -53,7 +52,7 @@ class Positions:
         self._at_destination = at_destination
         self._targets = targets
         self._snapshot = checkpoints
-        self._ledger_records = ledger_records
+        self._lost = lost
         self._ledger_lost = bool(checkpoints.checkpoints) and (
             ledger.TOPIC not in at_destination.topics
         )
@@ -79,7 +78,7 @@ class Positions:
             among_several=self._among_several,
         )
         starts = start_offsets.start_offsets(
-            self._source, self._snapshot, self._ledger_records, wanted
+            self._source, self._snapshot, self._lost.entries, wanted
         )
         ends = {at: position.end_offset for at, position in at_source.items()}
         known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in ends}
@@ -89,6 +88,7 @@ class Positions:
                 self._completed(at_source[at], starts.get(at)),
                 high_watermark=high[at],
                 ledger_lost=self._ledger_lost,
+                copies_after=self._lost.copies.get(at),
                 mirror=self._name,
                 recreated=at_source[at].recreated or at in unproved,
             )
@@ -99,7 +99,7 @@ class Positions:
     def _completed(self, position: Position, start: int | None) -> Position:
         """Add what only the destination knows."""
         at = position.topic_partition
-        checkpoint, newest = self._snapshot.checkpoints.get(at), self._ledger_records.get(at)
+        checkpoint, newest = self._snapshot.checkpoints.get(at), self._lost.entries.get(at)
         if newest is not None:
             return replace(position, ledger_end=newest.entry.source.end)
         if checkpoint is not None:

@@ -464,12 +464,16 @@ def wait_until_stable(
 class CheckpointCache:
     """What a process has read of checkpoints and ledger of one mirror, to read each record once.
 
+    Attributes:
+        examined: positions after which no record of the mirror was found, up to which offset.
+
     It counts only while the topic and the partition's leader are the same: another leader may have
     a shorter log.
     """
 
     def __init__(self) -> None:
         self._read: dict[TopicPartition, tuple[tuple[str, int], int, dict[bytes, bytes]]] = {}
+        self.examined: set[tuple[DestinationPosition, int]] = set()
         self._entries: dict[TopicPartition, tuple[tuple[str, int], OffsetRange, NewestEntries]] = {}
 
     def get(

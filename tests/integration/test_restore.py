@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -169,7 +171,7 @@ def test_a_ledger_is_made_again(
 
 
 def test_both_are_put_back(copied: Copied, relay: Command) -> None:
-    """Neither knows of the records since: the next run doubles them, and an audit finds them."""
+    """Neither knows of the records since, but the copies show who wrote them; an audit, too."""
     saved = {topic: state_of(copied, topic) for topic in (checkpoint.TOPIC, ledger.TOPIC)}
     run_on(copied)
     for topic, configs in ((checkpoint.TOPIC, checkpoint.CONFIGS), (ledger.TOPIC, ledger.CONFIGS)):
@@ -181,8 +183,30 @@ def test_both_are_put_back(copied: Copied, relay: Command) -> None:
     assert cluster_snapshot.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
         copied.at: 10
     }
-    plan = run_plan.plan(copied.snapshot())
-    assert plan.data_losses == ()
+    loss = copied.loss()
+    assert type(loss) is CheckpointLostError
+    assert "the mirror's own records go on at offset 11 of the destination" in str(loss)
     (planned,) = restore.plan_restores(copied.name, copied.mirror(), CLOCK).planned
     assert planned.act is Act.STAYS
     assert relay("audit", "--level", "recount") == 4
+
+    (again,) = copied.copy(copied.snapshot("continue"))
+    assert (again.start, again.end) == (10, 30)
+    assert not run_plan.plan(copied.snapshot()).data_losses
+
+
+def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
+    """It reads the checkpoints before the other one commits, and its copies after that."""
+    read_all, others = checkpoint.read_all, []
+
+    def read_before_others(*told: Any) -> Any:
+        found = read_all(*told)
+        if not others:
+            others.append("a run")
+            run_on(copied)
+        return found
+
+    with patch.object(checkpoint, "read_all", read_before_others):
+        taken = take_snapshot(copied.name, copied.mirror(), CLOCK)
+    assert not run_plan.plan(taken).data_losses
+    assert taken.checkpoints[copied.at].next_offset == 20
