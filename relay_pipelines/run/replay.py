@@ -38,6 +38,7 @@ from relay_pipelines.run.replay_request import (
     request_of,
     require_same,
     selects,
+    without_quarantined,
 )
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror, Settings
@@ -117,7 +118,10 @@ def plan_replay(settings: Settings, name: str, request: ReplayRequest, clock: Cl
     _refuse_target(name, mirror, request, clock)
     start = _started(name, mirror, request, clock)
     if start is not None:
-        own = at_node(as_mirror(mirror, request, start.topic), start.node)
+        own = as_mirror(mirror, request, start.topic)
+        if request.side is Side.SOURCE:
+            own = without_quarantined(own, _quarantined(name, mirror, clock), start.node)
+        own = at_node(own, start.node)
         _require_same(start, own, request)
         left = _left(_snapshot(start.mirror, own, start.topic, clock), start)
         return Replay(request.id, own, start, is_started=True, plan=left)
@@ -241,12 +245,19 @@ def _decide(
             f"the mirror {name!r} does not copy a topic {request.topic!r}",
             remedy="see `relay plan --why` for every topic and why",
         )
-    own = as_mirror(mirror, request, request.topic)
+    own, quarantined = as_mirror(mirror, request, request.topic), _quarantined(name, mirror, clock)
     if request.window and len(own.nodes) > 1:
-        own = at_node(own, replay_ranges.node_of_window(name, mirror, request, clock))
+        node = replay_ranges.node_of_window(name, mirror, request, clock)
+        own = at_node(without_quarantined(own, quarantined, node), node)
+    own = without_quarantined(own, quarantined)
     snapshot = replace(take(own, request.topic), other_nodes=())
     own = at_node(own, snapshot.node.name)
     return replay_ranges.at_source(name, mirror, request, snapshot, clock), own, snapshot
+
+
+def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
+    """Return which nodes the mirror, and so its replays, must not read, and why."""
+    return read_checkpoints(name, mirror, clock).quarantined
 
 
 def _snapshot(name: str, own: Mirror, topic: str, clock: Clock) -> ClusterSnapshot:

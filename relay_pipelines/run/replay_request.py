@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, DivergedNodeError
 from relay_pipelines.model import RecordPolicy
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import is_topic_name, select, target
@@ -258,7 +258,7 @@ def at_node(own: Mirror, node: str) -> Mirror:
         node: whose offsets are replayed. An only node may have a new name; its topic id tells.
 
     Raises:
-        ConfigError: relay.yaml no longer has it.
+        ConfigError: the replay does not read it.
     """
     if len(own.source.nodes) == 1:
         return own
@@ -268,6 +268,30 @@ def at_node(own: Mirror, node: str) -> Mirror:
             f"the offsets to replay are those of node {node!r}, which is not in source.nodes",
             remedy="add it again, or replay from the destination: --side destination",
         )
+    return _reading(own, nodes)
+
+
+def without_quarantined(own: Mirror, quarantined: Mapping[str, str], node: str = "") -> Mirror:
+    """Return a replay that reads no node which holds other records than were copied.
+
+    Args:
+        quarantined: why, by node.
+        node: whose offsets are replayed; empty for any.
+
+    Raises:
+        DivergedNodeError: no node is left, or not this one.
+    """
+    nodes = tuple(each for each in own.source.nodes if each.name not in quarantined)
+    if not nodes or node in quarantined:
+        name = node or own.source.nodes[0].name
+        raise DivergedNodeError(
+            f"node {name} is in quarantine: {quarantined[name]}",
+            remedy="replay from the destination: --side destination",
+        )
+    return _reading(own, nodes)
+
+
+def _reading(own: Mirror, nodes: tuple[Node, ...]) -> Mirror:
     return own.model_copy(update={"source": own.source.model_copy(update={"nodes": nodes})})
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import (
+    Cluster,
     CopyOptions,
     LedgerEntry,
     OffsetRange,
@@ -28,6 +29,8 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client, source_client
+from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
+from relay_pipelines.state.checkpoint import REPLAY
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, Kind, coverage
@@ -337,7 +340,8 @@ def begin(
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
     expired = _expired(selection, ledger)
     selected = _select(selection, entries, ledger, broken, expired)
-    job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options, client)
+    nodes = _readable_nodes(name, mirror, clock) if level.compares else mirror.nodes
+    job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, client)
     chosen = (share, seed) if level is Level.SAMPLE else (1.0, "")
     audit = Audit(name, level, job, {}, *chosen, strict=strict)
     for each in selected:
@@ -365,6 +369,15 @@ def begin(
                 replace(chunk, topic_id=ids.get(chunk.node, "")) for chunk in found.chunks
             ]
     return audit
+
+
+def _readable_nodes(name: str, mirror: Mirror, clock: Clock) -> tuple[Cluster, ...]:
+    """Return the nodes to compare with: none in quarantine, unless all are."""
+    if len(mirror.nodes) == 1:
+        return mirror.nodes
+    quarantined = read_checkpoints(name.partition(REPLAY)[0], mirror, clock).quarantined
+    nodes = [node for node in mirror.nodes if node.name not in quarantined]
+    return tuple(nodes) or mirror.nodes
 
 
 def _expired(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:

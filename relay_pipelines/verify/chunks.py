@@ -158,7 +158,7 @@ class _Pending:
         if not self.refuted_by:
             return ChunkResult(self.chunk, error=self.error)
         node = self.chunk.node
-        own = self.own or "which is not in source.nodes"
+        own = self.own or "which is not in source.nodes, or is in quarantine"
         where = f"node {node}, {own}" if node else "several nodes, whose offsets may differ"
         what = f"node {self.refuted_by} does not hold these records at these offsets"
         return ChunkResult(

@@ -14,6 +14,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     ConfigError,
+    DivergedNodeError,
     RetentionPassedError,
     SourceError,
     TopicRecreatedError,
@@ -26,7 +27,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.prepare import prepared_snapshot, reset
+from relay_pipelines.prepare import node_quarantine, prepared_snapshot, reset
 from relay_pipelines.prepare.reset import Reset, ResetTo
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -105,6 +106,12 @@ class Pair:
         found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
         entries = (record.entry for record in found)
         return [each for each in entries if each.source.topic_partition.partition == partition]
+
+    def quarantine(self, **reasons: str) -> None:
+        """Put nodes into quarantine, or take them out of it with an empty reason."""
+        mirror = Mirror.model_validate(self.settings())
+        node_quarantine.set_quarantine(self.name, mirror, reasons, CLOCK)
+        cluster_snapshot.read_checkpoints(self.name, mirror, CLOCK, settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
         """Compare every record on both sides."""
@@ -497,6 +504,11 @@ def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
     renamed = pair.audit(names="xy")
     assert (renamed.problems, renamed.outcome, renamed.partitions[at].notes) == ([], "agrees", [])
 
+    pair.quarantine(b="other records")
+    (note,) = pair.audit().partitions[at].notes
+    assert "node a does not hold these records" in note
+    assert "node b, which is not in source.nodes, or is in quarantine" in note
+    pair.quarantine(b="")
     without_b = pair.audit(down="b")
     assert (without_b.problems, without_b.errors) == ([], [])
     (note,) = without_b.partitions[at].notes
@@ -538,6 +550,12 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
         (outcome,) = copy_ranges(replace(job, other_nodes=taken.other_nodes), [cut])
         return outcome
 
+    pair.quarantine(a="other records")
+    assert planned().plan.snapshot.node.name == "b", "what the mirror must not read"
+    pair.quarantine(a="", b="others")
+    assert planned().plan.snapshot.node.name == "a"
+    pair.quarantine(b="")
+
     replay = start_replay(planned(down="a"), CLOCK)
     assert (replay.plan.snapshot.node.name, replay.plan.snapshot.other_nodes) == ("b", ())
     first = copied(replay, 40)
@@ -546,6 +564,10 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
         planned(down="b")
     with pytest.raises(ConfigError, match=r"'b', which is not in source\.nodes"):
         planned(names="ac")
+    pair.quarantine(b="other records")
+    with pytest.raises(DivergedNodeError, match="node b is in quarantine: other records; replay"):
+        planned()
+    pair.quarantine(b="")
     second = copied(start_replay(planned(), CLOCK), 45)
     assert (second.status, second.error) == (Status.DONE, "")
     assert records_of(pair.destination, to) == copy_of_b[33:43]
