@@ -83,7 +83,7 @@ class Moved(Copied):
             audited.add(done.chunks, done.parts)
             assert (audited.problems, audited.errors) == ([], [])
             offsets = sum(len(each.coverage.range) for each in audited.partitions.values())
-            found.append((audited.outcome, offsets))
+            found.append((str(audited.verdict.state), offsets))
         return found
 
 
