@@ -11,7 +11,7 @@ from relay_pipelines.assets import window_events
 from relay_pipelines.checks import expectations, message_counts
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import validation
-from relay_pipelines.lanes import naming, turns, window_log
+from relay_pipelines.lanes import naming, run_snapshot, turns, window_log
 from relay_pipelines.lanes.failing import final_failure, forbid_retries
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
@@ -132,7 +132,8 @@ def _copy(
     turns.take(context.op_execution_context, lane, kafka.clock, stop)
     try:
         began = kafka.clock.monotonic()
-        snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
+        belongs = topics.__contains__
+        snapshot = run_snapshot.prepare(kafka, lane.mirror, belongs, context.log, attempt)
         run_log = RunLog(context.log, kafka.clock.monotonic() - began)
         node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
         turns.add_tags(context.instance, context.run.run_id, node)

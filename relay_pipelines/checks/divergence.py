@@ -2,12 +2,11 @@
 
 import dagster as dg
 
-from relay_pipelines.errors import DivergedNodeError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
-from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.resources import kafka_key, kafka_of
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, node_divergence
 
 _DESCRIPTION = "The node holds the last copied record of every topic-partition, unchanged."
 
@@ -27,7 +26,7 @@ def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
 
 
 def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetChecksDefinition:
-    """The check that people run from the UI; it puts a node that differs into quarantine."""
+    """The check that people run from the UI: a run that reads such a node quarantines it."""
 
     @dg.asset_check(
         asset=naming.node_asset(naming.path(prefix, mirror), node.name),
@@ -42,12 +41,9 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
-            found = node_quarantine.find_divergence(
+            found = node_divergence.find_divergence(
                 mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
             )
-            if isinstance(found, DivergedNodeError) and not known:
-                reasons = {node.name: str(found)}
-                node_quarantine.set_quarantine(mirror, settings, reasons, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
         why = str(found or "") or (

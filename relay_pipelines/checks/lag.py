@@ -31,8 +31,8 @@ class Lag:
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the open transactions in words; empty if there is none.
-        held_back: what a data-loss guard holds back, losses that this snapshot accepted, and what
-            cannot be read.
+        held_back: what a data-loss guard holds back, or a run is about to give up, and what cannot
+            be read.
     """
 
     records: int
@@ -71,7 +71,6 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
         held_back=[
-            *snapshot.accepted,
             *(loss for position in snapshot.positions if (loss := data_loss(position))),
             *snapshot.held_back,
         ],

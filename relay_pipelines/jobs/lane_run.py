@@ -9,7 +9,7 @@ import dagster as dg
 from relay_pipelines.assets import window_events
 from relay_pipelines.assets.window_events import Event
 from relay_pipelines.jobs.window_checks import WindowChecks
-from relay_pipelines.lanes import naming, turns, window_log
+from relay_pipelines.lanes import naming, run_snapshot, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -98,7 +98,7 @@ class LaneRun:
         return (yield from self.copy(snapshot, frozen))
 
     def survey(self, without: Collection[str] = (), start: Start | None = None) -> ClusterSnapshot:
-        """Take a snapshot of the lane's topics.
+        """Take a snapshot of the lane's topics, and write what a run must know before it copies.
 
         Args:
             without: topics to leave out.
@@ -109,9 +109,11 @@ class LaneRun:
         """
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
         new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
-        snapshot = self.kafka.snapshot(
+        snapshot = run_snapshot.prepare(
+            self.kafka,
             lane.mirror,
             lambda topic: topic not in without and (topic in new or lane.belongs(topic)),
+            self.context.log,
             self.attempt,
             patient=self.patient,
             start=start,

@@ -5,6 +5,7 @@ naming          names of assets, windows, jobs, pools and tags in Dagster
 topic_catalog   topics seen so far, so that loading the definitions makes no network calls
 window_planner  cuts what is new into windows
 window_log      frozen windows in the event log: runs write them, and those from the UI read them
+run_snapshot    takes the snapshot of a run, and writes what the run must know before it copies
 window_run      copies one frozen window and recounts it
 audit_run       an audit inside a run, and its HTML page
 resting         topics that failed, which windows leave out for a while

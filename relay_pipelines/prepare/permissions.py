@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError
-from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.admin import (
@@ -18,8 +18,6 @@ from relay_pipelines.protocol.admin import (
     unreadable,
 )
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -29,13 +27,10 @@ _STATE_TOPICS = (checkpoint.TOPIC, ledger.TOPIC)
 _REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def missing_permissions(
-    snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
-) -> Iterator[RelayError]:
+def missing_permissions(snapshot: ClusterSnapshot, mirror: Mirror) -> Iterator[RelayError]:
     """Yield the first missing permission for each of reading, creating, writing and configuring.
 
-    Covers only what a broker can be asked. Nothing is written, but a broker without transactions so
-    far creates its internal topic for them.
+    Covers only what a broker can be asked. Nothing is written.
     """
     name, options = snapshot.mirror, mirror.copy_options
     with (
@@ -46,7 +41,7 @@ def missing_permissions(
             lambda: _read(source, snapshot.destinations),
             lambda: _read(destination, _STATE_TOPICS),
             lambda: _create(destination, snapshot, mirror.destination.replication_factor),
-            lambda: _write(destination, snapshot, options, clock),
+            lambda: _write(destination, snapshot),
             lambda: alter_topic_configs(
                 destination,
                 topic_configs.changes(snapshot) if mirror.topics.sync_configs else {},
@@ -77,20 +72,16 @@ def _create(
     grow_topics(client, topics.to_grow(snapshot), validate_only=True)
 
 
-def _write(
-    client: ClusterClient, snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
-) -> None:
+def _write(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     """Add the topics to a transaction of a producer that does not exist.
 
-    Brokers check the permissions before the producer.
+    Any broker checks the permissions, and does so before it looks for the producer. The coordinator
+    is not asked for: a broker without transactions so far would create its topic for them.
     """
     if not snapshot.positions:
         return
     name = own_id(snapshot.mirror, snapshot.positions[0].topic_partition)
-    # one id, as the same prefix grants the others; retried while a coordinator is being elected
-    coordinator = retry(
-        lambda: client.coordinator(name), snapshot.mirror, options, clock, client, patient=False
-    )
+    # one id, as the same prefix grants the others
     written = dict.fromkeys([*snapshot.destinations.values(), *_STATE_TOPICS])
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
@@ -101,7 +92,7 @@ def _write(
             for topic in written
         ],
     )
-    for result in client.call(coordinator, request, 2).results_by_topic_v3_and_below:
+    for result in client.call_any(request, 2).results_by_topic_v3_and_below:
         for partition in result.results_by_partition:
             if partition.partition_error_code in _REFUSED:
                 raise client.failure(

@@ -90,7 +90,7 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
     if all_answer:
         try:
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, patient=False)
-            yield from _topics(name, mirror, snapshot, clock)
+            yield from _topics(name, mirror, snapshot)
             yield from _shared(name, mirror, snapshot, clock, {} if taken is None else taken)
         except RelayError as error:
             yield _error(name, error)
@@ -166,9 +166,7 @@ def _probe(
         yield _error(where, error)
 
 
-def _topics(
-    name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
-) -> Iterator[Finding]:
+def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _patterns(name, mirror, snapshot)
     included = list(snapshot.destinations)
     if included:
@@ -191,7 +189,7 @@ def _topics(
     if new:
         what = f"{_count(len(new), 'topic')} will be created at the destination"
         yield Finding(Level.OK, name, what)
-    for error in permissions.missing_permissions(snapshot, mirror, clock):
+    for error in permissions.missing_permissions(snapshot, mirror):
         yield _error(name, error)
     for loss in run_plan.plan(snapshot).data_losses:
         yield _error(name, loss)

@@ -12,13 +12,13 @@ from dagster import DagsterRunStatus, RunsFilter
 
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.console.formatting import plural, seconds
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import has_lane
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.plan.positions import plan_windows
+from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.sensors import source_events
@@ -93,10 +93,6 @@ class _Tick:
     def result(self) -> dg.SensorResult:
         now = self.kafka.clock.now_ms() / 1000
         self._learn()
-        for lost in self.snapshot.accepted:
-            self.context.log.warning(
-                "%s: %s; the copy resumes after it", lost.topic_partition, lost.what
-            )
         measured = lag.measure(self.kafka, self.lane, self.snapshot)
         checks, cursor = self._checks(measured, now)
         sources, cursor.source = source_events.find(
@@ -236,7 +232,16 @@ class _Tick:
     def _has_news(self, without: Collection[str]) -> bool:
         positions = self.snapshot.positions
         news = [at for at in positions if at.topic_partition.topic not in without]
-        return bool(plan_windows(news).windows)
+        return bool(plan_windows(news).windows) or self._must_prepare(news)
+
+    def _must_prepare(self, positions: Sequence[Position]) -> bool:
+        """Whether only a run can decide where the mirror starts, or accept a loss: ticks look.
+
+        With `start: latest`, each tick would see the mirror start at the end of the source.
+        """
+        accepts = self.kafka.mirror(self.lane.mirror).on_data_loss is OnDataLoss.CONTINUE
+        lost = (isinstance(data_loss(position), DataLossError) for position in positions)
+        return bool(self.snapshot.new_starts) or (accepts and any(lost))
 
     def _last_runs(self) -> Sequence[dg.RunRecord]:
         """The last runs of the lane's job, the newest first."""

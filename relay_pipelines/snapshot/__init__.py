@@ -4,6 +4,7 @@ cluster_snapshot    all of it, read once: topics, offsets, checkpoints, configur
 watermarks          what the source holds of every topic-partition, and how far it is copied
 node_selection      which node of the source is read, and why
 lost_checkpoints    checkpoints that are gone, or older than the ledger
+node_divergence     whether a node holds the last records that were copied
 start_offsets       where topics start that were never copied
 offsets_by_time     the offsets of a time span
 loop_guard          refuses a mirror that would copy its own copies

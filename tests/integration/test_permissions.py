@@ -44,8 +44,8 @@ SAYS = {
     "source": "does not let the user read topic {topic}; grant the user Read on topic {topic}",
     "destination": "{topic}-copy-0: destination ({servers}) "
     "answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
-    "id": "destination ({servers}) "
-    "answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
+    "id": "{topic}-copy-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
     "checkpoints": "__relay_checkpoints-0: destination ({servers}) "
     "answered AddPartitionsToTxn of relay.checked.{topic}.0",
     # where there is something to read, reading it fails before anybody asks whether it may be read

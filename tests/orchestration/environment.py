@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dagster import DagsterEventType, DagsterInstance, SensorResult
 
 from relay_pipelines.definitions import build
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import naming, window_log
+from relay_pipelines.lanes import naming, run_snapshot, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import new_windows
@@ -210,7 +211,8 @@ class Environment:
         """Freeze windows of all that is new and copy none, like runs that are killed."""
         (lane,) = self.lanes
         kafka = self.resources[kafka_key()]
-        snapshot = kafka.snapshot(self.name, lane.belongs)
+        log = logging.getLogger(__name__)
+        snapshot = run_snapshot.prepare(kafka, self.name, lane.belongs, log)
         now_ms = kafka.clock.now_ms()
         limits = WindowLimits(max_records, 2**62)
         for frozen in new_windows(snapshot, limits, now_ms):

@@ -1,0 +1,220 @@
+"""What only looks writes nothing, and needs no permission to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from dagster import DagsterInstance
+
+from relay_pipelines import settings
+from relay_pipelines.cli.entry import main
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.expectations.topic_window import from_ledger
+from relay_pipelines.expectations.validation import Result, validate
+from relay_pipelines.model import CopyJob, TopicPartition
+from relay_pipelines.prepare import prepared_snapshot, topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.resources import spark_key
+from relay_pipelines.run import run_plan
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state.ledger_reader import read_ledger
+from tests.integration.test_exporter import exporting
+from tests.orchestration.environment import Environment, shared
+from tests.support import commands, independent
+
+CLOCK = SystemClock()
+GROUPS = "__consumer_offsets"
+EXPECTATIONS = [{"size_below": "4KiB"}]
+PASSWORD = "looks-only"
+MAY = [
+    (ResourceType.TOPIC, "*", AclOperation.READ),
+    (ResourceType.TOPIC, "*", AclOperation.DESCRIBE_CONFIGS),
+    (ResourceType.GROUP, "*", AclOperation.DESCRIBE),
+    (ResourceType.TRANSACTIONAL_ID, "*", AclOperation.DESCRIBE),
+    (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE),
+]
+COMMANDS = [
+    ["check"],
+    ["plan"],
+    ["plan", "--why", "--json"],
+    ["status"],
+    ["status", "--json"],
+    ["nodes"],
+    ["ledger"],
+    ["acls"],
+    ["attest"],
+    *(["audit", "--level", level] for level in ("ledger", "recount", "full", "sample")),
+    ["audit", "--level", "full", "--client", "librdkafka"],
+]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A cluster that was never mirrored to, with a user who may read everything, and no more."""
+    folder = tmp_path_factory.mktemp("watched")
+    with EmbeddedCluster(
+        "watched",
+        listeners=[Listener.PLAINTEXT, Listener.SASL_PLAINTEXT],
+        users={"looker": PASSWORD},
+        authorizer=True,
+        folder=folder,
+        config={"log.retention.ms": "-1"},
+    ) as cluster:
+        admin = AdminClient(independent.client(cluster.cluster()))
+        who = (ResourcePatternType.LITERAL, "User:looker", "*")
+        acls = [AclBinding(*what, *who, may, AclPermissionType.ALLOW) for *what, may in MAY]
+        for granted in admin.create_acls(acls).values():
+            granted.result(30)
+        # as on any cluster: librdkafka asks for the coordinator of a group that it does not join,
+        # and the first such question creates the topic of the groups
+        somebody = Consumer(independent.client(cluster.cluster(), **{"group.id": "somebody"}))
+        independent.until(lambda: GROUPS in admin.list_topics(timeout=30).topics, GROUPS)
+        somebody.close()
+        yield cluster
+
+
+class Looker(Environment):
+    """An environment whose relay.yaml has the user who may not write."""
+
+    def write_as(self, username: str | None, topic: str, **mirror: Any) -> None:
+        """Write a relay.yaml; without a user, for one who may do everything."""
+        listener = Listener.SASL_PLAINTEXT if username else Listener.PLAINTEXT
+        way = commands.at(self.source.cluster(listener, username=username))
+        nodes = [{"name": "a", **way}]
+        self.write([topic], source={"nodes": nodes}, destination=way, **mirror)
+
+    def copy_as_owner(self, topic: str, **mirror: Any) -> None:
+        """Copy all that is new, with a user who may write."""
+        self.write_as(None, topic, **mirror)
+        wanted = settings.load(self.config).mirror(self.name)
+        taken = prepared_snapshot.prepare_snapshot(
+            lambda: cluster_snapshot.take_snapshot(self.name, wanted, CLOCK), wanted, CLOCK
+        )
+        topics.create(taken, None, wanted.copy_options, CLOCK)
+        job = CopyJob(self.name, "run", taken.node, taken.destination)
+        outcomes = list(copy_ranges(job, run_plan.plan(taken).ranges))
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+
+    def state(self) -> dict[TopicPartition, int]:
+        """Every topic-partition of the cluster, internal ones too, with its end."""
+        admin = AdminClient(independent.client(self.source.cluster()))
+        wanted = [
+            TopicPartition(name, number)
+            for name, topic in admin.list_topics(timeout=30).topics.items()
+            for number in topic.partitions
+        ]
+        return independent.ends(self.source.cluster(), wanted, stable=False)
+
+    def all_checks(self) -> dict[str, dg.AssetCheckEvaluation]:
+        """Run every check that a person can run from the UI, and return what each says."""
+        defined = [key for each in self.definitions.asset_checks or () for key in each.check_keys]
+        job = dg.define_asset_job("all_checks", selection=dg.AssetSelection.checks(*defined))
+        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
+        result = definitions.resolve_job_def("all_checks").execute_in_process(
+            instance=self.instance, resources=self.resources
+        )
+        return {found.check_name: found for found in result.get_asset_check_evaluations()}
+
+    def scrape(self) -> str:
+        """Return the metrics of one look of the exporter."""
+        with exporting(self.config) as exporter:
+            up = partial(exporter.value, "up", mirror=self.name)
+            independent.until(lambda: up() == 1, "a look", 60)
+            return exporter.get("/metrics")
+
+    def expect(self) -> list[Result]:
+        """Run the expectations of what was copied."""
+        wanted = settings.load(self.config).mirror(self.name)
+        target, options = wanted.destination_cluster, wanted.copy_options
+        found = read_ledger(target, self.name, options, CLOCK, settled=True)
+        (window,) = from_ledger("all", [each.entry for each in found], lambda _entry: True)
+        spark = self.resources[spark_key()]
+        return validate(lambda: spark.spark_session, self.config, self.name, wanted, window, CLOCK)
+
+
+@pytest.fixture
+def looker(watched: EmbeddedCluster, tmp_path: Path, local_spark: Any) -> Iterator[Looker]:
+    """A mirror within the cluster, and an empty Dagster instance."""
+    (tmp_path / "dagster").mkdir()
+    folder = str(tmp_path / "dagster")
+    with DagsterInstance.local_temp(folder) as instance, shared(local_spark.session):
+        yield Looker(tmp_path, "m", watched, watched, instance)
+
+
+def look_everywhere(looker: Looker, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Do all that only looks, and return what each said; nothing may be written by it."""
+    before = looker.state()
+    said = {}
+    for command in COMMANDS:
+        main(["--config", str(looker.config), *command])
+        said[" ".join(command)] = "".join(capfd.readouterr())
+        assert looker.state() == before, command
+    tick = looker.tick()
+    assert tick.run_requests, "only a run decides where a mirror starts, or accepts a loss"
+    said["planner"] = str(tick.skip_reason)
+    assert looker.state() == before, "planner"
+    said["health"] = str(looker.health().skip_reason)
+    assert looker.state() == before, "health"
+    for name, found in looker.all_checks().items():
+        said[name] = str(found.description)
+    assert looker.state() == before, "checks"
+    said["exporter"] = looker.scrape()
+    assert looker.state() == before, "exporter"
+    return said
+
+
+def test_what_looks_writes_nothing(
+    looker: Looker, topic_name: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Neither for a new mirror nor for a loss that a run would accept; and it needs no Write."""
+    source, at = looker.source.cluster(), TopicPartition(topic_name, 0)
+    independent.create(source, topic_name)
+    looker.fill(topic_name, ["a", "b", "c"])
+    looker.write_as("looker", topic_name, start="latest")
+
+    new = look_everywhere(looker, capfd)
+
+    assert_not_refused(new)
+    looker.copy_as_owner(topic_name)
+    looker.fill(topic_name, ["gone", "stays"])
+    independent.delete_before(source, at, 4)
+    looker.write_as("looker", topic_name, on_data_loss="continue", expectations=EXPECTATIONS)
+
+    lost = look_everywhere(looker, capfd)
+
+    assert_not_refused(lost)
+    statement = tmp_path / "statement.json"
+    statement.write_text(lost["attest"])
+    before, copies = looker.state(), ["--offsets", "0:3", "--side", "destination"]
+    for command in (
+        ["audit", "--against", str(statement)],
+        ["replay", topic_name, "--to", "again", "--offsets", "4:5", "--dry-run"],
+        ["replay", topic_name, "--to", "again", *copies, "--dry-run"],
+        ["reset", "--topic", topic_name, "--to-earliest"],
+    ):
+        assert main(["--config", str(looker.config), *command]) == 0, capfd.readouterr()
+    assert [(each.passed, each.records) for each in looker.expect()] == [(True, 3)]
+    assert looker.state() == before
+    for name in ("plan", "status", "lag", "lag_target"):
+        assert "retention took the offsets [3, 4)" in lost[name], name
+
+
+def assert_not_refused(said: dict[str, str]) -> None:
+    """Only `relay check` speaks of permissions: those that a run would need."""
+    refused = [name for name, text in said.items() if "AUTHORIZATION_FAILED" in text]
+    assert set(refused) <= {"check"}, {name: said[name] for name in refused}
