@@ -12,7 +12,7 @@ from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.positions import data_loss, open_since
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
-from relay_pipelines.snapshot import lag
+from relay_pipelines.snapshot import hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MOST_AGES = 100  # a planner asks at each tick
@@ -31,6 +31,8 @@ class Lag:
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the open transactions in words; empty if there is none.
+        hidden_seconds: age of the oldest transaction that hides copies from readers.
+        hidden: these transactions, also those of copies that are under way.
         held_back: what a data-loss guard holds back, or a run is about to give up, and what cannot
             be read.
     """
@@ -42,6 +44,8 @@ class Lag:
     open_seconds: float
     opened: str
     held_back: Sequence[RelayError]
+    hidden_seconds: float
+    hidden: Sequence[RelayError]
 
     def __str__(self) -> str:
         age = "of unknown age"
@@ -63,6 +67,7 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
     now_ms = clock.now_ms()
     late = lag.written_before(snapshot, now_ms - lane.window.lag_target, options, clock)
     lags = lag.measure(snapshot, options, clock, late, _MOST_AGES)
+    hidden = hidden_copies.find(snapshot, options, clock)
     return Lag(
         records=sum(found.records for found in lags.values()),
         oldest_seconds=lag.oldest_seconds(lags.values()),
@@ -70,6 +75,8 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
         open_records=sum(len(position.open_transaction) for position in snapshot.positions),
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
+        hidden_seconds=max((each.seconds(now_ms) or 0.0 for each in hidden), default=0.0),
+        hidden=[each.error(snapshot.destination, now_ms) for each in hidden],
         held_back=[
             *(loss for position in snapshot.positions if (loss := data_loss(position))),
             *snapshot.held_back,
@@ -79,7 +86,7 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
-    is_open_too_long = lag.open_seconds * 1000 > lane.window.lag_target
+    is_open_too_long = max(lag.open_seconds, lag.hidden_seconds) * 1000 > lane.window.lag_target
     return not (lag.late or is_open_too_long or lag.held_back)
 
 
@@ -111,8 +118,9 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=lane.windows_asset,
         name=naming.LAG,
-        description="The oldest record not yet copied, also one in an open transaction, is younger"
-        f" than {seconds(lane.window.lag_target / 1000)}.",
+        description="The oldest record not yet copied, also one in an open transaction, and what"
+        " hides copies from readers at the destination, are younger than"
+        f" {seconds(lane.window.lag_target / 1000)}.",
         required_resource_keys={kafka_key(lane.prefix)},
     )
     def lag_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -127,7 +135,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
 
 def _words(lag: Lag) -> str:
-    return "; ".join([str(lag), *(str(loss) for loss in lag.held_back)])
+    return "; ".join([str(lag), *(str(each) for each in [*lag.held_back, *lag.hidden])])
 
 
 def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
@@ -138,6 +146,7 @@ def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
         "late (topic-partitions)": len(lag.late),
         "open transaction (records)": lag.open_records,
         "open transaction (seconds)": round(lag.open_seconds, 1),
+        "hidden from readers (seconds)": round(lag.hidden_seconds, 1),
         "target (seconds)": lane.window.lag_target / 1000,
         "held back (topic-partitions)": len(lag.held_back),
     }

@@ -15,7 +15,7 @@ from relay_pipelines.run import preflight, replay
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.snapshot import cluster_snapshot, lag
+from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
@@ -104,7 +104,8 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
             lags = lag.measure(snapshot, mirror.copy_options, clock)
             states = replay.replays(name, mirror, clock)
-            document = json_output.status(snapshot, lags, clock.now_ms(), states)
+            hidden = hidden_copies.find(snapshot, mirror.copy_options, clock)
+            document = json_output.status(snapshot, lags, clock.now_ms(), states, hidden)
             found.append(document)
             for error in snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
@@ -114,6 +115,8 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
                     stdout().print(f"{name}: {replay_line(state)}", soft_wrap=True)
                 for problem in json_output.problems(document):
                     messages.error(f"{name}: {problem}")
+                for found_open in document["hidden"]:
+                    messages.warning(f"{name}: {found_open['problem']}")
                 for missing in [*topics.deleted(snapshot), *topics.unseen(snapshot)]:
                     messages.warning(f"{name}: {missing}")
                 for missing in topics.nothing_selected(snapshot, mirror.topics.allow):

@@ -13,7 +13,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, lag
+from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rates
 from relay_pipelines.state.checkpoint import CheckpointCache
 
@@ -62,8 +62,15 @@ class _Look:
             )
             lags = lag.measure(snapshot, self.mirror.copy_options, self.clock)
             rates = self._rates.learn(snapshot, self.clock.now_ms())
-            self._status = json_output.watched(snapshot, lags, rates, self.clock.now_ms())
+            options, now_ms = self.mirror.copy_options, self.clock.now_ms()
+            hidden = hidden_copies.find(snapshot, options, self.clock)
+            self._status = json_output.watched(snapshot, lags, rates, now_ms, hidden)
             problems = json_output.problems(self._status)
+            problems += [
+                str(found.error(snapshot.destination, now_ms))
+                for found in hidden
+                if hidden_copies.is_hanging(found, options, now_ms)
+            ]
         except RelayError as error:
             answers, problems = False, [str(error)]
         now_ms = self.clock.now_ms()

@@ -13,6 +13,7 @@ from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, open_since
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
+from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -112,8 +113,13 @@ def status(
     lags: Mapping[TopicPartition, PartitionLag],
     now_ms: int,
     replays: Sequence[ReplayState] = (),
+    hidden: Sequence[OpenTransaction] = (),
 ) -> Document:
-    """Return the progress of every topic-partition, and of every replay."""
+    """Return the progress of every topic-partition, and of every replay.
+
+    Args:
+        hidden: what hides copies from the readers of the destination.
+    """
     found = []
     for topic, destination in snapshot.targets.items():
         positions = snapshot.positions_of(topic)
@@ -147,6 +153,19 @@ def status(
         "unknown": sorted(
             str(at) if at.topic in snapshot.targets else at.topic for at in snapshot.unreadable
         ),
+        "hidden": [
+            {
+                "topic": found.hidden.topic_partition.topic,
+                "partition": found.hidden.topic_partition.partition,
+                "start": found.hidden.start,
+                "end": found.hidden.end,
+                "producer_id": found.producer_id,
+                "transactional_id": found.transactional_id,
+                "seconds": found.seconds(now_ms),
+                "problem": str(found.error(snapshot.destination, now_ms)),
+            }
+            for found in hidden
+        ],
         "replays": [
             dataclasses.asdict(replay)
             | {"side": str(replay.side), "started_at": format_time(replay.started_at_ms)}
@@ -160,9 +179,10 @@ def watched(
     lags: Mapping[TopicPartition, PartitionLag],
     rates: Mapping[str, Rate],
     now_ms: int,
+    hidden: Sequence[OpenTransaction] = (),
 ) -> Document:
     """Return the status, with the rates of the mirror and of its topics."""
-    document = status(snapshot, lags, now_ms)
+    document = status(snapshot, lags, now_ms, hidden=hidden)
     for topic in document["topics"]:
         topic.update(_rate(rates.get(topic["topic"], Rate()), topic["lag_records"]))
         topic["committed_at"] = _last_commit(topic["topic_partitions"])

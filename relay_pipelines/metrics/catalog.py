@@ -116,6 +116,22 @@ METRICS = (
         By.BOTH,
     ),
     Metric(
+        "hidden_records",
+        "gauge",
+        ("mirror", "topic", "partition"),
+        "Offsets of a destination topic, or of checkpoints or ledger, that readers of committed"
+        " records do not see: those from the last stable offset to the high watermark.",
+        By.EXPORTER,
+    ),
+    Metric(
+        "hidden_seconds",
+        "gauge",
+        ("mirror", "topic", "partition"),
+        "For how long the transaction is open that hides them, 0 if none does; with partition,"
+        " only of topic-partitions where one does.",
+        By.EXPORTER,
+    ),
+    Metric(
         "source_errors_total",
         "counter",
         ("node_id", "error"),

@@ -13,10 +13,12 @@ from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, data_loss, open_since
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, lag
+from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
+from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import CheckpointCache
 
 _CONFIGS_SECONDS = 300.0
@@ -37,6 +39,7 @@ class Look:
     """What a mirror's clusters look like.
 
     Args:
+        hidden: what hides copies from the readers of the destination.
         config_differences: as they were when configurations were requested last.
     """
 
@@ -44,6 +47,7 @@ class Look:
     lags: Mapping[TopicPartition, PartitionLag]
     config_differences: int
     taken_ms: int
+    hidden: Sequence[OpenTransaction] = ()
 
 
 @dataclass(slots=True)
@@ -77,7 +81,8 @@ class Looker:
         if configs:
             self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
         lags = lag.measure(snapshot, self.mirror.copy_options, self.clock)
-        return Look(snapshot, lags, self._differences, self.clock.now_ms())
+        hidden = hidden_copies.find(snapshot, self.mirror.copy_options, self.clock)
+        return Look(snapshot, lags, self._differences, self.clock.now_ms(), hidden)
 
 
 def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sample]:
@@ -96,6 +101,7 @@ def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sampl
         for name, value in _progress(look, positions):
             if value is not None:
                 yield Sample(name, (snapshot.mirror, *labels), value)
+    yield from _hidden(look, by_partition=by_partition)
     yield from _guards(look, by_partition=by_partition)
     for topic in snapshot.targets:
         target_ms = mirror.window_of(topic).lag_target
@@ -118,6 +124,22 @@ def _progress(look: Look, positions: list[Position]) -> Iterator[tuple[str, floa
     yield "open_transaction_records", sum(len(position.open_transaction) for position in positions)
     yield "open_transaction_seconds", open_since(positions, look.taken_ms) or 0.0
     yield "commit_timestamp_seconds", None if committed_ms is None else committed_ms / 1000
+
+
+def _hidden(look: Look, *, by_partition: bool) -> Iterator[Sample]:
+    """Yield what readers of the destination do not see: copies, checkpoints, or the ledger."""
+    snapshot = look.snapshot
+    topics = [*dict.fromkeys(snapshot.destinations.values()), checkpoint.TOPIC, ledger.TOPIC]
+    records: dict[tuple[str, str], int] = {(topic, ""): 0 for topic in topics}
+    ages: dict[tuple[str, str], float] = dict.fromkeys(records, 0.0)
+    for found in look.hidden:
+        at = found.hidden.topic_partition
+        key = at.topic, str(at.partition) if by_partition else ""
+        records[key] = records.get(key, 0) + len(found.hidden)
+        ages[key] = max(ages.get(key, 0.0), found.seconds(look.taken_ms) or 0.0)
+    for labels, number in records.items():
+        yield Sample("hidden_records", (snapshot.mirror, *labels), number)
+        yield Sample("hidden_seconds", (snapshot.mirror, *labels), ages[labels])
 
 
 def _last_commit_ms(look: Look, wanted: list[TopicPartition]) -> int | None:

@@ -11,6 +11,7 @@ from relay_pipelines.plan.positions import OnDataLoss, data_loss
 from relay_pipelines.prepare import losses, topics
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import state_topics
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint
@@ -26,9 +27,11 @@ def prepare_snapshot(
     losses are accepted.
 
     Raises:
+        ConfigError: the topics of checkpoints and ledger would lose the mirror's state.
         RelayError: `take_snapshot` raises it; or the destination does not answer, or refuses.
     """
     snapshot = take_snapshot()
+    state_topics.refuse(snapshot.state_topics)
     while snapshot.new_starts:
         # fenced by another driver that records the same starts: the next snapshot has them
         with suppress(FencedError):

@@ -32,10 +32,11 @@ _SUGGESTIONS = 3
 
 T = TypeVar("T")
 
-_STATE_TOPICS = (
+STATE_TOPICS = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
     NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
 )
+"""The topics of the mirrors' state, as they are created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
 def to_create(snapshot: ClusterSnapshot) -> list[NewTopic]:
     """Return the topics that a run creates if they do not exist: the missing ones and our own."""
     new = missing(snapshot)
-    return [*_STATE_TOPICS, *new] if new or not snapshot.checkpoint_ends else []
+    return [*STATE_TOPICS, *new] if new or not snapshot.checkpoint_ends else []
 
 
 def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
@@ -176,7 +177,7 @@ def create_state(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    _create(mirror, destination, _STATE_TOPICS, replication_factor, options, clock)
+    _create(mirror, destination, STATE_TOPICS, replication_factor, options, clock)
 
 
 def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
@@ -297,14 +298,14 @@ def _create(
 
         by_name = {topic.name: topic for topic in wanted}
         refused = retry_each(create_some, by_name, mirror, options, clock, client)
-        for topic in _STATE_TOPICS:
+        for topic in STATE_TOPICS:
             if topic.name in refused:
                 raise refused[topic.name]
         partitions = {
             name: topic.partitions for name, topic in by_name.items() if name not in refused
         }
         _wait_for_leaders(client, partitions, mirror, options, clock)
-        ours = created.difference(topic.name for topic in _STATE_TOPICS)
+        ours = created.difference(topic.name for topic in STATE_TOPICS)
         note = partial(_note_created, client, mirror, ours, options, clock)
         retry(note, mirror, options, clock, client, also=(FencedError,))
     return refused

@@ -34,12 +34,14 @@ class TopicMetadata:
     Args:
         topic_id: empty before Kafka 2.8.
         leaders: the leading broker's id per partition; -1 for none.
+        replicas: how many each partition has, in sync or not.
     """
 
     name: str
     topic_id: str
     leaders: dict[int, int]
     leader_epochs: dict[int, int] = field(default_factory=dict)
+    replicas: dict[int, int] = field(default_factory=dict)
     is_internal: bool = False
     error_code: int = 0
 
@@ -151,6 +153,9 @@ class ClusterClient:
                     found.partition_index: found.leader_epoch
                     for found in topic.partitions
                     if found.leader_epoch is not None
+                },
+                replicas={
+                    found.partition_index: len(found.replica_nodes) for found in topic.partitions
                 },
                 is_internal=topic.is_internal,
                 error_code=topic.error_code,

@@ -25,7 +25,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
 from relay_pipelines.state import checkpoint
@@ -91,6 +91,8 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
         try:
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, patient=False)
             yield from _topics(name, mirror, snapshot)
+            yield from _state_topics(name, snapshot)
+            yield from _hidden(name, mirror, snapshot, clock)
             yield from _shared(name, mirror, snapshot, clock, {} if taken is None else taken)
         except RelayError as error:
             yield _error(name, error)
@@ -193,6 +195,24 @@ def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Fi
         yield _error(name, error)
     for loss in run_plan.plan(snapshot).data_losses:
         yield _error(name, loss)
+
+
+def _state_topics(name: str, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    for topic in snapshot.state_topics:
+        for error in state_topics.errors(topic):
+            yield _error(name, error)
+        for warning in state_topics.warnings(topic):
+            yield Finding(Level.WARNING, name, warning.what, warning.remedy)
+
+
+def _hidden(
+    name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
+) -> Iterator[Finding]:
+    """Yield the transactions of others that hide copies; those of copies end by themselves."""
+    options, now_ms = mirror.copy_options, clock.now_ms()
+    for found in hidden_copies.find(snapshot, options, clock):
+        if hidden_copies.is_hanging(found, options, now_ms):
+            yield _error(name, found.error(snapshot.destination, now_ms))
 
 
 def _shared(

@@ -43,7 +43,7 @@ from relay_pipelines.run.replay_request import (
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, state_topics
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, read_checkpoints
 from relay_pipelines.state import checkpoint
@@ -140,6 +140,7 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
     """
     if replay.is_started:
         return replay
+    state_topics.refuse(replay.plan.snapshot.state_topics)
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
     found: Mapping[str, StartRecord] = {}
     while not found:

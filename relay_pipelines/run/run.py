@@ -21,6 +21,7 @@ from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StoppableClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.fencing import fence
 from relay_pipelines.state.ledger_reader import LedgerFollower
@@ -148,7 +149,8 @@ class _Run:
             abort_open_transactions(job, ranges, self._clock)
         patient = not self._result.interrupted
         self._count(self._follower.finish(patient=patient))
-        _wait_until_visible(job, ranges, self._clock, patient=patient)
+        hidden = _wait_until_visible(job, ranges, self._clock, patient=patient)
+        self._result.errors += hidden
         self._quarantine_diverged_nodes()
 
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
@@ -239,11 +241,14 @@ def abort_open_transactions(job: CopyJob, ranges: Sequence[CopyRange], clock: Cl
 
 def _wait_until_visible(
     job: CopyJob, ranges: Sequence[CopyRange], clock: Clock, *, patient: bool
-) -> None:
+) -> list[RelayError]:
     """Wait until readers of committed records see all copies.
 
-    Brokers answer EndTxn before they have written all markers. Gives up silently after a while:
-    another producer may have an open transaction in the topic.
+    Brokers answer EndTxn before they have written all markers.
+
+    Returns:
+        what still hides copies after a while, such as a transaction of somebody else that hangs; an
+            own one of another lane ends with its chunk.
     """
     deadline = clock.monotonic() + _VISIBLE_SECONDS
     with destination_client(job.mirror, job.destination, job.options) as client:
@@ -259,3 +264,6 @@ def _wait_until_visible(
             waiting = {at for at in waiting if stable[at] < ends[at]}
             if waiting:
                 clock.sleep(_VISIBLE_POLL_SECONDS)
+        ask = partial(hidden_copies.of_topic_partitions, client, waiting, job.mirror)
+        found = retry(ask, job.mirror, job.options, clock, client, patient=patient)
+        return [each.error(job.destination, clock.now_ms()) for each in found]

@@ -35,10 +35,11 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets
+from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets, state_topics
 from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.node_selection import NodeSelection
+from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
@@ -94,6 +95,8 @@ class ClusterSnapshot:
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not have.
+        state_topics: those of the mirrors' state that exist; empty if configurations were not
+            requested.
         unreadable: what has no position, and why: it has no leader, only another node has it, or
             the topic is hidden from the user (as its partition 0). Not copied.
     """
@@ -126,6 +129,7 @@ class ClusterSnapshot:
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     created: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
+    state_topics: Sequence[StateTopic] = ()
 
     @property
     def held_back(self) -> list[RelayError]:
@@ -407,6 +411,9 @@ class _SnapshotBuilder:
             new_starts=new_starts,
             unseen=tuple(unseen),
             refused=refused,
+            state_topics=(
+                state_topics.read(self._destination, self._at_destination) if configs else ()
+            ),
             unreadable={
                 at: error
                 for at, error in selection.missing(

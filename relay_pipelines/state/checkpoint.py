@@ -14,9 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from relay_pipelines.errors import CheckpointLostError, DestinationError, UnsupportedError
+from relay_pipelines.errors import (
+    CheckpointLostError,
+    ConfigError,
+    UnsupportedError,
+)
 from relay_pipelines.model import (
     Checkpoint,
+    Cluster,
     CopyOptions,
     DestinationPosition,
     Fingerprint,
@@ -25,6 +30,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -220,6 +226,27 @@ def home(topic: str, key: bytes) -> TopicPartition:
 def homes(topic: str) -> list[TopicPartition]:
     """The topic-partitions of all checkpoints (or ledger entries)."""
     return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+
+
+def require_homes(client: ClusterClient, topic: str) -> None:
+    """Refuse a topic of checkpoints (or of the ledger) that somebody has made with too few.
+
+    Raises:
+        ConfigError: it has fewer partitions than keys are spread over.
+    """
+    found = len(client.topic(topic).leaders)
+    if found < PARTITIONS:
+        raise too_few_partitions(client.cluster, topic, found)
+
+
+def too_few_partitions(cluster: Cluster, topic: str, found: int) -> ConfigError:
+    """Return the error for a topic of checkpoints (or of the ledger) with too few partitions."""
+    servers = ",".join(cluster.bootstrap_servers)
+    return ConfigError(
+        f"topic {topic} of {cluster} has {found} of the {PARTITIONS} partitions that mirrors need",
+        remedy=f"repair it: kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic}"
+        f" --partitions {PARTITIONS}",
+    )
 
 
 def to_record(checkpoint: Checkpoint) -> tuple[bytes, bytes, int]:
@@ -449,12 +476,9 @@ def wait_until_stable(
     deadline = began + seconds
     while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
         if clock.monotonic() > deadline:
-            raise DestinationError(
-                f"an open transaction holds back the last stable offset for {seconds:g} s",
-                remedy="find and abort it with kafka-transactions.sh find-hanging",
-                topic_partition=at,
-                offset=end,
-            )
+            for found in open_transactions.find(client, [at]):
+                raise found.error(client.cluster, clock.now_ms())
+            return  # it has just ended
         if unblock is not None and clock.monotonic() > began + _UNBLOCK_SECONDS:
             unblock()
             unblock = None
@@ -650,6 +674,7 @@ def _latest(
     client: ClusterClient, prefixes: tuple[bytes, ...], clock: Clock, cache: CheckpointCache
 ) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
     """Return the newest value of every key with a prefix, and how far each partition was read."""
+    require_homes(client, TOPIC)
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
     known = {at: cache.get(client, at, end) for at, end in ends.items()}
     starts = client.list_offsets([at for at in ends if not known[at]], EARLIEST, READ_COMMITTED)

@@ -14,7 +14,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.state import ledger
+from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import homes, key_prefixes, wait_for_open_transactions
 from relay_pipelines.state.ledger import LedgerRecord
 
@@ -65,7 +65,11 @@ class LedgerFollower:
         Raises:
             RelayError: the destination is not reachable.
         """
-        ask = partial(self._client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
+
+        def ask() -> dict[TopicPartition, int]:
+            checkpoint.require_homes(self._client, ledger.TOPIC)
+            return self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+
         self._positions = retry(
             ask, self._mirror, self._options, self._clock, self._client, patient=patient
         )
@@ -130,6 +134,7 @@ class LedgerFollower:
         """
         if not self._client.has_topic(ledger.TOPIC):
             return []  # nothing was ever mirrored to this destination
+        checkpoint.require_homes(self._client, ledger.TOPIC)
         if settled:
             self._settle()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -137,17 +138,22 @@ def test_without_the_wait_the_chunk_would_be_copied_twice(
 
 
 def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
-    """If the last stable offset stays held back too long, one line says where and what to do."""
+    """If the last stable offset stays held back too long, one line names all."""
     held = OpenTransaction(mirror)
     home = home_of(mirror)
     with ClusterClient(mirror.destination, DestinationError) as client:
         end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
-        with pytest.raises(DestinationError, match="find-hanging") as caught:
+        with pytest.raises(DestinationError, match="has a transaction open for ") as caught:
             checkpoint.wait_until_stable(
                 client, home, end, CopyOptions(transaction_timeout_ms=100), SystemClock()
             )
     held.abort()
-    assert str(home) in str(caught.value)
+    (found,) = re.findall(r"producer id \d+ with transactional id (\S+)", str(caught.value))
+    assert found == f"other-{mirror.name}"
+    assert str(caught.value).startswith(f"{home}: readers of committed records do not see")
+    assert f"abort --topic {home.topic} --partition {home.partition} --start-offset " in str(
+        caught.value
+    )
 
 
 def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> None:

@@ -13,9 +13,12 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
+from relay_pipelines.metrics.mirror_metrics import Looker, samples
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
 from tests.support.commands import configured, mirror, relay
 from tests.support.independent import (
     CREATE_TIME,
@@ -180,3 +183,59 @@ def test_timestamps_of_many_topic_partitions(
     with ClusterClient(source_cluster.cluster(), SourceError) as client:
         found = timestamps_ms(client, wanted)
     assert {at.partition: ms - now for at, ms in found.items()} == {0: 0, 1: 100, 2: 201}
+
+
+def test_a_transaction_that_hangs_at_the_destination_is_named(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """A run whose copies readers do not see fails; whoever looks learns whose transaction it is."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    at, to = TopicPartition(topic_name, 0), TopicPartition(f"copy.{topic_name}", 0)
+    create(source, topic_name, 1)
+    write(source, at, [Record(None, b"1")])
+    section = mirror(source, destination, topic_name, topics={"rename": "copy.{topic}"})
+    config = configured(tmp_path, {"m": section})
+    assert relay(config, "run").returncode == 0
+    assert json.loads(relay(config, "status", "--json").stdout)["mirrors"][0]["hidden"] == []
+    start = settled_end(destination, to)
+    sender = transactional(destination, f"else-{topic_name}", transaction_timeout_ms=600_000)
+    sender.begin_transaction()
+    put(sender, to, [Record(None, b"not ours")])
+    sender.flush(30)
+    write(source, at, [Record(None, b"2")])
+
+    done = relay(config, "run")
+
+    servers = destination.bootstrap_servers[0]
+    named = (
+        rf"{re.escape(str(to))}: readers of committed records do not see offsets {start} to \d+:"
+        rf" producer id \d+ with transactional id else-{topic_name} has a transaction open for \d+"
+        rf" s; end that producer, or abort it: kafka-transactions.sh --bootstrap-server {servers}"
+        rf" abort --topic {re.escape(to.topic)} --partition 0 --start-offset {start}"
+    )
+    assert done.returncode == 1, done.stderr
+    assert re.search(rf"^error: m: {named}$", done.stderr, re.MULTILINE), done.stderr
+    found = relay(config, "status", "--json")
+    (hidden,) = json.loads(found.stdout)["mirrors"][0]["hidden"]
+    assert re.fullmatch(named, hidden["problem"])
+    assert (hidden["topic"], hidden["partition"], hidden["start"]) == (to.topic, 0, start)
+    assert hidden["seconds"] > 0
+    # a chunk of a copy is never open for longer than this
+    short = {"transaction_timeout": "1s", "chunk_interval": "500ms"}
+    strict = configured(tmp_path, {"m": section | {"copy": short}})
+    checked = " ".join(relay(strict, "check").stdout.split())
+    assert re.search(f"m: {named}", checked), checked
+    looker = Looker("m", load(config).mirror("m"), SystemClock())
+    seen = {
+        (sample.name, sample.labels): sample.value
+        for sample in samples(looker.look(), load(config).mirror("m"), by_partition=True)
+    }
+    assert seen["hidden_records", ("m", to.topic, "0")] >= 2
+    assert seen["hidden_seconds", ("m", to.topic, "0")] > 1
+    assert seen["hidden_seconds", ("m", "__relay_ledger", "")] == 0
+    sender.abort_transaction(30)
+    assert [record.value for record in records_of(destination, to)] == [b"1", b"2"]
+    assert relay(config, "run").returncode == 0

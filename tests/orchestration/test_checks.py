@@ -169,6 +169,31 @@ def test_the_lag_check_counts_an_open_transaction(
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
 
 
+def test_the_lag_check_watches_the_destination(environment: Environment, topics: list[str]) -> None:
+    """A transaction of somebody else hides copies from readers: the check names it."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    assert environment.copy().success
+    to = TopicPartition(f"{environment.name}.{topics[0]}", 0)
+    sender = transactional(environment.destination.cluster(), f"else-{environment.name}")
+    sender.begin_transaction()
+    put(sender, to, [Record(None, b"not ours")])
+    sender.flush(30)
+    environment.write(allow, window={"lag_target": "1s"})
+    plan = naming.windows_asset(environment.name, "main")
+
+    until(lambda: not environment.check(plan, naming.LAG).passed, "the lag target")
+
+    found = environment.check(plan, naming.LAG)
+    assert f"{to}: readers of committed records do not see" in str(found.description)
+    assert f"with transactional id else-{environment.name} has a transaction open" in str(
+        found.description
+    )
+    assert found.metadata["hidden from readers (seconds)"].value > 1
+    sender.abort_transaction(30)
+    settled_end(environment.destination.cluster(), to)
+    assert environment.check(plan, naming.LAG).passed
+
+
 def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str]) -> None:
     """Losses hold topics back; with `continue`, the planner cuts after the gap and checks fail."""
     allow = [name.replace(".", r"\.") for name in topics]

@@ -22,6 +22,7 @@ CANNOT_RUN = {
     ".venv/bin/dagster dev": "tests/orchestration starts it",
     ".venv/bin/python clusters.py": "it waits for Enter; the tests have clusters",
     "kafka-consumer-groups.sh ": "Kafka's scripts are not there, only its jars",
+    "kafka-topics.sh ": "the same; tests/integration/test_state_topics.py compares the topics",
     "relay nodes --clear ": "no node is in quarantine",
     "relay reset ": "every copy is where relay.yaml wants it",
 }

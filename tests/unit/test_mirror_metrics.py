@@ -14,10 +14,11 @@ from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceErro
 from relay_pipelines.metrics import METRICS
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.mirror_metrics import Look, Looker, samples
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import PartitionLag
 from tests.support.run_plans import snapshot_of
@@ -134,16 +135,36 @@ def test_checks() -> None:
 
 
 def test_the_number_of_series_is_bounded() -> None:
-    """As docs/metrics.md says: 7 for each topic-partition, or topic; 1 more for a topic."""
+    """As docs/metrics.md says: 7 for each topic-partition, or topic; 3 more for a topic."""
     many = [Position(TopicPartition("orders", index), 0, 9, 9) for index in range(500)]
     found = replace(
         look(positions=many),
         lags={position.topic_partition: PartitionLag(0, 0.0) for position in many},
     )
-    uncommitted, topics, checks = 6, 2, 2
+    uncommitted, topics, checks, hidden = 6, 2, 2, 2 * (2 + 2)
     by_partition = list(samples(found, MIRROR, by_partition=True))
-    assert len(by_partition) == uncommitted * 500 + topics + checks
-    assert len(list(samples(found, MIRROR, by_partition=False))) == uncommitted + topics + checks
+    assert len(by_partition) == uncommitted * 500 + topics + checks + hidden
+    by_topic = list(samples(found, MIRROR, by_partition=False))
+    assert len(by_topic) == uncommitted + topics + checks + hidden
+
+
+@pytest.mark.parametrize("by_partition", [True, False])
+def test_what_readers_do_not_see(*, by_partition: bool) -> None:
+    """A topic has a value also if nothing hides its copies; the oldest transaction counts."""
+    ours, state = TopicPartition("orders", 1), TopicPartition("__relay_ledger", 3)
+    found = replace(
+        look(),
+        hidden=[
+            OpenTransaction(OffsetRange(ours, 5, 9), 7, "somebody", since_ms=20_000),
+            OpenTransaction(OffsetRange(state, 2, 3)),
+        ],
+    )
+    seconds = values(found, "hidden_seconds", by_partition=by_partition)
+    assert seconds["urgent", ""] == 0
+    assert seconds["orders", "1" if by_partition else ""] == 40
+    assert seconds["__relay_ledger", "3" if by_partition else ""] == 0, "nobody knows"
+    records = values(found, "hidden_records", by_partition=by_partition)
+    assert records["orders", "1" if by_partition else ""] == 4
 
 
 class Looks:

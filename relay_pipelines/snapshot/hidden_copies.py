@@ -1,0 +1,51 @@
+"""What an open transaction hides from those who read the destination."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.protocol import open_transactions
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import OpenTransaction
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state import checkpoint, ledger
+
+
+def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[OpenTransaction]:
+    """Return what hides copies, checkpoints or entries of the ledger now, one per topic-partition.
+
+    A copy that is under way hides its own for as long as a chunk takes.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    with destination_client(snapshot.mirror, snapshot.destination, options, "readers") as client:
+        ask = partial(_find, client, snapshot)
+        return retry(ask, snapshot.mirror, options, clock, client, patient=False)
+
+
+def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransaction]:
+    wanted = {snapshot.destination_of(each.topic_partition) for each in snapshot.positions}
+    if snapshot.checkpoint_ends:
+        wanted.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger.TOPIC))
+    client.metadata(sorted({at.topic for at in wanted}))
+    return open_transactions.find(client, filter(client.has_leader, wanted))
+
+
+def is_hanging(found: OpenTransaction, options: CopyOptions, now_ms: int) -> bool:
+    """Whether it is open for longer than any transaction of a copy may be."""
+    age = found.seconds(now_ms)
+    return age is not None and age * 1000 > options.transaction_timeout_ms
+
+
+def of_topic_partitions(
+    client: ClusterClient, wanted: set[TopicPartition], mirror: str
+) -> list[OpenTransaction]:
+    """Return what hides topic-partitions, other than the transactions of this mirror's copies."""
+    ours = f"relay.{mirror}."
+    found = open_transactions.find(client, wanted)
+    return [each for each in found if not each.transactional_id.startswith(ours)]
