@@ -115,7 +115,7 @@ def status(
     replays: Sequence[ReplayState] = (),
     hidden: Sequence[OpenTransaction] = (),
 ) -> Document:
-    """Return the progress of every topic-partition, and of every replay.
+    """Return the progress of every topic-partition, and of every replay; first what is held back.
 
     Args:
         hidden: what hides copies from the readers of the destination.
@@ -141,6 +141,7 @@ def status(
                 ],
             }
         )
+    found.sort(key=lambda topic: not any(each["problem"] for each in topic["topic_partitions"]))
     return {
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,

@@ -150,20 +150,31 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
 def status(document: Mapping[str, Any]) -> Table:
     """Return one row per topic-partition, after one for the sum of its topic.
 
-    There are columns for open transactions only if there are any.
+    There are columns for open transactions, and for what is held back, only if there is any.
     """
+    positions = [each for topic in document["topics"] for each in topic["topic_partitions"]]
+    held_back = ("held back",) if any(each["problem"] for each in positions) else ()
     held_up = document["open_transaction_records"] > 0
     table = _table(
         f"{document['mirror']}: {lag_in_words(document)} behind {node_in_words(document)}"
     )
     open_columns = ("high watermark", "open transaction") if held_up else ()
     numbers = ("source end", *open_columns, "checkpoint", "lag", "oldest")
-    _columns(table, ("topic",), numbers, ("node", "last commit"))
+    _columns(table, ("topic",), numbers, ("node", "last commit", *held_back))
     for topic in document["topics"]:
-        sums = ("", *("" for _ in open_columns), "", *lag_cells(topic), "", "")
+        sums = (
+            "",
+            *("" for _ in open_columns),
+            "",
+            *lag_cells(topic),
+            "",
+            "",
+            *("" for _ in held_back),
+        )
         table.add_row(_renamed(topic["topic"], topic["destination"]), *sums, style="bold")
         for position in topic["topic_partitions"]:
-            table.add_row(*_position(position, held_up=held_up))
+            reason = [_reason(position["problem"])] if held_back else []
+            table.add_row(*_position(position, held_up=held_up), *reason)
     return table
 
 
@@ -331,6 +342,11 @@ def _position(position: Mapping[str, Any], *, held_up: bool) -> list[str]:
         position["node"] or "-",
         position["committed_at"] or "never",
     ]
+
+
+def _reason(problem: str | None) -> str:
+    """What happened, without where and the remedy, which stand below the table."""
+    return problem.partition(": ")[2].partition(";")[0] if problem else "-"
 
 
 def lag_in_words(document: Mapping[str, Any]) -> str:

@@ -28,8 +28,6 @@ from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import REPLAY, read_all_mirrors
 from relay_pipelines.user_sources import Sources
 
 _TOPICS_SHOWN = 3
@@ -93,7 +91,7 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
             yield from _topics(name, mirror, snapshot)
             yield from _state_topics(name, snapshot)
             yield from _hidden(name, mirror, snapshot, clock)
-            yield from _shared(name, mirror, snapshot, clock, {} if taken is None else taken)
+            yield from _shared(name, mirror, snapshot, {} if taken is None else taken)
         except RelayError as error:
             yield _error(name, error)
 
@@ -216,38 +214,26 @@ def _hidden(
 
 
 def _shared(
-    name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock, taken: Taken
+    name: str, mirror: Mirror, snapshot: ClusterSnapshot, taken: Taken
 ) -> Iterator[Finding]:
-    """Yield the other mirrors that copy to the same topic-partitions, or have copied to them."""
-    wanted = {
-        snapshot.destination_of(position.topic_partition): position.topic_partition
+    """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
+    unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
+    wanted = [
+        snapshot.destination_of(position.topic_partition)
         for position in snapshot.positions
-    }
+        if position.topic_partition.topic in unpinned
+    ]
     with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
         cluster_id = client.metadata().cluster_id
-        found = read_all_mirrors(client, clock) if client.has_topic(checkpoint.TOPIC) else []
-    configured, former = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    configured = defaultdict[str, set[str]](set)
     for at in wanted:
         other = taken.setdefault((cluster_id, at), name)
         if other != name:
             configured[other].add(at.topic)
-    for each in found:
-        other = each.mirror.partition(REPLAY)[0]
-        if other != name and each.copies is not None:
-            at = each.copies.topic_partition
-            if at in wanted and wanted[at] not in snapshot.checkpoints:
-                former[other].add(at.topic)
     for other, names in configured.items():
         what = f"mirror {other!r} copies to {_some(names)}, too"
         remedy = "give the copies of one of them another name with topics.rename"
-        yield Finding(Level.ERROR, name, what, remedy, 1)
-    for other, names in former.items():
-        what = f"{_some(names)} at the destination already holds what mirror {other!r} copied"
-        remedy = (
-            f"if {other!r} is the former name of this mirror, take it again: all records would be"
-            " copied once more, as checkpoints belong to a name; else see topics.rename"
-        )
-        yield Finding(Level.WARNING, name, what, remedy)
+        yield Finding(Level.ERROR, name, what, remedy, 2)
 
 
 def _some(names: Collection[str]) -> str:

@@ -43,7 +43,7 @@ from relay_pipelines.run.replay_request import (
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot import cluster_snapshot, state_topics
+from relay_pipelines.snapshot import cluster_snapshot, shared_destinations, state_topics
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, read_checkpoints
 from relay_pipelines.state import checkpoint
@@ -376,6 +376,16 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
             return topic_configs(client, [to], [CLEANUP_POLICY])[to][CLEANUP_POLICY].value
 
         policy = retry(ask, name, options, clock, client)
+        read = partial(shared_destinations.other_mirrors, client, name, clock)
+        others = {
+            at.topic: other for at, other in retry(read, name, options, clock, client).items()
+        }
+    if to in others:
+        raise ConfigError(
+            f"the topic {to!r} holds what mirror {others[to]!r} copied: replayed records would be"
+            " foreign to it",
+            remedy="replay into another topic",
+        )
     if "compact" in policy:
         raise ConfigError(
             f"the topic {to!r}, to which the mirror {name!r} writes, is compacted: replayed records"

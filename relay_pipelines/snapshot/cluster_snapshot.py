@@ -35,7 +35,13 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets, state_topics
+from relay_pipelines.snapshot import (
+    loop_guard,
+    node_selection,
+    shared_destinations,
+    start_offsets,
+    state_topics,
+)
 from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.node_selection import NodeSelection
@@ -89,8 +95,8 @@ class ClusterSnapshot:
             longer has; the destination topic is empty if nothing was copied.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
-        refused: source topic -> why its configuration, or that of its copy, cannot be read. Such a
-            topic is not copied: the copy has to know both.
+        refused: source topic -> why it is not copied: its configuration, or that of its copy,
+            cannot be read, and the copy has to know both; or another mirror has copied there.
         created: as `CheckpointSnapshot.created`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
@@ -360,6 +366,7 @@ class _SnapshotBuilder:
             self._refuse_loops(topics.destinations, policies, selection)
         _refuse_shared_quarantines(policies, topics.all_targets)
         checkpoints, lost = self._find_lost(topics, checkpoints, cache)
+        shared = self._shared(topics, checkpoints)
         hidden = {at.topic for at in unreadable}
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
@@ -410,7 +417,7 @@ class _SnapshotBuilder:
             deleted=deleted,
             new_starts=new_starts,
             unseen=tuple(unseen),
-            refused=refused,
+            refused=refused | shared,
             state_topics=(
                 state_topics.read(self._destination, self._at_destination) if configs else ()
             ),
@@ -538,6 +545,22 @@ class _SnapshotBuilder:
         return LostCheckpoints(
             client, self._name, self._at_destination, options, self._clock, cache
         ).find(destinations, checkpoints)
+
+    def _shared(self, topics: _Topics, checkpoints: CheckpointSnapshot) -> dict[str, RelayError]:
+        """The source topics that would be copied to where another mirror has copied, and why not.
+
+        A pin says that this is wanted.
+        """
+        wanted = {
+            at: topics.all_targets[topic].of(at)
+            for topic in topics.names
+            if topics.all_targets[topic].partition is None
+            for at in self._at_source.topics[topic].topic_partitions
+            if at not in checkpoints.checkpoints
+        }
+        return shared_destinations.refusals(
+            self._destination, self._at_destination, self._name, wanted, self._clock
+        )
 
     def _deleted(
         self, checkpoints: CheckpointSnapshot, hidden: Container[str], belongs: Belongs

@@ -43,6 +43,7 @@ from tests.support.independent import (
     delete_before,
     read,
     records_of,
+    settled_end,
     until,
     write,
 )
@@ -265,7 +266,7 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         },
     )
     done = relay(config, "check")
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (2, "")
     lines = done.stdout.splitlines()
     source, destination = (
         copied.source.bootstrap_servers[0],
@@ -288,15 +289,55 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         re.match(rf"error   bad: {topic_name}: has fewer partitions .*; add partitions", line)
         for line in lines
     )
-    renamed = (
-        f"warning renamed: {copied.plain} at the destination already holds what mirror 'plain'"
-    )
+    renamed = f"error   renamed: {copied.plain}-0: topic {copied.plain!r} would be copied to"
     assert any(line.startswith(renamed) for line in lines)
     assert any(
         line.startswith(f"error   renamed: mirror 'plain' copies to {copied.plain}, too; give")
         for line in lines
     )
     assert relay(config, "check", "--mirror", "plain").returncode == 0
+
+
+def test_a_topic_of_another_mirror_is_refused(
+    copied: Copied, topic_name: str, tmp_path: Path
+) -> None:
+    """Before the first record, by a run, a plan and a replay; a pin says that it is wanted."""
+    create(copied.source, topic_name, 1)
+    write(copied.source, TopicPartition(topic_name, 0), numbered(3))
+    onto = {"rename": {topic_name: copied.plain}}
+    own, pinned = {"rename": "{topic}.own"}, {"rename": {topic_name: f"{copied.plain}:0"}}
+    config = configured(
+        tmp_path,
+        {
+            "plain": mirror(copied.source, copied.destination, copied.plain),
+            "onto": mirror(copied.source, copied.destination, topic_name, topics=onto),
+            "own": mirror(copied.source, copied.destination, topic_name, topics=own),
+            "pinned": mirror(copied.source, copied.destination, topic_name, topics=pinned),
+        },
+    )
+    to = TopicPartition(copied.plain, 0)
+    before = settled_end(copied.destination, to)
+    refused = (
+        f"onto: {topic_name}-0: topic {topic_name!r} would be copied to {copied.plain!r}, which"
+        " already holds what mirror 'plain' copied: neither mirror could prove its copies; give the"
+        " copy another name with topics.rename; or pin it"
+    )
+
+    for command in ("plan", "run"):
+        done = relay(config, command, "--mirror", "onto")
+        assert done.returncode == 2, done.stderr
+        assert error_line(done).startswith(refused)
+    replayed = relay(
+        config,
+        *("replay", topic_name, "--mirror", "own", "--to", copied.plain, "--offsets", "0:3"),
+        "--yes",
+    )
+    assert replayed.returncode == 2
+    assert error_line(replayed).startswith(
+        f"the topic {copied.plain!r} holds what mirror 'plain' copied: replayed records would be"
+    )
+    assert settled_end(copied.destination, to) == before
+    assert relay(config, "plan", "--mirror", "pinned").returncode == 0
 
 
 def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines.cli.entry import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
@@ -565,3 +568,32 @@ def test_an_accepted_loss_is_visible_at_once(
     ending.join()
     (window,) = run_plan.plan(taken).windows
     assert window.ranges == (OffsetRange(copied.at, 25, 30),)
+
+
+def test_a_destination_topic_made_again_is_seen_by_all_who_look(
+    copied: Copied, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`status` names it first, in the table and in JSON; `check`, `plan` and `run` exit with 3."""
+    healthy = f"aaa-{copied.topic}"
+    create(copied.source, healthy, 1, KEPT)
+    destination_recreated(copied)
+    again = f"topic {copied.to.topic!r}, which held the copies, was deleted at the destination and"
+    section = copied.settings()
+    section["topics"]["allow"] = [copied.topic, healthy]
+    config = str(commands.configured(tmp_path, {copied.name: section}))
+
+    def said(*command: str) -> tuple[int, str]:
+        code = main(["--config", config, *command])
+        return code, "".join(capfd.readouterr())
+
+    for command in ("plan", "check", "run"):
+        code, text = said(command)
+        assert code == 3, text
+        assert again in " ".join(text.split())
+    (document,) = json.loads(said("status", "--json")[1])["mirrors"]
+    assert [topic["topic"] for topic in document["topics"]] == [copied.topic, healthy]
+    assert again in document["topics"][0]["topic_partitions"][0]["problem"]
+    table = said("status")[1]
+    assert "held back" in table
+    assert again in " ".join(table.split())
+    assert table.index(copied.topic) < table.index(healthy)
