@@ -264,6 +264,6 @@ def _wait_until_visible(
             waiting = {at for at in waiting if stable[at] < ends[at]}
             if waiting:
                 clock.sleep(_VISIBLE_POLL_SECONDS)
-        ask = partial(hidden_copies.of_topic_partitions, client, waiting, job.mirror)
+        ask = partial(hidden_copies.by_others, client, waiting, job.mirror)
         found = retry(ask, job.mirror, job.options, clock, client, patient=patient)
         return [each.error(job.destination, clock.now_ms()) for each in found]

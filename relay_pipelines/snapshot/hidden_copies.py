@@ -42,10 +42,15 @@ def is_hanging(found: OpenTransaction, options: CopyOptions, now_ms: int) -> boo
     return age is not None and age * 1000 > options.transaction_timeout_ms
 
 
-def of_topic_partitions(
+def by_others(
     client: ClusterClient, wanted: set[TopicPartition], mirror: str
 ) -> list[OpenTransaction]:
-    """Return what hides topic-partitions, other than the transactions of this mirror's copies."""
+    """Return the transactions of others that hide topic-partitions.
+
+    Those of this mirror's copies end by themselves. Brokers before Kafka 3.0 do not tell whose it
+    is: that may be a copy whose markers are late.
+    """
     ours = f"relay.{mirror}."
     found = open_transactions.find(client, wanted)
-    return [each for each in found if not each.transactional_id.startswith(ours)]
+    known = [each for each in found if each.producer_id >= 0]
+    return [each for each in known if not each.transactional_id.startswith(ours)]
