@@ -32,7 +32,7 @@ class Lag:
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the open transactions in words; empty if there is none.
         hidden_seconds: age of the oldest transaction that hides copies from readers.
-        hidden: these transactions, also those of copies that are under way.
+        hidden: those from before the lag target.
         held_back: what a data-loss guard holds back, or a run is about to give up, and what cannot
             be read.
     """
@@ -76,7 +76,11 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
         hidden_seconds=max((each.seconds(now_ms) or 0.0 for each in hidden), default=0.0),
-        hidden=[each.error(snapshot.destination, now_ms) for each in hidden],
+        hidden=[
+            each.error(snapshot.destination, now_ms)
+            for each in hidden
+            if (each.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
+        ],
         held_back=[
             *(loss for position in snapshot.positions if (loss := data_loss(position))),
             *snapshot.held_back,
@@ -86,8 +90,8 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
-    is_open_too_long = max(lag.open_seconds, lag.hidden_seconds) * 1000 > lane.window.lag_target
-    return not (lag.late or is_open_too_long or lag.held_back)
+    is_open_too_long = lag.open_seconds * 1000 > lane.window.lag_target
+    return not (lag.late or is_open_too_long or lag.held_back or lag.hidden)
 
 
 def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:

@@ -105,7 +105,8 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
             lags = lag.measure(snapshot, mirror.copy_options, clock)
             states = replay.replays(name, mirror, clock)
             hidden = hidden_copies.find(snapshot, mirror.copy_options, clock)
-            document = json_output.status(snapshot, lags, clock.now_ms(), states, hidden)
+            now_ms = clock.now_ms()
+            document = json_output.status(snapshot, lags, now_ms, states, hidden)
             found.append(document)
             for error in snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
@@ -113,10 +114,11 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
                 tables.show(stdout(), tables.status(document))
                 for state in states:
                     stdout().print(f"{name}: {replay_line(state)}", soft_wrap=True)
-                for problem in json_output.problems(document):
+                hanging = hidden_copies.hanging(
+                    hidden, snapshot.destination, mirror.copy_options, now_ms
+                )
+                for problem in [*json_output.problems(document), *hanging]:
                     messages.error(f"{name}: {problem}")
-                for found_open in document["hidden"]:
-                    messages.warning(f"{name}: {found_open['problem']}")
                 for missing in [*topics.deleted(snapshot), *topics.unseen(snapshot)]:
                     messages.warning(f"{name}: {missing}")
                 for missing in topics.nothing_selected(snapshot, mirror.topics.allow):

@@ -66,11 +66,8 @@ class _Look:
             hidden = hidden_copies.find(snapshot, options, self.clock)
             self._status = json_output.watched(snapshot, lags, rates, now_ms, hidden)
             problems = json_output.problems(self._status)
-            problems += [
-                str(found.error(snapshot.destination, now_ms))
-                for found in hidden
-                if hidden_copies.is_hanging(found, options, now_ms)
-            ]
+            held_up = hidden_copies.hanging(hidden, snapshot.destination, options, now_ms)
+            problems += map(str, held_up)
         except RelayError as error:
             answers, problems = False, [str(error)]
         now_ms = self.clock.now_ms()

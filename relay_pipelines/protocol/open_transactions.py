@@ -13,7 +13,7 @@ from kafka.protocol.admin import (
     ListTransactionsRequest,
 )
 
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import (
@@ -76,18 +76,16 @@ def find(client: ClusterClient, wanted: Iterable[TopicPartition]) -> list[OpenTr
     """
     hidden = _hidden(client, wanted)
     producers = _producers(client, hidden) if hidden else {}
-    ids = _transactional_ids(client, {found.producer_id for found in producers.values()})
-    since = {name: _began_ms(client, name) for name in set(ids.values())}
+    known = _transactions(client, {found.producer_id for found in producers.values()})
     found = []
     for offsets in hidden:
         producer = producers.get(offsets.topic_partition)
         if producer is None:
             found.append(OpenTransaction(offsets))
             continue
-        name = ids.get(producer.producer_id, "")
         last_ms = producer.last_timestamp if producer.last_timestamp >= 0 else None
-        began_ms = since.get(name) or last_ms
-        found.append(OpenTransaction(offsets, producer.producer_id, name, began_ms))
+        name, began_ms = known.get(producer.producer_id, ("", None))
+        found.append(OpenTransaction(offsets, producer.producer_id, name, began_ms or last_ms))
     return found
 
 
@@ -127,28 +125,26 @@ def _producers(client: ClusterClient, hidden: Sequence[OffsetRange]) -> dict[Top
     return found
 
 
-def _transactional_ids(client: ClusterClient, producer_ids: set[int]) -> dict[int, str]:
-    """Return producer id -> transactional id: every broker knows those that it coordinates."""
-    if not producer_ids:
-        return {}
-    found = {}
-    for broker in list(client.metadata([]).brokers):
-        if client.connection(broker).supports(ListTransactionsRequest.API_KEY, 0):
-            request = ListTransactionsRequest(
-                state_filters=[], producer_id_filters=sorted(producer_ids)
-            )
-            for state in client.call(broker, request, 0).transaction_states or ():
-                found[state.producer_id] = state.transactional_id
+def _transactions(
+    client: ClusterClient, producer_ids: set[int]
+) -> dict[int, tuple[str, int | None]]:
+    """Return producer id -> transactional id, and when its transaction began, if one is open.
+
+    Every broker is asked, as it knows the transactions that it coordinates.
+    """
+    found: dict[int, tuple[str, int | None]] = {}
+    for broker in list(client.metadata([]).brokers) if producer_ids else ():
+        if not client.connection(broker).supports(ListTransactionsRequest.API_KEY, 0):
+            continue
+        request = ListTransactionsRequest(
+            state_filters=[], producer_id_filters=sorted(producer_ids)
+        )
+        listed = client.call(broker, request, 0).transaction_states or ()
+        names = [state.transactional_id for state in listed]
+        found |= {state.producer_id: (state.transactional_id, None) for state in listed}
+        described = DescribeTransactionsRequest(transactional_ids=names)
+        for state in client.call(broker, described, 0).transaction_states if names else ():
+            began_ms = state.transaction_start_time_ms
+            if state.error_code == error_codes.NONE and began_ms >= 0:
+                found[state.producer_id] = state.transactional_id, int(began_ms)
     return found
-
-
-def _began_ms(client: ClusterClient, transactional_id: str) -> int | None:
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    try:
-        coordinator = client.coordinator(transactional_id)
-        (state,) = client.call(coordinator, request, 0).transaction_states
-    except RelayError:
-        return None  # its coordinator is moving, or it has just ended
-    if state.error_code != error_codes.NONE or state.transaction_start_time_ms < 0:
-        return None
-    return int(state.transaction_start_time_ms)

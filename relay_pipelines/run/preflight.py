@@ -208,9 +208,9 @@ def _hidden(
 ) -> Iterator[Finding]:
     """Yield the transactions of others that hide copies; those of copies end by themselves."""
     options, now_ms = mirror.copy_options, clock.now_ms()
-    for found in hidden_copies.find(snapshot, options, clock):
-        if hidden_copies.is_hanging(found, options, now_ms):
-            yield _error(name, found.error(snapshot.destination, now_ms))
+    hidden = hidden_copies.find(snapshot, options, clock)
+    for error in hidden_copies.hanging(hidden, snapshot.destination, options, now_ms):
+        yield _error(name, error)
 
 
 def _shared(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
-from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -36,10 +38,16 @@ def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransact
     return open_transactions.find(client, filter(client.has_leader, wanted))
 
 
-def is_hanging(found: OpenTransaction, options: CopyOptions, now_ms: int) -> bool:
-    """Whether it is open for longer than any transaction of a copy may be."""
-    age = found.seconds(now_ms)
-    return age is not None and age * 1000 > options.transaction_timeout_ms
+def hanging(
+    hidden: Iterable[OpenTransaction], destination: Cluster, options: CopyOptions, now_ms: int
+) -> list[DestinationError]:
+    """Return what is open for longer than any transaction of a copy may be."""
+    longest = options.transaction_timeout_ms / 1000
+    return [
+        found.error(destination, now_ms)
+        for found in hidden
+        if (found.seconds(now_ms) or 0.0) > longest
+    ]
 
 
 def by_others(

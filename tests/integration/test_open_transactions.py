@@ -226,6 +226,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     # a chunk of a copy is never open for longer than this
     short = {"transaction_timeout": "1s", "chunk_interval": "500ms"}
     strict = configured(tmp_path, {"m": section | {"copy": short}})
+    assert re.search(rf"^error: m: {named}$", relay(strict, "status").stderr, re.MULTILINE)
     checked = " ".join(relay(strict, "check").stdout.split())
     assert re.search(f"m: {named}", checked), checked
     looker = Looker("m", load(config).mirror("m"), SystemClock())
