@@ -70,9 +70,10 @@ def refusals(
     ends = client.list_offsets(led, LATEST, READ_UNCOMMITTED) if led else {}
     written = {at: to for at, to in wanted.items() if ends.get(to)}
     others = other_mirrors(client, mirror, clock) if written else {}
+    # of several topic-partitions, the first is named
     return {
         at.topic: _refusal(at.topic, to.topic, others[to]).of(at)
-        for at, to in written.items()
+        for at, to in sorted(written.items(), reverse=True)
         if to in others
     }
 
