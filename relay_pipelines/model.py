@@ -353,8 +353,9 @@ class LedgerEntry:
         batches: number of batches produced.
         rewritten: how many of `records` were decoded (coalesced ones included).
         skipped: number of offsets by reason.
-        digest: CRC-32C, 8 hex digits, over everything after the 61 header bytes of every batch
-            produced, in order.
+        digest: CRC-32C, 8 hex digits, over the batches produced, in order: of each, its codec (one
+            byte), base timestamp (8 bytes) and number of records (4 bytes), big-endian, and
+            everything after the 61 header bytes.
         node: the source node's name.
         window: the asset partition key that the run copied, empty outside Dagster.
         gap: the loss after which the copy resumes at `source.end`; empty for a copied chunk. After
@@ -368,6 +369,9 @@ class LedgerEntry:
         code: identifies the content of the user's files that filtered and changed the records, 12
             hex digits of its SHA-256; empty if there are none, for installed code, or if an older
             version wrote it.
+        codecs: number of batches produced by compression codec, as `compression.type` names it.
+        first_timestamp_ms, max_timestamp_ms: the timestamps of the first record and of the newest
+            one, by the headers of the batches; -1 if they do not say it.
     """
 
     mirror: str
@@ -389,6 +393,9 @@ class LedgerEntry:
     previous_at_ms: int = 0
     generation: int = 0
     code: str = ""
+    codecs: dict[str, int] = field(default_factory=dict)
+    first_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

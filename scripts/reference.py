@@ -284,6 +284,9 @@ def _formats() -> str:
         window="",
         run_id="20260131T120000Z-3f",
         committed_at_ms=1_769_860_800_000,
+        codecs={"zstd": 12},
+        first_timestamp_ms=1_769_860_799_000,
+        max_timestamp_ms=1_769_860_799_950,
     )
     begun = model.Checkpoint.initial("orders", at, copy, 0)
     done = dataclasses.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -207,8 +208,9 @@ class Mirror:
                 entry.destination.end,
             )
             digest = 0
-            for _, data in found:
-                digest = crc32c(data[HEADER_BYTES:], digest)
+            for header, data in found:
+                fields = header.attributes & 7, header.base_timestamp_ms, header.records
+                digest = crc32c(data[HEADER_BYTES:], crc32c(struct.pack(">bqi", *fields), digest))
             assert entry.digest == f"{digest:08x}"
             assert entry.batches == len(found)
             assert entry.size_bytes == sum(len(data) for _, data in found)

@@ -81,7 +81,9 @@ def _csv(records: Sequence[LedgerRecord]) -> bytes:
     writer = csv.DictWriter(text, list(ledger_columns.COLUMNS), lineterminator="\n")
     writer.writeheader()
     for record in records:
-        values = ledger_columns.row(record) | {"skipped": json.dumps(record.entry.skipped)}
+        counts = {"skipped": record.entry.skipped, "codecs": record.entry.codecs}
+        values = ledger_columns.row(record)
+        values |= {name: json.dumps(count) for name, count in counts.items()}
         times = {
             name: value.isoformat(timespec="milliseconds")
             for name, value in values.items()

@@ -6,12 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from crc32c import crc32c
-
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Fingerprint, Skipped
-from relay_pipelines.protocol.batch import Batch
-from relay_pipelines.protocol.records import body_of, decode, digest_of
+from relay_pipelines.protocol.batch import Batch, BatchHeader
+from relay_pipelines.protocol.records import chained_digest, decode, digest_of
 
 NO_RECORD = frozenset({Skipped.CONTROL, Skipped.ABORTED})
 """Why an offset never had a committed record."""
@@ -59,10 +57,13 @@ class Chunk:
     __slots__ = (
         "_last",
         "batches",
+        "codecs",
         "digest",
         "end",
+        "first_timestamp_ms",
         "leader_epoch",
         "leader_epoch_end",
+        "max_timestamp_ms",
         "records",
         "rewritten",
         "size_bytes",
@@ -79,6 +80,9 @@ class Chunk:
         self.rewritten = 0
         self.skipped: Counter[Skipped] = Counter()
         self.digest = 0
+        self.codecs: Counter[str] = Counter()
+        self.first_timestamp_ms = -1
+        self.max_timestamp_ms = -1
         self.leader_epoch = -1
         self.leader_epoch_end = -1
         self._last: Any = None
@@ -96,7 +100,8 @@ class Chunk:
             self.batches += 1
             self.records += batch.header.records
             self.size_bytes += len(batch.data)
-            self.digest = crc32c(body_of(batch), self.digest)
+            self._add_header(batch.header)
+            self.digest = chained_digest(batch, self.digest)
         self.rewritten += portion.rewritten
         if portion.skipped:
             self.skipped.update(portion.skipped)
@@ -107,6 +112,12 @@ class Chunk:
                 portion.leader_epoch,
                 portion.leader_epoch_end,
             )
+
+    def _add_header(self, header: BatchHeader) -> None:
+        if not self.codecs:
+            self.first_timestamp_ms = _known(header.first_timestamp_ms)
+        self.codecs[header.codec_name] += 1
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
 
     def _keep_last(self) -> None:
         """Copy the bytes of the last batch, once, because their buffer is about to be reused."""
@@ -129,6 +140,10 @@ class Chunk:
         if self._last is None or isinstance(self._last, Fingerprint):
             return self._last
         return fingerprint_of(self._last)
+
+
+def _known(timestamp_ms: int | None) -> int:
+    return -1 if timestamp_ms is None else timestamp_ms
 
 
 def fingerprint_of(record: Any) -> Fingerprint:

@@ -152,4 +152,4 @@ def _result(found: Recount) -> str:
     if found.problems:
         return "; ".join(found.problems)
     done = f"superseded: {found.superseded:,} offsets" if found.superseded else "complete"
-    return f"{done}; {found.thinned}" if found.thinned else done
+    return "; ".join([done, *found.not_verified])

@@ -21,6 +21,7 @@ from relay_pipelines.snapshot import cluster_snapshot, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 from relay_pipelines.verify import recount
+from relay_pipelines.verify.chunk_count import Why
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.verdict import UNEXPLAINED, Verdict, judge, total
 
@@ -131,14 +132,14 @@ class TopicReport:
             for gap in found.gaps
         ]
         expired = [
-            f"{partition}: {found.thinned}: {found.recorded - found.counted:,} records are gone"
+            f"{partition}: {Why.RETENTION}: {found.not_verified[Why.RETENTION]:,} records are gone"
             for partition, found in self.recounts.items()
-            if found.expired and found.recorded > found.counted
+            if found.not_verified[Why.RETENTION]
         ]
         unknown = [
             f"{partition}: {line}"
             for partition, found in self.recounts.items()
-            for line in found.notes
+            for line in found.writer_notes
         ]
         return superseded + gaps + expired + unknown
 

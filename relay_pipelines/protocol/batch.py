@@ -27,6 +27,7 @@ _ATTRIBUTES_AT = 22
 _MAGIC = 2
 
 CODEC_MASK = 0x07
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7")  # the last ones are not assigned
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -69,6 +70,21 @@ class BatchHeader(NamedTuple):
     def is_log_append_time(self) -> bool:
         """Whether the broker set the timestamp: `max_timestamp_ms` is that of every record."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def codec_name(self) -> str:
+        """The compression codec, as `compression.type` names it."""
+        return _CODECS[self.attributes & CODEC_MASK]
+
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether the cleaner of a compacted topic has written the batch again.
+
+        It keeps the offsets of the batch without the removed records, which no producer can write,
+        or it stores the delete horizon of a tombstone (KIP-534).
+        """
+        has_holes = self.records != self.last_offset_delta + 1
+        return has_holes or bool(self.attributes & DELETE_HORIZON_BIT)
 
     @property
     def first_timestamp_ms(self) -> int | None:

@@ -17,6 +17,7 @@ from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from cramjam import DecompressionError
+from crc32c import crc32c
 
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.protocol import python_codec
@@ -34,6 +35,7 @@ from relay_pipelines.protocol.batch import (
 )
 
 _UNBOUNDED = 1 << 30
+_DIGESTED = struct.Struct(">bqi")  # of a header: codec, base timestamp, number of records
 _NO_TIMESTAMP = -1
 _LARGE_BYTES = 600  # where both checks of a batch cost the same
 _DEFAULT_LIMIT_BYTES = 900_000  # below the default max.message.bytes
@@ -241,6 +243,18 @@ def codec_of(header: BatchHeader) -> int:
 def body_of(batch: Batch) -> memoryview:
     """Everything after the header: what a verbatim copy leaves untouched and digests cover."""
     return batch.data[HEADER_BYTES:]
+
+
+def chained_digest(batch: Batch, before: int = 0) -> int:
+    """Return the CRC-32C of a batch's content, chained to that of the batches before it.
+
+    Of the header it covers what a destination keeps and the records depend on: codec, base
+    timestamp (their timestamps are relative to it) and their number. The broker computes the
+    maximum timestamp from the records; the timestamp type shows in the header of the copy.
+    """
+    header = batch.header
+    fields = codec_of(header), header.base_timestamp_ms, header.records
+    return int(crc32c(body_of(batch), crc32c(_DIGESTED.pack(*fields), before)))
 
 
 def digest_of(

@@ -18,7 +18,7 @@ TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
 ENTRIES_LOST = "the ledger entries before this one were lost"
 """The gap of an entry with which a person has accepted that."""
-_VERSION = 4  # 2 added the chain, 3 generations: versions that know none would break them; 4 code
+_VERSION = 5  # of what the digest covers: another one would make every copy look changed
 _BY_NAME = {"int": int, "str": str, "dict[str, int]": dict}
 _KINDS = [
     (name, _BY_NAME[kind]) for name, kind in LedgerEntry.__annotations__.items() if kind in _BY_NAME
@@ -109,8 +109,9 @@ def _require_types(entry: LedgerEntry) -> None:
     for name, kind in _KINDS:
         if not isinstance(getattr(entry, name), kind):
             raise TypeError(name)
-    if entry.number < 1 or not all(isinstance(count, int) for count in entry.skipped.values()):
-        raise ValueError("number or skipped")
+    counts = *entry.skipped.values(), *entry.codecs.values()
+    if entry.number < 1 or not all(isinstance(count, int) for count in counts):
+        raise ValueError("number, skipped or codecs")
 
 
 def _range(fields: dict[str, object]) -> OffsetRange:

@@ -37,6 +37,9 @@ COLUMNS = {
     "previous_at": "timestamp",
     "generation": "bigint",
     "code": "string",
+    "codecs": "map<string, bigint>",
+    "first_timestamp": "timestamp",
+    "max_timestamp": "timestamp",
     "hash": "string",
     "ledger_partition": "int",
     "ledger_offset": "bigint",
@@ -74,6 +77,9 @@ def row(record: LedgerRecord) -> dict[str, Any]:
         "previous_at": _time(entry.previous_at_ms) if entry.previous_at_ms else None,
         "generation": entry.generation,
         "code": entry.code,
+        "codecs": entry.codecs,
+        "first_timestamp": _known_time(entry.first_timestamp_ms),
+        "max_timestamp": _known_time(entry.max_timestamp_ms),
         "hash": record.head.hash,
         "ledger_partition": record.at.partition,
         "ledger_offset": record.offset,
@@ -82,6 +88,10 @@ def row(record: LedgerRecord) -> dict[str, Any]:
 
 def _time(ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+
+
+def _known_time(ms: int) -> dt.datetime | None:
+    return _time(ms) if ms >= 0 else None
 
 
 def arrow_batch(records: Iterable[LedgerRecord], columns: Sequence[str]) -> pa.RecordBatch:
@@ -99,7 +109,7 @@ def arrow_batch(records: Iterable[LedgerRecord], columns: Sequence[str]) -> pa.R
     arrays = []
     for name in columns:
         values = [each[name] for each in rows]
-        if name == "skipped":
+        if COLUMNS[name].startswith("map"):
             values = [list(each.items()) for each in values]
         arrays.append(pa.array(values, types[COLUMNS[name]]))
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -152,9 +152,6 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
             at = result.range.topic_partition
             seen = result.records_seen
             audit.coverage += seen if result.problems else seen.explained(UNEXPLAINED)
-            if result.thinned:
-                gone = result.recorded - result.counted
-                audit.notes.append(f"{at}: {result.thinned}: {gone:,} records are gone")
             audit.notes += [f"{at}: {line}" for line in result.notes]
             if not result.problems:
                 continue

@@ -202,9 +202,6 @@ class PartitionAudit:
         """What people may not expect, and what could not be compared."""
         lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
         recount = self.counted_so_far
-        if recount is not None and recount.thinned:
-            gone = recount.recorded - recount.counted
-            lines.append(f"{recount.thinned}: {gone:,} records are gone")
         lines += [] if recount is None else recount.notes
         unread = Counter(self.uncompared)
         for result in self.results:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
-from crc32c import crc32c
-
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     Cluster,
@@ -24,7 +22,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, each_topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -34,19 +32,19 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import read
-from relay_pipelines.protocol.records import body_of
+from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import read_heads, wait_until_stable
 from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.chain import vouched_records
+from relay_pipelines.verify.chunk_count import ChunkCount
 from relay_pipelines.verify.range_index import RangeIndex
-from relay_pipelines.verify.verdict import Coverage, total
+from relay_pipelines.verify.retention import RETENTION_CONFIGS, Retention
+from relay_pipelines.verify.verdict import Coverage
 
-_CODEC = "compression.type"
-NEEDED_CONFIGS = (CLEANUP_POLICY, _CODEC, *RETENTIONS)
+NEEDED_CONFIGS = RETENTION_CONFIGS
 """The keys of a destination topic's configuration that a count needs."""
 
 
@@ -70,14 +68,18 @@ class Recount:
             which they mean other records.
         doubled: source offsets that more than one chunk covers.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
-        differing: chunks whose bytes differ from those that were produced.
-        thinned: why the destination may hold fewer records; empty if it must hold all.
-        expired: how many records the chunks had that retention at the destination has begun to
-            delete.
-        truncated_at: where the destination's log begins although its topic keeps everything; None
-            if it begins before the chunks.
+        differing: chunks whose bytes differ from those that were produced, or which have another
+            number of records that nothing explains.
+        by_content: records of the chunks whose bytes are those that were produced.
+        not_compared: records that are there, and whose content the digest says nothing about, by
+            reason.
+        not_verified: records that are not there, and may be gone, by reason. Each record that the
+            ledger has is in one of these three, unless it differs.
+        untimed: those of the records found whose timestamps the destination's brokers have set.
+        truncated_at: where the destination's log begins although its retention explains no
+            deletion of the chunks before; None if it begins before them.
+        retention: of the topic, where the log was truncated.
         gaps: accepted losses just before the range or within it; with one, offsets may be missing.
-        recompressed: whether the destination stores other bytes than were produced.
         first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
             headers of their batches; None if there are none.
         by_destination: the counts of each destination topic-partition that was read: each is judged
@@ -100,10 +102,12 @@ class Recount:
     doubled: int = 0
     forged: int = 0
     differing: int = 0
-    thinned: str = ""
-    recompressed: bool = False
-    expired: int = 0
+    by_content: int = 0
+    not_compared: Counter[str] = field(default_factory=Counter)
+    not_verified: Counter[str] = field(default_factory=Counter)
+    untimed: int = 0
     truncated_at: int | None = None
+    retention: str = ""
     gaps: list[str] = field(default_factory=list)
     first_ms: int | None = None
     last_ms: int | None = None
@@ -116,9 +120,11 @@ class Recount:
         self.foreign += other.foreign
         self.unattributed += other.unattributed
         self.differing += other.differing
-        self.expired += other.expired
-        self.thinned = self.thinned or other.thinned
-        self.recompressed |= other.recompressed
+        self.by_content += other.by_content
+        self.not_compared.update(other.not_compared)
+        self.not_verified.update(other.not_verified)
+        self.untimed += other.untimed
+        self.retention = self.retention or other.retention
         self.foreign_at = _first(self.foreign_at, other.foreign_at)
         self.truncated_at = _first(self.truncated_at, other.truncated_at)
         self.first_ms = min(_known(self.first_ms, other.first_ms), default=None)
@@ -129,6 +135,11 @@ class Recount:
         """Add what was counted in each destination topic-partition to the counts of that one."""
         for at, found in counts.items():
             self.by_destination.setdefault(at, Recount(self.range)).add(found)
+
+    @property
+    def by_count(self) -> int:
+        """Records that are there, and of which nothing more is known."""
+        return self.not_compared.total()
 
     @property
     def problems(self) -> list[str]:
@@ -157,32 +168,37 @@ class Recount:
             )
         if self.truncated_at is not None:
             lines.append(
-                f"the destination's log begins at offset {self.truncated_at}, although its topic"
-                " keeps everything: records before it were deleted"
+                f"the destination's log begins at offset {self.truncated_at}, although"
+                f" {self.retention}: records before it were deleted"
             )
-        all_may_be_gone = bool(self.thinned) and not self.expired
-        may_be_gone = self.recorded if all_may_be_gone else self.expired
-        if not 0 <= self.recorded - self.counted <= may_be_gone:
+        if self.recorded - self.counted != self.not_verified.total():
             lines.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
-        elif self.differing and not (all_may_be_gone or self.recompressed):
+        elif self.differing:
             lines.append(f"chunks whose bytes differ from what was committed: {self.differing}")
         return lines
 
     @property
     def records_seen(self) -> Coverage:
         """What became of the records that the ledger has."""
-        if self.by_destination:
-            return total(found.records_seen for found in self.by_destination.values())
-        counted = min(self.counted, self.recorded)
-        gone = {self.thinned: self.recorded - counted} if self.thinned else {}
-        if self.recompressed or (self.thinned and not self.expired):
-            return Coverage(self.recorded, by_count=counted, not_verified=gone)
-        same = 0 if self.differing else counted
-        return Coverage(self.recorded, by_content=same, not_verified=gone)
+        return Coverage(
+            self.recorded, self.by_content, self.by_count, not_verified=self.not_verified
+        )
 
     @property
     def notes(self) -> list[str]:
         """What could not be found out."""
+        lines = [f"{why}: {gone:,} records are gone" for why, gone in self.not_verified.items()]
+        lines += [
+            f"{count:,} records were counted, not compared: {why}"
+            for why, count in self.not_compared.items()
+        ]
+        if self.untimed:
+            lines.append(f"timestamps that the destination's brokers have set: {self.untimed:,}")
+        return lines + self.writer_notes
+
+    @property
+    def writer_notes(self) -> list[str]:
+        """What could not be found out about records that no entry names."""
         if not self.unattributed:
             return []
         why = "because ledger entries of that time have expired"
@@ -645,16 +661,17 @@ class _RangeCount:
 
     def _scan(self) -> None:
         """Count in every destination topic-partition: a renamed topic has copies in several."""
-        placed: dict[TopicPartition, list[tuple[OffsetRange, int]]] = defaultdict(list)
-        for index, entry in enumerate(self._ours):
+        placed: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        for entry in self._ours:
             # the first chunks of a mirror have no destination offsets while they have no record
             if entry.destination.start >= 0 and not entry.gap:
-                placed[entry.destination.topic_partition].append((entry.destination, index))
-        for at, chunks in placed.items():
+                placed[entry.destination.topic_partition].append(entry)
+        for at, own in placed.items():
+            own.sort(key=lambda entry: entry.destination)
             found = _DestinationCount(
                 *(self._client, self._wanted, self._known, self._configs),
                 *(self._options, self._clock, self._accounted),
-            ).count(at, self._ours, sorted(chunks))
+            ).count(at, own)
             self._result.add(found)
             self._result.by_destination[str(at)] = found  # str: it becomes JSON
 
@@ -673,67 +690,82 @@ class _DestinationCount:
 
     def __post_init__(self) -> None:
         self._result = Recount(self._wanted)
-        self._ours: Sequence[LedgerEntry] = ()
 
-    def count(
-        self,
-        at: TopicPartition,
-        entries: Sequence[LedgerEntry],
-        placed: Sequence[tuple[OffsetRange, int]],
-    ) -> Recount:
+    def count(self, at: TopicPartition, own: Sequence[LedgerEntry]) -> Recount:
         """Count the chunks of a topic-partition.
 
         Args:
-            entries: those of the range.
-            placed: where the chunks are, sorted, with their indices among the entries.
+            own: the entries of the range, sorted by destination offset.
         """
-        result, self._ours = self._result, entries
-        own = [entries[index] for _, index in placed]
+        result = self._result
         result.recorded = sum(entry.records for entry in own)
-        begin, last = placed[0][0].start, max(offset_range.end for offset_range, _ in placed)
+        begin, last = own[0].destination.start, max(entry.destination.end for entry in own)
         self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
-        if "compact" in self._value(at.topic, CLEANUP_POLICY):
-            result.thinned = "the destination is compacted"
-        elif low > begin and self._keeps_everything(at.topic):
-            result.truncated_at = low
-        elif low > begin:
-            result.expired = sum(entry.records for entry in own if entry.destination.start < low)
-            result.thinned = "retention at the destination has begun to delete them"
-        result.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
+        if low > begin:
+            self._explain_deletion(at, low, own)
         result.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
-        digests = self._count_records(result.scanned, placed)
-        result.differing = sum(
-            f"{digests[index]:08x}" != entry.digest
-            for (_, index), entry in zip(placed, own, strict=True)
-            if entry.records and not (result.expired and entry.destination.start < low)
-        )
+        is_compacted = "compact" in self._values(at.topic).get(CLEANUP_POLICY, "")
+        chunks = [ChunkCount(entry, is_compacted) for entry in own]
+        self._count_records(result.scanned, chunks)
+        for chunk in chunks:
+            self._judge(chunk, 0 if result.truncated_at is not None else low)
         return result
 
-    def _count_records(
-        self, scanned: OffsetRange, placed: Sequence[tuple[OffsetRange, int]]
-    ) -> Counter[int]:
-        """Count our records and foreign ones; return the digest of every chunk by its index.
+    def _explain_deletion(self, at: TopicPartition, low: int, own: Sequence[LedgerEntry]) -> None:
+        """Find out whether the topic's retention can have deleted the records before `low`."""
+        retention = Retention.of(self._values(at.topic))
+        deleted = [each for each in own if each.records and each.destination.start < low]
+        now_ms = self._clock.now_ms()
+        if all(retention.explains_by_time(entry, low, now_ms) for entry in deleted):
+            return
+        sizes = sizes_on_disk(self._client, [at.topic]) if retention.size_bytes >= 0 else {}
+        if not retention.explains_by_size(sizes.get(at)):
+            self._result.truncated_at, self._result.retention = low, str(retention)
+
+    def _judge(self, chunk: ChunkCount, low: int) -> None:
+        """Add what is there of a chunk to the result.
 
         Args:
-            placed: where the chunks are, sorted, with their indices.
+            low: up to where retention may have deleted records.
         """
-        digests: Counter[int] = Counter()
-        chunks = RangeIndex([offset_range for offset_range, _ in placed])
-        producers: dict[int, int] = {}
-        for batch in _batches(self._client, scanned, self._options, self._clock):
-            offset, producer = batch.header.base_offset, batch.header.producer_id
-            index = next((placed[position][1] for position in chunks.containing(offset)), None)
-            # a chunk has one producer and begins with one of its own records; another producer's
-            # records may lie within it
-            if index is not None and producers.setdefault(index, producer) == producer:
+        result = self._result
+        result.untimed += chunk.untimed
+        missing = chunk.missing(low)
+        if missing is None:
+            result.differing += 1
+            return
+        result.not_verified.update(missing)
+        if why := chunk.why_not_compared(missing):
+            result.not_compared.update({why: chunk.records} if chunk.records else {})
+        elif chunk.has_its_digest:
+            result.by_content += chunk.records
+        else:
+            result.differing += 1
+
+    def _count_records(self, scanned: OffsetRange, chunks: Sequence[ChunkCount]) -> None:
+        """Count our records and foreign ones.
+
+        Args:
+            chunks: in the order of their destination offsets.
+        """
+        index = RangeIndex([chunk.entry.destination for chunk in chunks])
+        for span in _spans(self._client, scanned, self._options, self._clock):
+            if span.skipped is Skipped.COMPACTION_GAP:
+                for position in index.overlapping(span.start, span.end):
+                    chunks[position].add_holes(span.start, span.end)
+            if span.run is None or span.skipped is not None:
+                continue
+            batch = Batch(span.run.first, span.run.data)
+            start = batch.header.base_offset
+            chunk = next((chunks[position] for position in index.containing(start)), None)
+            if chunk is not None and chunk.is_own(batch):
+                chunk.add(batch)
                 self._result.counted += batch.header.records
                 self._date(batch.header)
-                digests[index] = crc32c(body_of(batch), digests[index])
-            elif not self._is_of_others(scanned.topic_partition, index, offset):
+            elif not self._is_of_others(scanned.topic_partition, chunk, start):
                 self._add_unknown(scanned.topic_partition, batch.header)
-        return digests
 
     def _add_unknown(self, at: TopicPartition, header: BatchHeader) -> None:
         """Count records that no entry names; after the accounted offsets, one may name them yet."""
@@ -767,19 +799,19 @@ class _DestinationCount:
         # copies of which nothing is known may follow for long
         return min(last, end) if accounted is not None and accounted.start >= end else end
 
-    def _is_of_others(self, at: TopicPartition, index: int | None, offset: int) -> bool:
+    def _is_of_others(self, at: TopicPartition, chunk: ChunkCount | None, offset: int) -> bool:
         """Whether another source's chunk, or a replay's, contains the offset."""
         written = self._known.written(at)
-        ours = None if index is None else self._ours[index].destination
+        ours = None if chunk is None else chunk.entry.destination
         return any(
             written.ranges[position] != ours for position in written.containing(offset)
         ) or self._known.is_replayed(at, offset)
 
-    def _keeps_everything(self, topic: str) -> bool:
-        return all(self._value(topic, key) == "-1" for key in RETENTIONS)
-
-    def _value(self, topic: str, key: str) -> str:
-        return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))
+    def _values(self, topic: str) -> dict[str, str]:
+        return {
+            key: str(getattr(config, "value", ""))
+            for key, config in self._configs.get(topic, {}).items()
+        }
 
 
 def _first(one: int | None, other: int | None) -> int | None:
@@ -811,10 +843,8 @@ def _covered(ranges: Iterable[OffsetRange]) -> int:
     return total
 
 
-def _batches(
+def _spans(
     client: ClusterClient, wanted: OffsetRange, options: CopyOptions, clock: Clock
-) -> Iterator[Batch]:
+) -> Iterator[FetchedSpan]:
     for spans in read(client, wanted, options.fetch_max_bytes, clock):
-        for span in spans:
-            if span.run is not None and span.skipped is not Skipped.CONTROL:
-                yield Batch(span.run.first, span.run.data)
+        yield from spans

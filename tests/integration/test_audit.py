@@ -418,7 +418,8 @@ class TestNotCompared:
 
     def test_retention_at_the_destination(self, audited: Audited) -> None:
         mirror = audited.mirror
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
+        year_ms = 365 * 24 * 3_600_000  # the records are older
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=year_ms)
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
         assert (found.problems, found.records) == ([], 40)

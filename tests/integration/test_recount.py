@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import ResourceType
@@ -13,6 +14,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, OffsetRange, Status
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.verify.chunk_count import Why
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered
 from tests.support.independent import (
@@ -32,6 +34,7 @@ from tests.support.independent import (
 
 FOREIGN = "records at the destination that this mirror did not write: {}"
 COUNTS = "{} records were committed, {} are there"
+BYTES = "chunks whose bytes differ from what was committed: 1"
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ class TestComplete:
         assert found.scanned == OffsetRange(
             mirror.at, 0, settled_end(mirror.destination, mirror.at)
         )
-        assert (found.nodes, found.thinned, found.recompressed) == ({mirror.source.name}, "", False)
+        assert (found.nodes, found.by_content, found.notes) == ({mirror.source.name}, 100, [])
         first, *_, last = (record.timestamp[1] for record in numbered(100))
         assert (found.first_ms, found.last_ms) == (first, last)
 
@@ -143,7 +146,7 @@ class TestComplete:
         transaction(mirror, commit=False)
         mirror.copy(100)
         found = count(mirror, 100, 111)
-        assert (found.problems, found.recorded, found.counted, found.thinned) == ([], 0, 0, "")
+        assert (found.problems, found.recorded, found.counted, found.notes) == ([], 0, 0, [])
         assert found.skipped == {"control": 1, "aborted": 10}
 
     def test_records_from_before_the_mirror(self, mirror: Mirror) -> None:
@@ -156,7 +159,7 @@ class TestComplete:
         mirror.write(numbered(7))
         mirror.copy(111)
         found = count(mirror, 100, 118)
-        assert (found.problems, found.recorded, found.counted, found.thinned) == ([], 7, 7, "")
+        assert (found.problems, found.recorded, found.counted, found.notes) == ([], 7, 7, [])
 
     def test_an_empty_range(self, mirror: Mirror) -> None:
         """An empty range passes without a request."""
@@ -173,16 +176,26 @@ class TestComplete:
         )
 
     def test_a_destination_that_recompresses(self, mirror: Mirror) -> None:
-        """Records are counted although the broker stores them in another codec."""
+        """Only chunks that the broker stores in another codec are not compared by content."""
+        mirror.copy(0, 40)
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, compression_type="gzip")
+        assert mirror.try_copy(40).status is Status.DONE
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.counted, found.by_content) == ([], 100, 40)
+        assert (found.not_compared, found.not_verified) == ({Why.RECOMPRESSED: 60}, {})
+
+    def test_a_destination_that_sets_timestamps(self, mirror: Mirror) -> None:
+        """Everything else is compared; how many timestamps could not be, is noted."""
+        configure(
+            mirror.destination,
+            ResourceType.TOPIC,
+            mirror.topic,
+            message_timestamp_type="LogAppendTime",
+        )
         assert mirror.try_copy().status is Status.DONE
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted, found.recompressed, found.differing) == (
-            [],
-            100,
-            True,
-            1,
-        )
+        assert (found.problems, found.by_content, found.untimed) == ([], 100, 100)
+        assert found.notes == ["timestamps that the destination's brokers have set: 100"]
 
     def test_markers_that_are_still_missing_are_waited_for(self, mirror: Mirror) -> None:
         """Committed records that a transaction still hides are waited for, not lost."""
@@ -207,9 +220,13 @@ class TestComplete:
         assert (count(mirror, 0, 100, clock=clock).problems, clock.waited) == ([], True)
 
 
-def may_delete(mirror: Mirror) -> None:
-    """Limit the destination's size, so that retention may have deleted what is gone."""
-    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
+YEAR_MS = 365 * 24 * 3_600_000
+
+
+def may_delete(mirror: Mirror, **limits: int) -> None:
+    """Limit the destination's retention, by default so that it may have deleted what is gone."""
+    limits = limits or {"retention_ms": YEAR_MS}
+    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **limits)
 
 
 class TestThinned:
@@ -224,9 +241,35 @@ class TestThinned:
             delete_before(mirror.destination, mirror.at, offset)
             found = count(mirror, 0, 50)
             assert (found.problems, found.recorded) == ([], 50)
-            assert found.thinned == "retention at the destination has begun to delete them"
+            assert found.not_verified == ({Why.RETENTION: 50} if offset == 50 else {})
         behind = count(mirror, 50, 100)
-        assert (behind.problems, behind.counted, behind.thinned) == ([], 50, "")
+        assert (behind.problems, behind.counted, behind.notes) == ([], 50, [])
+
+    @pytest.mark.parametrize(
+        ("limits", "is_explained"),
+        [
+            ({"retention_ms": 10 * YEAR_MS}, False),
+            ({"retention_bytes": 1 << 40}, False),
+            ({"retention_ms": 10 * YEAR_MS, "retention_bytes": 1 << 10}, True),
+            ({"retention_ms": YEAR_MS, "cleanup_policy": "compact"}, False),
+            ({"retention_ms": YEAR_MS, "message_timestamp_type": "LogAppendTime"}, False),
+        ],
+        ids=["too young", "too small", "large enough", "not deleted", "by append time"],
+    )
+    def test_only_what_retention_can_have_done(
+        self, mirror: Mirror, limits: dict[str, Any], *, is_explained: bool
+    ) -> None:
+        """Records that are too young, or of a log that is too small, were deleted by hand."""
+        mirror.copy(0, 50)
+        mirror.copy(50)
+        delete_before(mirror.destination, mirror.at, 50)  # brokers refuse it while it is compacted
+        may_delete(mirror, **limits)
+        found = count(mirror, 0, 50)
+        assert (found.problems == [], found.truncated_at) == (
+            is_explained,
+            None if is_explained else 50,
+        )
+        assert found.not_verified == ({Why.RETENTION: 50} if is_explained else {})
 
     @pytest.mark.parametrize(
         ("there", "gone"), [(60, 20), (60, 1), (90, 1)], ids=["many", "most of one chunk", "few"]
@@ -239,7 +282,6 @@ class TestThinned:
         may_delete(mirror)
         delete_before(mirror.destination, mirror.at, gone)
         found = count(mirror, 0, 100)
-        assert found.expired == 50
         assert found.problems
 
     def test_retention_has_deleted_all(self, mirror: Mirror) -> None:
@@ -249,14 +291,14 @@ class TestThinned:
         delete_before(mirror.destination, mirror.at, settled_end(mirror.destination, mirror.at))
         found = count(mirror, 0, 100)
         assert (found.problems, found.counted) == ([], 0)
-        assert found.thinned
+        assert found.not_verified == {Why.RETENTION: 100}
 
     def test_a_topic_that_keeps_everything(self, mirror: Mirror) -> None:
         """Nothing but a person can have deleted its beginning."""
         mirror.copy()
         delete_before(mirror.destination, mirror.at, 30)
         found = count(mirror, 0, 100)
-        assert (found.truncated_at, found.thinned) == (30, "")
+        assert (found.truncated_at, found.not_verified) == (30, {})
         assert found.problems == [
             (
                 "the destination's log begins at offset 30, although its topic keeps everything:"
@@ -294,7 +336,8 @@ class TestThinned:
         until(cleaned, "compaction")
         found = count(mirror, 0, 100)
         assert (found.problems, found.recorded, found.counted) == ([], 100, 7)
-        assert found.thinned == "the destination is compacted"
+        assert (found.by_content, found.not_verified) == (0, {Why.REMOVED: 93})
+        assert found.not_compared == {Why.CLEANED: 7}
 
     @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
     def test_more_than_was_committed_is_no_compaction(self, mirror: Mirror, policy: str) -> None:
@@ -304,10 +347,33 @@ class TestThinned:
         replace_copy(mirror, numbered(120))
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy=policy)
         found = count(mirror, 0, 100)
-        assert (found.problems, found.thinned) == (
-            [COUNTS.format(100, 120)],
-            "the destination is compacted",
-        )
+        assert (found.problems, found.not_verified) == ([COUNTS.format(100, 120)], {})
+
+    @pytest.mark.parametrize("kept", [12, 19])
+    def test_compaction_excuses_no_other_loss(self, mirror: Mirror, kept: int) -> None:
+        """A cleaner leaves the offsets of what it removes; another log does not have them."""
+        keyless = [record._replace(key=None) for record in numbered(20, first=100)]
+        mirror.copy()
+        mirror.write(keyless)
+        mirror.copy(100)
+        replace_copy(mirror, numbered(100), keyless[:kept])
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy="compact")
+        assert count(mirror, 100, 120).problems
+
+    @pytest.mark.parametrize(
+        "config", [{"compression_type": "zstd"}, {"cleanup_policy": "compact"}], ids=str
+    )
+    def test_no_configuration_excuses_another_content(
+        self, mirror: Mirror, config: dict[str, str]
+    ) -> None:
+        """What the copies are stored as is compared, whatever the topic would do by now."""
+        mirror.copy()
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **config)
+        assert (found := count(mirror, 0, 100)).problems == []
+        assert (found.by_content, found.notes) == (100, [])
+        replace_copy(mirror, numbered(100, first=1))
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **config)
+        assert count(mirror, 0, 100).problems == [BYTES]
 
 
 class TestTampered:
@@ -336,7 +402,7 @@ class TestTampered:
         mirror.copy(111)
         replace_copy(mirror, numbered(3))
         found = count(mirror, 100, 118)
-        assert (found.problems, found.thinned) == ([COUNTS.format(7, 3)], "")
+        assert (found.problems, found.not_verified) == ([COUNTS.format(7, 3)], {})
 
     def test_records_added_after_the_last_chunk(self, mirror: Mirror) -> None:
         """Records of another writer are reported."""
@@ -367,10 +433,25 @@ class TestTampered:
         mirror.copy()
         replace_copy(mirror, numbered(100, first=1))
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted) == (
-            ["chunks whose bytes differ from what was committed: 1"],
-            100,
-        )
+        assert (found.problems, found.counted) == ([BYTES], 100)
+
+    @pytest.mark.parametrize("compression", ["none", "zstd"])
+    def test_all_timestamps_are_another(self, mirror: Mirror, compression: str) -> None:
+        """The same bytes with another base timestamp are other records."""
+        mirror.write(numbered(10, first=100), compression_type=compression)
+        mirror.copy(0, 100)
+        mirror.copy(100)
+        later = [
+            record._replace(timestamp=(CREATE_TIME, record.timestamp[1] + 3_600_000))
+            for record in numbered(110)
+        ]
+        replace_copy(mirror, later[:100])
+        end = settled_end(mirror.destination, mirror.at)
+        write(mirror.destination, mirror.at, later[:1])  # in place of the marker
+        write(mirror.destination, mirror.at, later[100:], compression_type=compression)
+        assert (end, settled_end(mirror.destination, mirror.at)) == (100, 111)
+        assert count(mirror, 0, 100).problems == [FOREIGN.format(1), BYTES]
+        assert count(mirror, 100, 110).problems == [BYTES]
 
     def test_offsets_in_no_ledger_entry(self, mirror: Mirror) -> None:
         """Offsets before, between and after the ledger's entries are reported."""

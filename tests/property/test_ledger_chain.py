@@ -306,4 +306,4 @@ def test_a_record_that_is_no_entry(value: bytes) -> None:
 def test_an_entry_of_a_newer_version_is_refused() -> None:
     """Its fields may mean something else."""
     with pytest.raises(UnsupportedError, match="upgrade relay_pipelines"):
-        ledger.from_record(b'{"version": 5}')
+        ledger.from_record(b'{"version": 6}')
