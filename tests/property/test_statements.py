@@ -189,7 +189,7 @@ def test_a_statement_holds(world: World) -> None:
     for end in (15, 20):
         world.copy(end)
         audit = world.audit()
-        assert (audit.differences, audit.notes, audit.records) == ([], [], 15)
+        assert (audit.differences, audit.notes, audit.coverage.compared) == ([], [], 15)
     log = world.copies.logs[ledger.TOPIC]
     *old, newest, _ = log.entries
     del log.entries[: len(old)]
@@ -224,7 +224,7 @@ class TestWhatIsForeign:
         world.expire(lambda entry: entry.source.end <= 25)
         now_ms = Clock().now_ms() + MONTH_MS
         with patch.object(Clock, "now_ms", lambda _: now_ms):
-            assert (world.audit().differences, world.audit().records) == ([], 10)
+            assert (world.audit().differences, world.audit().coverage.compared) == ([], 10)
             world.write(99)
             assert world.audited().recount.foreign == 1
 
@@ -346,10 +346,10 @@ def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
     put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
     world.copy(10)
     audit = world.audit()
-    assert (audit.differences, audit.records) == ([], 15)
+    assert (audit.differences, audit.coverage.compared) == ([], 15)
     world.attest()
     audit = world.audit()
-    assert (audit.differences, audit.records) == ([], 10), "of the last history"
+    assert (audit.differences, audit.coverage.compared) == ([], 10), "of the last history"
 
 
 def test_a_ledger_that_was_written_anew(world: World) -> None:
