@@ -294,3 +294,8 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
                     for found in topic.partitions
                 }
     return sizes
+
+
+def size_on_disk(client: ClusterClient, at: TopicPartition) -> int | None:
+    """Return bytes on the leader's disk; None without the permission."""
+    return sizes_on_disk(client, [at.topic]).get(at)

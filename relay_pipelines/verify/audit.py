@@ -23,7 +23,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -42,9 +42,9 @@ from relay_pipelines.verify.recount_parts import (
     merged,
     parts_of,
 )
+from relay_pipelines.verify.retention import Retention
 from relay_pipelines.verify.selection import Selected, Selection, select
 from relay_pipelines.verify.verdict import (
-    ONLY_LATEST,
     UNEXPLAINED,
     UNREADABLE,
     Coverage,
@@ -55,6 +55,7 @@ from relay_pipelines.verify.verdict import (
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 BY_RECORD = "record by record"
+BY_KEY = "key by key, because it is compacted"
 _NOT_COMPARED = "not compared: "
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
@@ -167,8 +168,7 @@ class PartitionAudit:
         for result in self.results:
             if why := result.unread or (result.error and UNREADABLE):
                 not_verified[why] += result.chunk.records
-            elif result.chunk.is_compacted and not result.difference:
-                not_verified[ONLY_LATEST] += result.chunk.records - result.records
+            not_verified.update(result.not_verified)
         sampled = sum(chunk.records for chunk in self.chunks) + self.uncompared.total()
         left_out = copied - sampled if self.level is Level.SAMPLE else 0
         same = sum(min(result.records, result.chunk.records) for result in self.results)
@@ -509,12 +509,12 @@ def _compared(
     why = _why_not(audit, mirror.record_policy(topic), kinds, is_shared=to in shared)
     if why:
         return why, []
+    retention = Retention.of(there)
     if _is_compacted(kinds):
         has_records = any(entry.records for entry in entries)
-        chunks = [_compacted(selected, to)] if has_records else []
-        return "the latest record of each key, because it is compacted", chunks
-    is_kept = all(there.get(key) == "-1" for key in RETENTIONS)
-    return BY_RECORD, [_chunk(entry, shared, is_kept=is_kept) for entry in entries]
+        chunks = [_compacted(selected, to, kinds, retention)] if has_records else []
+        return BY_KEY, chunks
+    return BY_RECORD, [_chunk(entry, shared, retention) for entry in entries]
 
 
 def _why_not(
@@ -541,7 +541,7 @@ def _why_not(
     return next((f"{_NOT_COMPARED}{why}" for why, holds in reasons.items() if holds), "")
 
 
-def _is_compacted(kinds: tuple[str | None, str]) -> bool:
+def _is_compacted(kinds: Iterable[str | None]) -> bool:
     return any("compact" in kind for kind in kinds if kind)
 
 
@@ -555,7 +555,7 @@ def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
 
 
 def _chunk(
-    entry: LedgerEntry, shared: Container[TopicPartition], *, is_kept: bool
+    entry: LedgerEntry, shared: Container[TopicPartition], retention: Retention
 ) -> ComparedChunk:
     copies = entry.destination
     return ComparedChunk(
@@ -566,12 +566,18 @@ def _chunk(
         entry.size_bytes,
         sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
         is_shared=copies.topic_partition in shared,
-        is_kept=is_kept,
+        retention=retention,
+        entry=entry,
         node=entry.node,
     )
 
 
-def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
+def _compacted(
+    each: Selected,
+    destination: TopicPartition,
+    kinds: tuple[str | None, str],
+    retention: Retention,
+) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
     copied = [
         entry
@@ -588,7 +594,9 @@ def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
         OffsetRange(destination, *copies),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),
-        is_compacted=True,
+        compacted_at_source=_is_compacted(kinds[:1]),
+        compacted_at_destination=_is_compacted(kinds[1:]),
+        retention=retention,
         node=newest.node if is_of_one else "",
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
@@ -16,7 +17,8 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.admin import size_on_disk
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -31,7 +33,8 @@ from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.state.checkpoint import wait_until_stable
 from relay_pipelines.verify.comparison import BatchSide, Comparison, Part, Side, compare
 from relay_pipelines.verify.difference import Difference
-from relay_pipelines.verify.latest_records import compare_latest, decoded
+from relay_pipelines.verify.key_comparison import Compaction, compare_keys, decoded
+from relay_pipelines.verify.retention import Retention
 
 _AT_SOURCE = "retention has begun to delete them at the source"
 _AT_DESTINATION = "retention has begun to delete them at the destination"
@@ -69,8 +72,10 @@ class ComparedChunk:
         topic_id: of the source topic there; empty if it is unknown.
         left_out: how many of the source's records are not at the destination.
         is_shared: whether copies of another source may lie between its own.
-        is_compacted: whether only the latest record of each key must be the same.
-        is_kept: whether the destination keeps everything, so that no copy may be gone.
+        compacted_at_source, compacted_at_destination: whether compaction may have removed records
+            there.
+        retention: of the destination's topic.
+        entry: of the ledger; None for several.
     """
 
     source: OffsetRange
@@ -79,8 +84,10 @@ class ComparedChunk:
     size_bytes: int
     left_out: int = 0
     is_shared: bool = False
-    is_compacted: bool = False
-    is_kept: bool = False
+    compacted_at_source: bool = False
+    compacted_at_destination: bool = False
+    retention: Retention = field(default_factory=Retention)
+    entry: LedgerEntry | None = None
     node: str = ""
     topic_id: str = ""
 
@@ -89,6 +96,11 @@ class ComparedChunk:
         """On both sides."""
         return {self.source.topic_partition, self.destination.topic_partition}
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the records are compared key by key."""
+        return self.compacted_at_source or self.compacted_at_destination
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
@@ -96,11 +108,12 @@ class ChunkResult:
 
     Args:
         node: the source node that was read.
-        records: how many are the same; of a compacted topic-partition, how many keys.
+        records: how many are the same, or gone for a later one of their key.
         undecoded: how many of them were compared as bytes of batches.
         difference: where the two sides begin to differ.
         unread: why it could not be compared; empty if it was.
         error: why it could not be read; empty if it was.
+        superseded, untimed, not_verified: as of `Comparison`.
     """
 
     chunk: ComparedChunk
@@ -110,6 +123,9 @@ class ChunkResult:
     difference: Difference | None = None
     unread: str = ""
     error: str = ""
+    superseded: int = 0
+    untimed: int = 0
+    not_verified: Counter[str] = field(default_factory=Counter)
 
 
 def compare_chunks(
@@ -255,6 +271,12 @@ class _Reader(Protocol):
     def parts(self, found: Generator[Any, None, None]) -> Iterator[Part]:
         """Return the records."""
 
+    def size_bytes(self, at: TopicPartition) -> int | None:
+        """Return the size of a log; None if it is not known."""
+
+    def forget(self) -> None:
+        """Ask again where logs begin and end."""
+
     def close(self) -> None:
         """Close the connections; the next call connects again."""
 
@@ -306,6 +328,12 @@ class _OwnReader:
     def parts(found: Generator[list[FetchedSpan], None, None]) -> Iterator[Part]:
         return decoded(found)
 
+    def size_bytes(self, at: TopicPartition) -> int | None:
+        return size_on_disk(self._client, at)
+
+    def forget(self) -> None:
+        self._logs.clear()
+
     def close(self) -> None:
         self._client.close()
 
@@ -347,8 +375,8 @@ class _Comparing:
         source_low, source_end = self._source.log(chunk.source)
         low, end = self._destination.log(chunk.destination)
         if len(chunk.destination) and low > chunk.destination.start:
-            if chunk.is_kept:
-                what = f"the destination's log begins at {low}, although its topic keeps everything"
+            if not self._explains_deletion(chunk, low):
+                what = f"the destination's log begins at {low}, although {chunk.retention}"
                 found = Difference(what, None, None, is_of_both=False)
                 return ChunkResult(chunk, node, difference=found)
             return ChunkResult(chunk, node, unread=_AT_DESTINATION)
@@ -357,10 +385,37 @@ class _Comparing:
         if source_end < chunk.source.end:
             return ChunkResult(chunk, node, unread=f"the source's log ends at {source_end}")
         if chunk.is_compacted:
-            compared = self._compare_latest(chunk, (source_low, source_end), (low, end))
+            compared = self._compare_keys(chunk, source_end, end)
+            if compared.difference:  # a later record may have removed one while it was read
+                compared = self._compare_keys(chunk, *self._fresh_ends(chunk))
         else:
             compared = self._compare_records(chunk, end)
-        return ChunkResult(chunk, node, compared.records, compared.undecoded, compared.difference)
+        return ChunkResult(
+            chunk,
+            node,
+            compared.records,
+            compared.undecoded,
+            compared.difference,
+            superseded=compared.superseded,
+            untimed=compared.untimed,
+            not_verified=compared.not_verified,
+        )
+
+    def _explains_deletion(self, chunk: ComparedChunk, low: int) -> bool:
+        """Whether retention may have deleted the beginning of the copies.
+
+        Nobody knows the timestamps of several chunks here, but the recount looks at each.
+        """
+        at = chunk.destination.topic_partition
+        entries = [chunk.entry] if chunk.entry else []
+        size_bytes = partial(self._destination.size_bytes, at)
+        return chunk.retention.explains(entries, low, self._clock.now_ms(), size_bytes)
+
+    def _fresh_ends(self, chunk: ComparedChunk) -> tuple[int, int]:
+        """Return the ends of both logs as they are now."""
+        self._source.forget()
+        self._destination.forget()
+        return self._source.log(chunk.source)[1], self._destination.log(chunk.destination)[1]
 
     def _compare_records(self, chunk: ComparedChunk, destination_end: int) -> Comparison:
         copies = replace(chunk.destination, end=min(chunk.destination.end, destination_end))
@@ -374,15 +429,23 @@ class _Comparing:
                 chunk.left_out,
             )
 
-    def _compare_latest(
-        self, chunk: ComparedChunk, source_log: tuple[int, int], log: tuple[int, int]
+    def _compare_keys(
+        self, chunk: ComparedChunk, source_end: int, destination_end: int
     ) -> Comparison:
-        at, to = chunk.source.topic_partition, chunk.destination.topic_partition
-        copies = OffsetRange(to, log[0], min(chunk.destination.end, log[1]))
+        """Compare key by key, and read on to the ends of both logs for keys that come again."""
+        rules = Compaction(
+            chunk.source,
+            chunk.destination,
+            chunk.records,
+            chunk.compacted_at_source,
+            chunk.compacted_at_destination,
+        )
+        source_log = replace(chunk.source, end=source_end)
+        log = replace(chunk.destination, end=destination_end)
         with (
-            closing(self._source.read(OffsetRange(at, *source_log))) as source,
-            closing(self._destination.read(copies)) as destination,
+            closing(self._source.read(source_log)) as source,
+            closing(self._destination.read(log)) as destination,
         ):
-            return compare_latest(
-                self._source.parts(source), self._destination.parts(destination), chunk.source
+            return compare_keys(
+                self._source.parts(source), self._destination.parts(destination), rules
             )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.copy.columns import is_log_append_time, records_in
@@ -31,12 +32,19 @@ class Comparison:
         records: how many are the same on both sides.
         undecoded: how many of them are in batches that were compared as bytes.
         left_out: source records that are not at the destination, as the ledger allows.
+        superseded: how many of `records` are gone at the destination, because compaction has
+            removed them: a later record of their key is there, or they end with a tombstone.
+        untimed: how many of `records` have timestamps that the destination's brokers have set.
+        not_verified: records that could not be compared, by reason.
         difference: where the sides begin to differ; None if they do not.
     """
 
     records: int = 0
     undecoded: int = 0
     left_out: int = 0
+    superseded: int = 0
+    untimed: int = 0
+    not_verified: Counter[str] = field(default_factory=Counter)
     difference: Difference | None = None
 
 
@@ -170,6 +178,7 @@ def compare(source: Side, destination: Side, may_leave_out: int = 0) -> Comparis
     at_once = _FILTERED_AT_ONCE if may_leave_out else _AT_ONCE
     while True:
         if _are_same(source.batch, destination.batch):
+            found.untimed += _untimed(destination.batch)
             source.skip_batch()
             records = destination.skip_batch()
             found.records += records
@@ -180,6 +189,7 @@ def compare(source: Side, destination: Side, may_leave_out: int = 0) -> Comparis
             break
         same = _same_records(source, destination, at_once)
         found.records += same
+        found.untimed += same if destination.is_append_time else 0
         if same:
             continue
         if has_source and found.left_out < may_leave_out:
@@ -215,6 +225,10 @@ def _are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:
         # comparing memoryviews of bytes goes item by item, which costs several times the copies
         and bytes(source.data[HEADER_BYTES:]) == bytes(destination.data[HEADER_BYTES:])
     )
+
+
+def _untimed(batch: BatchRun | None) -> int:
+    return batch.first.records if batch is not None and batch.first.is_log_append_time else 0
 
 
 def _are_timed_alike(source: BatchHeader, destination: BatchHeader) -> bool:

@@ -192,6 +192,13 @@ class LibrdkafkaReader:
         """Return records as they are."""
         return parts
 
+    def size_bytes(self, at: TopicPartition) -> int | None:  # noqa: ARG002 - as of `_Reader`
+        """Return None: librdkafka does not ask brokers for it."""
+        return None
+
+    def forget(self) -> None:
+        """Do nothing: `log` always asks."""
+
     def close(self) -> None:
         """Close the connections."""
         if self._consumer is not None:

@@ -22,7 +22,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, sizes_on_disk
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, size_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -716,12 +716,8 @@ class _DestinationCount:
     def _explain_deletion(self, at: TopicPartition, low: int, own: Sequence[LedgerEntry]) -> None:
         """Find out whether the topic's retention can have deleted the records before `low`."""
         retention = Retention.of(self._values(at.topic))
-        deleted = [each for each in own if each.records and each.destination.start < low]
-        now_ms = self._clock.now_ms()
-        if all(retention.explains_by_time(entry, low, now_ms) for entry in deleted):
-            return
-        sizes = sizes_on_disk(self._client, [at.topic]) if retention.size_bytes >= 0 else {}
-        if not retention.explains_by_size(sizes.get(at)):
+        size_bytes = partial(size_on_disk, self._client, at)
+        if not retention.explains(own, low, self._clock.now_ms(), size_bytes):
             self._result.truncated_at, self._result.retention = low, str(retention)
 
     def _judge(self, chunk: ChunkCount, low: int) -> None:

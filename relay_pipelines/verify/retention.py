@@ -6,7 +6,7 @@ later than before proves nothing by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from relay_pipelines.model import LedgerEntry
@@ -45,6 +45,19 @@ class Retention:
         if self.ms < 0 and self.size_bytes < 0:
             return "its topic keeps everything"
         return f"{_RETENTION_MS} is {self.ms} and {_RETENTION_BYTES} is {self.size_bytes}"
+
+    def explains(
+        self,
+        entries: Iterable[LedgerEntry],
+        low: int,
+        now_ms: int,
+        log_size_bytes: Callable[[], int | None],
+    ) -> bool:
+        """Whether retention may have deleted the records of chunks below a low watermark."""
+        deleted = (each for each in entries if each.records and each.destination.start < low)
+        if all(self.explains_by_time(entry, low, now_ms) for entry in deleted):
+            return True
+        return self.size_bytes >= 0 and self.explains_by_size(log_size_bytes())
 
     def explains_by_time(self, entry: LedgerEntry, low: int, now_ms: int) -> bool:
         """Whether the records of a chunk below a low watermark are older than the topic keeps them.

@@ -14,7 +14,6 @@ from relay_pipelines.errors import DIFFERENCE
 
 UNREADABLE = "they could not be read"
 UNEXPLAINED = "nothing has looked at them"
-ONLY_LATEST = "compaction keeps the latest record of each key alone"
 NOTHING_COPIED = "no record was copied"
 _FAILED = 1
 

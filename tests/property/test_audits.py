@@ -90,6 +90,7 @@ def test_the_entries_of_one_partition_have_expired(world: World) -> None:  # noq
 def test_the_beginning_of_the_copies_is_gone(world: World) -> None:  # noqa: F811
     """It is a difference if the topic keeps everything, and otherwise retention may be why."""
     world.copies.low_watermarks["a"] = 3
+    world.copies.configs |= {"retention.ms": "604800000"}
     audit = audited(world, Level.FULL)
     (first, *_) = audit.partitions[AT].results
     assert (first.difference, first.unread) == (
