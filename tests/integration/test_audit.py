@@ -57,6 +57,7 @@ from tests.support.independent import (
 )
 
 RECORDS = numbered(100)
+YEAR_MS = 365 * 24 * 3_600_000  # the records are older
 CUTS = [0, 30, 60, 90, 100]
 NOWHERE = ("127.0.0.1:1",)
 LEVELS = [
@@ -418,8 +419,7 @@ class TestNotCompared:
 
     def test_retention_at_the_destination(self, audited: Audited) -> None:
         mirror = audited.mirror
-        year_ms = 365 * 24 * 3_600_000  # the records are older
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=year_ms)
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=YEAR_MS)
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
         assert (found.problems, found.records) == ([], 40)
@@ -455,7 +455,7 @@ class TestNotCompared:
             assert verdict.exit_code() == 1
 
     def test_a_compacted_destination(self, audited: Audited) -> None:
-        """The latest record of each key must agree; an older one may differ."""
+        """All records of a key that both sides have must agree, whatever compaction may remove."""
         mirror = audited.mirror
 
         def compacted(client: Client = Client.RELAY) -> PartitionAudit:
@@ -472,18 +472,36 @@ class TestNotCompared:
 
         for client in Client:
             found = compacted(client)
-            assert found.rule == "the latest record of each key, because it is compacted"
-            assert (found.problems, found.records) == ([], 7)
-        audited.replace_copies(change(value=b"older"))
-        assert (compacted().problems, found.records) == ([], 7)
-        audited.replace_copies([*RECORDS[:99], RECORDS[99]._replace(value=b"newest")])
-        for client in Client:
-            first = compacted(client).first_difference
-            assert first is not None
-            assert first.difference is not None
-            assert first.difference.what == "the latest record of 1 key differs"
-            assert first.difference.source is not None
-            assert (first.difference.source.key, first.difference.source.offset) == ("k1", 99)
+            assert found.rule == "key by key, because it is compacted"
+            assert (found.problems, found.notes, found.records) == ([], [], 100)
+        for number in (45, 99):
+            other = RECORDS[number]._replace(value=b"another")
+            audited.replace_copies([*RECORDS[:number], other, *RECORDS[number + 1 :]])
+            for client in Client:
+                first = compacted(client).first_difference
+                assert first is not None
+                assert first.difference is not None
+                assert first.difference.what == "the records of 1 key differ"
+                assert first.difference.source is not None
+                assert first.difference.source.offset == number
+
+    def test_records_without_a_key(self, audited: Audited) -> None:
+        """Nothing replaces them, so that no compaction explains why they are gone."""
+        mirror = audited.mirror
+        keyless = [record._replace(key=None) for record in numbered(20, first=100)]
+        mirror.write(keyless)
+        mirror.copy(100)
+        audited.replace_copies([*RECORDS, *keyless[:12]], [*CUTS, 112])
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy="compact")
+        for level, client in LEVELS[1:]:
+            found = audited.audit(level, client=client)
+            assert found.verdict.state is State.DIFFERS
+            assert "120 records were committed, 112 are there" in found.problems
+            if level is Level.FULL:
+                assert found.first_difference is not None
+                assert found.first_difference.difference is not None
+                what = "the records without a key differ"
+                assert found.first_difference.difference.what == what
 
 
 class TestSelected:
@@ -714,7 +732,7 @@ def test_copies_in_two_topics(
     found = audited.audit(level)
     assert (found.problems, found.recount and found.recount.counted) == ([], 105)
     # the former topic may lose records, the present one keeps everything
-    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
+    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=YEAR_MS)
     delete_before(mirror.destination, mirror.at, 31)
     delete_before(mirror.destination, mirror.to, 6)
     found = audited.audit(level)
