@@ -22,11 +22,14 @@ class BeforeLedger:
 
     Args:
         checkpoints: of a mirror and its replays.
-        ends: the last stable offsets: what is below them is in an entry that the reader finds.
+        ends: the last stable offsets of the topics with copies: what is below them is in an entry
+            that the reader finds.
+        others: the topic-partitions into which other mirrors copy.
     """
 
     checkpoints: tuple[Checkpoint, ...]
     ends: Mapping[TopicPartition, int]
+    others: frozenset[TopicPartition] = frozenset()
 
     def accounted(self, entries: Iterable[LedgerEntry]) -> dict[TopicPartition, OffsetRange]:
         """Return, by destination topic-partition, the offsets of which the ledger has every entry.
@@ -61,9 +64,14 @@ def read_before_ledger(
     ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
     wanted = {*copies, *map(_copies_in, ours)}
     existing = client.existing({at.topic for at in wanted})
-    # what has no leader fails for itself when it is read
-    there = [at for at in wanted if at.topic in existing and client.has_leader(at)]
-    return BeforeLedger(ours, client.list_offsets(there, LATEST, READ_COMMITTED))
+    there = [  # also those without copies, into which others may write
+        at
+        for topic in existing
+        for at in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
+        if client.has_leader(at)  # what has none fails for itself when it is read
+    ]
+    others = frozenset(map(_copies_in, found)) - set(map(_copies_in, ours))
+    return BeforeLedger(ours, client.list_offsets(there, LATEST, READ_COMMITTED), others)
 
 
 def _copies_in(checkpoint: Checkpoint) -> TopicPartition:

@@ -44,6 +44,7 @@ from relay_pipelines.verify.recount_parts import (
 )
 from relay_pipelines.verify.retention import Retention
 from relay_pipelines.verify.selection import Selected, Selection, select
+from relay_pipelines.verify.uncopied import uncopied
 from relay_pipelines.verify.verdict import (
     UNEXPLAINED,
     UNREADABLE,
@@ -356,6 +357,7 @@ def begin(
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger)
+        _plan_uncopied(audit, selection, selected, entries, ledger)
     if level.compares:
         configs = _at_source(audit, mirror, clock), there.configs
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
@@ -459,6 +461,31 @@ def _plan_recount(
             ]
             known = accounted.get(to, OffsetRange(to, 0, 0)) if to else None
             found.parts += parts_of(part, entries_there, others, _PART_BYTES, known, replayed[to])
+
+
+def _plan_uncopied(
+    audit: Audit,
+    selection: Selection,
+    selected: Sequence[Selected],
+    entries: Sequence[LedgerEntry],
+    ledger: VerifiedLedger,
+) -> None:
+    """Find what to look at where nothing was copied, unless only a part of a topic is audited."""
+    if selection.by_entries or (selection.start, selection.end) != (None, None):
+        return
+    audited: dict[TopicPartition, Selected] = {}
+    for each in reversed(selected):  # the first one is that to which others are added
+        for to in {entry.destination.topic_partition for entry in each.entries}:
+            audited[to] = audited[TopicPartition(to.topic, -1)] = each
+    topics, others = {at.topic for at in audited}, ledger.before.others
+    accounted = {at: known for at, known in ledger.accounted().items() if at not in others}
+    for there in uncopied(topics, accounted, entries, ledger.replayed, ledger.created):
+        to = there.offsets.topic_partition
+        each = audited.get(to) or audited[TopicPartition(to.topic, -1)]
+        if selection.partition is None or to in audited:
+            nothing = replace(each.range, end=each.range.start)
+            part = RecountPart(nothing, {}, 0, uncopied=there)
+            audit.partitions[each.topic_partition].parts.append(part)
 
 
 def _plan(

@@ -60,6 +60,8 @@ class Recount:
         counted: records found where these chunks are.
         foreign: records found between and after them, which this mirror did not write.
         foreign_at: the destination offset of the first one; None if there is none.
+        uncopied: records before the first copy, or where there is none, in a topic that the mirror
+            has not created: somebody may have written them before it began.
         unattributed: such records where ledger entries have expired: those may have named them.
         skipped: source offsets without a record, by reason, according to the ledger.
         nodes: the source nodes from which the chunks were read.
@@ -94,6 +96,7 @@ class Recount:
     foreign: int = 0
     foreign_at: int | None = None
     unattributed: int = 0
+    uncopied: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     nodes: set[str] = field(default_factory=set)
@@ -119,6 +122,7 @@ class Recount:
         self.counted += other.counted
         self.foreign += other.foreign
         self.unattributed += other.unattributed
+        self.uncopied += other.uncopied
         self.differing += other.differing
         self.by_content += other.by_content
         self.not_compared.update(other.not_compared)
@@ -199,10 +203,16 @@ class Recount:
     @property
     def writer_notes(self) -> list[str]:
         """What could not be found out about records that no entry names."""
-        if not self.unattributed:
-            return []
-        why = "because ledger entries of that time have expired"
-        return [f"records whose writer is not known, {why}: {self.unattributed:,}"]
+        lines = []
+        if self.unattributed:
+            why = "because ledger entries of that time have expired"
+            lines.append(f"records whose writer is not known, {why}: {self.unattributed:,}")
+        lines += [
+            f"records in {at} before the first copy, or where there is none: {found.uncopied:,}"
+            for at, found in self.by_destination.items()
+            if found.uncopied
+        ]
+        return lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.verify.chunks import AuditJob
 from relay_pipelines.verify.range_index import RangeIndex
 from relay_pipelines.verify.recount import KnownEntries, Recount, TopicSettings, count_range
+from relay_pipelines.verify.uncopied import Uncopied, count_uncopied
 
 _CHUNKS = 1_000  # a part has no more, because every batch is looked up among them
 
@@ -36,6 +37,7 @@ class RecountPart:
         entries: what `count_range` needs.
         accounted: of the destination, as of `count_range`; None for all offsets.
         replayed: as of `KnownEntries`, where the part may be.
+        uncopied: destination offsets to look at instead, where nothing was copied.
     """
 
     range: OffsetRange
@@ -43,6 +45,7 @@ class RecountPart:
     size_bytes: int
     accounted: OffsetRange | None = None
     replayed: tuple[OffsetRange, ...] = ()
+    uncopied: Uncopied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,8 @@ def count_parts(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> It
 
 
 def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock) -> Recount:
+    if part.uncopied is not None:
+        return count_uncopied(client, part.range, part.uncopied, job.options, clock)
     topics = {
         entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from relay_pipelines.model import (
@@ -48,6 +48,7 @@ class VerifiedLedger:
         checkpoints: as the heads of the chains were read.
         before: what the destination held before the ledger was read.
         entries: those for which a checkpoint vouches, also those of the replays.
+        created: destination topic -> its id, of topics that the mirror has created.
     """
 
     mirror: str
@@ -56,6 +57,7 @@ class VerifiedLedger:
     checkpoints: Mapping[TopicPartition, Checkpoint]
     before: BeforeLedger
     entries: Sequence[LedgerEntry] = ()
+    created: Mapping[str, str] = field(default_factory=dict)
 
     def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
         """Return the destination offsets of which all entries are known, as of `count_range`.
@@ -101,7 +103,8 @@ def read_verified_ledger(
             if kept:
                 retry(follower.rewind, name, options, clock, follower)
                 records = follower.settled_records()
-            found = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+            snapshot = read_checkpoints(name, mirror, clock, settled=True)
+            found = snapshot.checkpoints
             read = partial(checkpoint.read_heads, client, name, options, clock)
             heads = retry(read, name, options, clock, client)
             own_heads = {at: each.ledger_head for at, each in found.items()}
@@ -125,7 +128,7 @@ def read_verified_ledger(
         chains.setdefault(at, Chain(at)).breaks.append(broken)
     counted = [record for chain in chains.values() for record in chain.records] + replays
     entries = [record.entry for record in counted]
-    return VerifiedLedger(name, cluster_id, chains, found, before, entries)
+    return VerifiedLedger(name, cluster_id, chains, found, before, entries, snapshot.created)
 
 
 def _follower(name: str, mirror: Mirror, clock: Clock) -> LedgerFollower:

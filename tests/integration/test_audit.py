@@ -18,13 +18,13 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka.admin import ResourceType
+from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import RangeProgress
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -33,17 +33,20 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.state import checkpoint
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 from relay_pipelines.verify.verdict import State
 from tests.copying import KEPT, Mirror, numbered
-from tests.support import commands
+from tests.support import commands, independent
 from tests.support.commands import configured, environment, error_line, relay
 from tests.support.independent import (
+    CREATE_TIME,
     Record,
     configure,
     create,
@@ -57,6 +60,7 @@ from tests.support.independent import (
 )
 
 RECORDS = numbered(100)
+NOW_MS = time.time_ns() // 1_000_000
 YEAR_MS = 365 * 24 * 3_600_000  # the records are older
 CUTS = [0, 30, 60, 90, 100]
 NOWHERE = ("127.0.0.1:1",)
@@ -400,6 +404,39 @@ class TestTampered:
                 " at offset 104"
             ),
         ]
+
+    @pytest.mark.parametrize("partition", [0, 1], ids=["before the first copy", "no copies"])
+    def test_records_where_nothing_was_copied(self, audited: Audited, partition: int) -> None:
+        """They are foreign in a topic that the mirror has created, and otherwise a note."""
+        first = audited.mirror
+        mirror = Mirror(first.source, first.destination, f"{first.topic}-b", name=first.name)
+        audited = Audited(mirror, audited.folder)
+        elsewhere = TopicPartition(mirror.topic, partition)
+        admin = AdminClient(independent.client(mirror.destination))
+        admin.create_partitions([NewPartitions(mirror.topic, 2)])[mirror.topic].result(30)
+        write(mirror.destination, elsewhere, numbered(3))
+        mirror.write(numbered(10))
+        mirror.copy()
+        found = audited.audit(Level.RECOUNT, Selection(mirror.topic))
+        assert (found.problems, found.notes) == (
+            [],
+            [f"records in {elsewhere} before the first copy, or where there is none: 3"],
+        )
+        assert audited.audit(Level.RECOUNT, Selection(mirror.topic, 0, end=10)).notes == []
+        with ClusterClient(mirror.destination, DestinationError) as connected:
+            topic_id = connected.topic(mirror.topic).topic_id
+        created = checkpoint.CreatedRecord(mirror.name, mirror.topic, topic_id, NOW_MS)
+        key, value, _ = checkpoint.created_record(created)
+        home = checkpoint.home(checkpoint.TOPIC, key)
+        write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, NOW_MS))])
+        found = audited.audit(Level.RECOUNT, Selection(mirror.topic))
+        assert (found.notes, [line.removeprefix(f"{elsewhere}: ") for line in found.problems]) == (
+            [],
+            [
+                "records at the destination that this mirror did not write: 3",
+                f"the first record that this mirror did not write is in {elsewhere} at offset 0",
+            ],
+        )
 
     def test_the_last_ledger_entry_is_gone(self, audited: Audited) -> None:
         """The checkpoint shows it; `sample` and `ledger` look, too."""
