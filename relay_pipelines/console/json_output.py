@@ -341,6 +341,10 @@ def _audited(found: PartitionAudit) -> Document:
             "foreign": counted.foreign,
             "first_foreign_offset": counted.foreign_at,
             "differing_chunks": counted.differing,
+            "not_compared": dict(counted.not_compared),
+            "not_verified": dict(counted.not_verified),
+            "untimed": counted.untimed,
+            "uncopied": counted.uncopied,
         },
         "comparison": {
             "rule": found.rule,
@@ -348,6 +352,8 @@ def _audited(found: PartitionAudit) -> Document:
             "compared": sum(not (result.unread or result.error) for result in found.results),
             "records": found.records,
             "undecoded": sum(result.undecoded for result in found.results),
+            "superseded": sum(result.superseded for result in found.results),
+            "untimed": sum(result.untimed for result in found.results),
             "nodes": sorted({result.node for result in found.results} - {""}),
         }
         if found.rule

@@ -133,7 +133,7 @@ class PartitionAudit:
 
     @property
     def records(self) -> int:
-        """Records, or keys of a compacted topic, that are the same on both sides."""
+        """Records that are the same on both sides, or gone for a later one of their key."""
         return sum(result.records for result in self.results)
 
     @property

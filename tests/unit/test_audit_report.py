@@ -109,6 +109,10 @@ def test_json() -> None:
         "foreign": 3,
         "first_foreign_offset": 30,
         "differing_chunks": 0,
+        "not_compared": {},
+        "not_verified": {},
+        "untimed": 0,
+        "uncopied": 0,
     }
     assert partition["comparison"] == {
         "rule": "record by record",
@@ -116,6 +120,8 @@ def test_json() -> None:
         "compared": 1,
         "records": 15,
         "undecoded": 0,
+        "superseded": 0,
+        "untimed": 0,
         "nodes": ["node1"],
     }
     first = partition["first_difference"]
