@@ -34,7 +34,7 @@ from relay_pipelines.state.checkpoint import REPLAY
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, Kind, coverage
-from relay_pipelines.verify.recount import NEEDED_CONFIGS, Recount
+from relay_pipelines.verify.recount import NEEDED_CONFIGS, UNTIMED, Recount
 from relay_pipelines.verify.recount_parts import (
     PartResult,
     RecountPart,
@@ -203,7 +203,7 @@ class PartitionAudit:
         """What people may not expect, and what could not be compared."""
         lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
         recount = self.counted_so_far
-        lines += [] if recount is None else recount.notes
+        lines += self._untimed if recount is None else recount.notes
         unread = Counter(self.uncompared)
         for result in self.results:
             if result.unread:
@@ -220,6 +220,11 @@ class PartitionAudit:
                 " copied before cannot be audited"
             )
         return lines
+
+    @property
+    def _untimed(self) -> list[str]:
+        untimed = sum(result.untimed for result in self.results)
+        return [f"{UNTIMED}: {untimed:,}"] if untimed else []
 
     @property
     def errors(self) -> list[str]:

@@ -44,6 +44,7 @@ from relay_pipelines.verify.range_index import RangeIndex
 from relay_pipelines.verify.retention import RETENTION_CONFIGS, Retention
 from relay_pipelines.verify.verdict import Coverage
 
+UNTIMED = "timestamps that the destination's brokers have set"
 NEEDED_CONFIGS = RETENTION_CONFIGS
 """The keys of a destination topic's configuration that a count needs."""
 
@@ -197,7 +198,7 @@ class Recount:
             for why, count in self.not_compared.items()
         ]
         if self.untimed:
-            lines.append(f"timestamps that the destination's brokers have set: {self.untimed:,}")
+            lines.append(f"{UNTIMED}: {self.untimed:,}")
         return lines + self.writer_notes
 
     @property

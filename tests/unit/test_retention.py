@@ -1,0 +1,88 @@
+"""What a topic's retention can have deleted, and what somebody else has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.verify.retention import Retention
+
+AT = TopicPartition("orders", 0)
+HOUR_MS = 3_600_000
+NOW_MS = 1_700_000_000_000
+HERE = OffsetRange(AT, 0, 10)
+# its first record is three days old, its newest one, one day; it was committed an hour ago
+CHUNK = replace(
+    LedgerEntry("m", HERE, HERE, 10, 100, 1, 0, {}, "", "node1", "", "r", NOW_MS - HOUR_MS),
+    first_timestamp_ms=NOW_MS - 72 * HOUR_MS,
+    max_timestamp_ms=NOW_MS - 24 * HOUR_MS,
+)
+UNDATED = replace(CHUNK, first_timestamp_ms=-1, max_timestamp_ms=-1)
+
+
+def hours(number: int) -> str:
+    return str(number * HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("configs", "low", "chunk", "size_bytes", "expected"),
+    [
+        ({}, 10, CHUNK, 1, False),
+        ({"retention.ms": hours(12)}, 10, CHUNK, 1, True),
+        ({"retention.ms": hours(48)}, 10, CHUNK, 1, False),
+        ({"retention.ms": hours(48)}, 5, CHUNK, 1, True),
+        ({"retention.ms": hours(96)}, 5, CHUNK, 1, False),
+        ({"retention.ms": hours(12)}, 10, UNDATED, 1, False),
+        ({"retention.ms": "60000"}, 10, UNDATED, 1, True),
+        ({"retention.bytes": "1000"}, 10, CHUNK, 999, False),
+        ({"retention.bytes": "1000"}, 10, CHUNK, 1000, True),
+        ({"retention.bytes": "1000"}, 10, CHUNK, None, True),
+        ({"retention.ms": hours(48), "retention.bytes": "9"}, 10, CHUNK, 9, True),
+        ({"retention.ms": hours(12), "cleanup.policy": "compact"}, 10, CHUNK, 1, False),
+        ({"retention.ms": hours(12), "cleanup.policy": "compact,delete"}, 10, CHUNK, 1, True),
+        (
+            {"retention.ms": hours(12), "message.timestamp.type": "LogAppendTime"},
+            10,
+            CHUNK,
+            1,
+            False,
+        ),
+        ({}, 10, replace(CHUNK, records=0), 1, True),
+    ],
+    ids=[
+        "everything is kept",
+        "older",
+        "younger",
+        "a part of it is older",
+        "no part of it is older",
+        "dated by its commit, younger",
+        "dated by its commit, older",
+        "a small log",
+        "a large log",
+        "a log of unknown size",
+        "by size, not by time",
+        "a topic that is only compacted",
+        "a topic that is compacted and deleted",
+        "dated by the broker",
+        "no records",
+    ],
+)
+def test_what_retention_explains(
+    configs: dict[str, str], low: int, chunk: LedgerEntry, size_bytes: int | None, *, expected: bool
+) -> None:
+    retention = Retention.of(configs)
+    assert retention.explains([chunk], low, NOW_MS, lambda: size_bytes) == expected
+
+
+def test_every_chunk_must_be_explained() -> None:
+    younger = replace(CHUNK, max_timestamp_ms=NOW_MS)
+    limited = Retention.of({"retention.ms": hours(12)})
+    assert not limited.explains([CHUNK, younger], 10, NOW_MS, lambda: 0)
+
+
+def test_it_says_what_is_kept() -> None:
+    assert str(Retention()) == "its topic keeps everything"
+    limited = Retention.of({"retention.ms": "5", "retention.bytes": "-1"})
+    assert str(limited) == "retention.ms is 5 and retention.bytes is -1"
