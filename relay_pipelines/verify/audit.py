@@ -9,32 +9,26 @@ import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from relay_pipelines.errors import ConfigError, SourceError
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import (
-    Cluster,
-    CopyOptions,
+    Checkpoint,
     LedgerEntry,
     OffsetRange,
     RecordPolicy,
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.admin import CLEANUP_POLICY
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.clients import destination_client, source_client
-from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
-from relay_pipelines.state.checkpoint import REPLAY
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, Kind, coverage
-from relay_pipelines.verify.recount import NEEDED_CONFIGS, UNTIMED, Recount
+from relay_pipelines.verify.destination_topics import Configs, read_destination_topics
+from relay_pipelines.verify.recount import UNTIMED, Recount
 from relay_pipelines.verify.recount_parts import (
     PartResult,
     RecountPart,
@@ -44,6 +38,7 @@ from relay_pipelines.verify.recount_parts import (
 )
 from relay_pipelines.verify.retention import Retention
 from relay_pipelines.verify.selection import Selected, Selection, select
+from relay_pipelines.verify.source_logs import SourceLogs, read_source_logs
 from relay_pipelines.verify.uncopied import uncopied
 from relay_pipelines.verify.verdict import (
     UNEXPLAINED,
@@ -60,8 +55,6 @@ BY_KEY = "key by key, because it is compacted"
 _NOT_COMPARED = "not compared: "
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
-
-Configs = Mapping[str, Mapping[str, str]]
 
 
 class Level(StrEnum):
@@ -94,6 +87,7 @@ class PartitionAudit:
         chunks: the chunks to compare.
         results: of those that were compared so far.
         lost: why the copies are gone as a whole; empty if they are not.
+        replaced: that the destination's log is not the one that was written; empty if it is.
     """
 
     coverage: CoverageMap
@@ -107,6 +101,7 @@ class PartitionAudit:
     chunks: list[ComparedChunk] = field(default_factory=list)
     results: list[ChunkResult] = field(default_factory=list)
     lost: str = ""
+    replaced: str = ""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -179,7 +174,7 @@ class PartitionAudit:
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
         lines = [f"{broken.what_and_where}; {REMEDY}" for broken in self.chain.breaks]
-        lines += [*self.coverage.problems, *filter(None, [self.lost])]
+        lines += [*self.coverage.problems, *filter(None, [self.lost, self.replaced])]
         recount = self.counted_so_far
         if recount is not None:
             lines += recount.problems
@@ -191,10 +186,11 @@ class PartitionAudit:
         first = self.first_difference
         if first is not None and first.difference is not None:
             differing = sum(result.difference is not None for result in self.results)
-            chunk = first.chunk
+            source = first.chunk.source
             lines.append(
                 f"differing chunks: {differing:,} of {len(self.results):,}; the first is"
-                f" [{chunk.source.start}, {chunk.source.end}): {first.difference.what}"
+                f" [{source.start}, {source.end}), compared with node {first.node}:"
+                f" {first.difference.what}"
             )
         return lines
 
@@ -208,7 +204,9 @@ class PartitionAudit:
         for result in self.results:
             if result.unread:
                 unread[result.unread] += result.chunk.records
-        lines += [f"{count:,} records were not compared: {why}" for why, count in unread.items()]
+        lines += [
+            f"{count:,} records were not compared: {why}" for why, count in unread.items() if count
+        ]
         if self.chain.lost:
             lines.append(
                 f"ledger entries that were lost, as `relay restore` has noted: {self.chain.lost:,};"
@@ -338,12 +336,12 @@ def begin(
     """
     ledger = read_verified_ledger(name, mirror, clock)
     reads = level is not Level.LEDGER
-    there = _at_destination(mirror, ledger, clock) if reads else _Destination()
+    there = read_destination_topics(mirror, ledger, clock, with_configs=reads)
     entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
     expired = _expired(selection, ledger)
     selected = _select(selection, entries, ledger, broken, expired)
-    nodes = _readable_nodes(name, mirror, clock) if level.compares else mirror.nodes
+    nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
     job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, client)
     chosen = (share, seed) if level is Level.SAMPLE else (1.0, "")
     audit = Audit(name, level, job, {}, *chosen, strict=strict)
@@ -354,34 +352,27 @@ def begin(
             level,
             _destination(each.entries),
         )
-        if gone := there.gone.intersection(_topics_of_copies(each)):
-            found.lost = f"the destination has no topic {min(gone)!r} any more"
+        found.lost = there.lost(_topics_of_copies(each))
     for at in sorted((broken | expired) - audit.partitions.keys()):
         nothing = CoverageMap(OffsetRange(at, 0, 0))
         audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at], level)
+        copies = getattr(ledger.checkpoints.get(at), "copies", None)
+        audit.partitions[at].lost = there.lost([copies.topic_partition.topic] if copies else [])
+    for at, found in audit.partitions.items():
+        found.replaced = there.replaced(ledger.checkpoints.get(at))
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger)
         _plan_uncopied(audit, selection, selected, entries, ledger)
     if level.compares:
-        configs = _at_source(audit, mirror, clock), there.configs
+        topics = {at.topic for at in audit.partitions}
+        logs = read_source_logs(mirror, ledger, topics, clock)
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
-        _plan(audit, mirror, selected, configs, shared)
-        for at, found in audit.partitions.items():
-            ids = ledger.checkpoints[at].topic_ids if at in ledger.checkpoints else {}
-            found.chunks = [
-                replace(chunk, topic_id=ids.get(chunk.node, "")) for chunk in found.chunks
-            ]
+        planning = _Planning(audit, mirror, ledger.checkpoints, logs, there.configs, shared)
+        for each in selected:
+            if audit.partitions[each.topic_partition].destination is not None:
+                planning.plan(each)
     return audit
-
-
-def _readable_nodes(name: str, mirror: Mirror, clock: Clock) -> tuple[Cluster, ...]:
-    """Return the nodes to compare with: none in quarantine, unless all are."""
-    if len(mirror.nodes) == 1:
-        return mirror.nodes
-    quarantined = read_checkpoints(name.partition(REPLAY)[0], mirror, clock).quarantined
-    nodes = [node for node in mirror.nodes if node.name not in quarantined]
-    return tuple(nodes) or mirror.nodes
 
 
 def _expired(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:
@@ -493,74 +484,94 @@ def _plan_uncopied(
             audit.partitions[each.topic_partition].parts.append(part)
 
 
-def _plan(
-    audit: Audit,
-    mirror: Mirror,
-    selected: Sequence[Selected],
-    configs: tuple[Configs, Configs],
-    shared: Container[TopicPartition],
-) -> None:
-    """Find the chunks to compare, and by which rule.
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """Finds the chunks to compare, and by which rule.
 
     Args:
-        configs: by topic, at the source and at the destination.
+        logs: of the source.
+        configs: of the destination's topics.
         shared: destination topic-partitions to which several sources are copied.
     """
-    for each in selected:
-        found = audit.partitions[each.topic_partition]
-        if found.destination is None:
-            continue
+
+    audit: Audit
+    mirror: Mirror
+    checkpoints: Mapping[TopicPartition, Checkpoint]
+    logs: SourceLogs
+    configs: Configs
+    shared: Container[TopicPartition]
+
+    def plan(self, selected: Selected) -> None:
+        """Plan one topic-partition."""
+        found = self.audit.partitions[selected.topic_partition]
         copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        for entry in each.copied:
+        for entry in selected.copied:
             copied[entry.destination.topic_partition].append(entry)
         rules, chunks = [], []
         for to, entries in copied.items():
-            rule, some = _compared(audit, mirror, each, (to, entries), configs, shared)
+            rule, some, uncompared = self._compared(selected, to, entries)
             rules.append(rule)
             chunks += some
-            if not some:
-                records = sum(entry.records for entry in entries)
-                found.uncompared[rule.removeprefix(_NOT_COMPARED)] += records
+            found.uncompared.update(uncompared)
         found.rule = "; ".join(dict.fromkeys(rules))
-        found.chunks = _sampled(audit, chunks)
+        found.chunks = _sampled(self.audit, chunks)
+
+    def _compared(
+        self, selected: Selected, to: TopicPartition, entries: Sequence[LedgerEntry]
+    ) -> tuple[str, list[ComparedChunk], Counter[str]]:
+        """Return the rule for the copies in one destination topic-partition, and their chunks.
+
+        Returns:
+            also how many records are in none, by reason.
+        """
+        topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
+        here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
+        kinds = here.get(CLEANUP_POLICY, ""), there.get(CLEANUP_POLICY, "")
+        policy, is_shared = self.mirror.record_policy(topic), to in self.shared
+        why = (
+            ""
+            if topic not in self.logs.configs
+            else _why_not(self.audit, policy, kinds, is_shared=is_shared)
+        )
+        if why:
+            return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
+        rule, retention = BY_RECORD, Retention.of(there)
+        if _is_compacted(kinds):
+            rule = BY_KEY
+            chunks = [_compacted(selected, to, kinds, retention)] if records else []
+        else:
+            chunks = [_chunk(each, self.shared, retention) for each in entries]
+        readable, uncompared = self._with_nodes(chunks)
+        if uncompared and not readable:
+            rule = _NOT_COMPARED + "; ".join(uncompared)
+        return rule, readable, uncompared
+
+    def _with_nodes(
+        self, chunks: Iterable[ComparedChunk]
+    ) -> tuple[list[ComparedChunk], Counter[str]]:
+        """Return the chunks that a node may have, and why others have none, with their records."""
+        readable, uncompared = [], Counter[str]()
+        for chunk in chunks:
+            at, node = chunk.source.topic_partition, chunk.node
+            checkpoint = self.checkpoints.get(at)
+            topic_id = checkpoint.topic_ids.get(node, "") if checkpoint else ""
+            may_hold, no_own = self.logs.nodes(at.topic, node, checkpoint)
+            if may_hold:
+                readable.append(replace(chunk, topic_id=topic_id, no_own=no_own))
+            else:
+                uncompared[no_own] += chunk.records
+        return readable, uncompared
 
 
-def _compared(
-    audit: Audit,
-    mirror: Mirror,
-    selected: Selected,
-    copied: tuple[TopicPartition, list[LedgerEntry]],
-    configs: tuple[Configs, Configs],
-    shared: Container[TopicPartition],
-) -> tuple[str, list[ComparedChunk]]:
-    """Return the rule for the copies in one destination topic-partition, and their chunks."""
-    to, entries = copied
-    topic = selected.topic_partition.topic
-    here, there = configs[0].get(topic), configs[1].get(to.topic, {})
-    kinds = None if here is None else here.get(CLEANUP_POLICY, ""), there.get(CLEANUP_POLICY, "")
-    why = _why_not(audit, mirror.record_policy(topic), kinds, is_shared=to in shared)
-    if why:
-        return why, []
-    retention = Retention.of(there)
-    if _is_compacted(kinds):
-        has_records = any(entry.records for entry in entries)
-        chunks = [_compacted(selected, to, kinds, retention)] if has_records else []
-        return BY_KEY, chunks
-    return BY_RECORD, [_chunk(entry, shared, retention) for entry in entries]
-
-
-def _why_not(
-    audit: Audit, policy: RecordPolicy, kinds: tuple[str | None, str], *, is_shared: bool
-) -> str:
+def _why_not(audit: Audit, policy: RecordPolicy, kinds: tuple[str, str], *, is_shared: bool) -> str:
     """Return why a topic's records cannot be compared; empty if they can.
 
     Args:
-        kinds: cleanup.policy on both sides; None if the source has no such topic.
+        kinds: cleanup.policy on both sides.
         is_shared: whether several sources are copied to the same destination.
     """
     compacted = _is_compacted(kinds)
     reasons = {
-        "the source no longer has the topic": kinds[0] is None,
         "select or transform may change the records": bool(policy.transform or policy.select),
         "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
         "other topic-partitions are copied there, too, and librdkafka does not show which records"
@@ -570,11 +581,11 @@ def _why_not(
         "it is compacted, so a sample would have to read all of it": compacted
         and audit.level is Level.SAMPLE,
     }
-    return next((f"{_NOT_COMPARED}{why}" for why, holds in reasons.items() if holds), "")
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _is_compacted(kinds: Iterable[str | None]) -> bool:
-    return any("compact" in kind for kind in kinds if kind)
+def _is_compacted(kinds: Iterable[str]) -> bool:
+    return any("compact" in kind for kind in kinds)
 
 
 def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
@@ -607,7 +618,7 @@ def _chunk(
 def _compacted(
     each: Selected,
     destination: TopicPartition,
-    kinds: tuple[str | None, str],
+    kinds: tuple[str, str],
     retention: Retention,
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
@@ -640,63 +651,3 @@ def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
         if entry.records:
             sources[entry.destination.topic_partition].add(entry.source.topic_partition)
     return {to for to, copied in sources.items() if len(copied) > 1}
-
-
-def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> Configs:
-    """Return the configurations of the topics that the source has, from a node that answers."""
-    topics = {at.topic for at in audit.partitions}
-    options = mirror.copy_options
-    *others, last = mirror.nodes
-    for node in others:
-        with suppress(SourceError):
-            client = source_client(audit.mirror, node, options.request_timeout_ms, "audit")
-            return _configs(client, topics, audit.mirror, options, clock, patient=False)
-    client = source_client(audit.mirror, last, options.request_timeout_ms, "audit")
-    return _configs(client, topics, audit.mirror, options, clock)
-
-
-@dataclass(frozen=True, slots=True)
-class _Destination:
-    """The destination's topics.
-
-    Args:
-        gone: topics to which records were copied, and which are not there any more.
-        configs: of the others, by topic.
-    """
-
-    gone: frozenset[str] = frozenset()
-    configs: Configs = field(default_factory=dict)
-
-
-def _at_destination(mirror: Mirror, ledger: VerifiedLedger, clock: Clock) -> _Destination:
-    options = mirror.copy_options
-    topics = {checkpoint.destination.topic for checkpoint in ledger.checkpoints.values()}
-    topics |= {  # after a changed name, copies are in the former topic, too
-        record.entry.destination.topic_partition.topic
-        for chain in ledger.chains.values()
-        for record in chain.records
-        if record.entry.records
-    }
-    client = destination_client(ledger.mirror, mirror.destination_cluster, options, "audit")
-    configs = _configs(client, topics, ledger.mirror, options, clock)
-    return _Destination(frozenset(topics - configs.keys()), configs)
-
-
-def _configs(
-    client: ClusterClient,
-    topics: Iterable[str],
-    name: str,
-    options: CopyOptions,
-    clock: Clock,
-    *,
-    patient: bool = True,
-) -> Configs:
-    def ask() -> Configs:
-        existing = sorted(client.existing(topics))
-        return {
-            topic: {key: str(config.value) for key, config in values.items()}
-            for topic, values in topic_configs(client, existing, NEEDED_CONFIGS).items()
-        }
-
-    with client:
-        return retry(ask, name, options, clock, client, patient=patient)

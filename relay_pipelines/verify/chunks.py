@@ -70,6 +70,7 @@ class ComparedChunk:
     Args:
         node: the source node whose offsets these are; empty if they are of several.
         topic_id: of the source topic there; empty if it is unknown.
+        no_own: why that log cannot be read; empty if it can.
         left_out: how many of the source's records are not at the destination.
         is_shared: whether copies of another source may lie between its own.
         compacted_at_source, compacted_at_destination: whether compaction may have removed records
@@ -90,6 +91,7 @@ class ComparedChunk:
     entry: LedgerEntry | None = None
     node: str = ""
     topic_id: str = ""
+    no_own: str = ""
 
     @property
     def topic_partitions(self) -> set[TopicPartition]:
@@ -174,12 +176,10 @@ class _Pending:
         if not self.refuted_by:
             return ChunkResult(self.chunk, error=self.error)
         node = self.chunk.node
-        own = self.own or "which is not in source.nodes, or is in quarantine"
-        where = f"node {node}, {own}" if node else "several nodes, whose offsets may differ"
+        why = f"they were copied from node {node}, {self.own}" if self.own else self.chunk.no_own
+        why = why or "they were copied from several nodes, whose offsets may differ"
         what = f"node {self.refuted_by} does not hold these records at these offsets"
-        return ChunkResult(
-            self.chunk, self.refuted_by, unread=f"{what}; they were copied from {where}"
-        )
+        return ChunkResult(self.chunk, self.refuted_by, unread=f"{what}; {why}")
 
 
 def _compare_at(
@@ -381,9 +381,9 @@ class _Comparing:
                 return ChunkResult(chunk, node, difference=found)
             return ChunkResult(chunk, node, unread=_AT_DESTINATION)
         if source_low > chunk.source.start:
-            return ChunkResult(chunk, node, unread=_AT_SOURCE)
+            return ChunkResult(chunk, node, unread=f"{_AT_SOURCE}, on node {node}")
         if source_end < chunk.source.end:
-            return ChunkResult(chunk, node, unread=f"the source's log ends at {source_end}")
+            return ChunkResult(chunk, node, unread=f"the log of node {node} ends at {source_end}")
         if chunk.is_compacted:
             compared = self._compare_keys(chunk, source_end, end)
             if compared.difference:  # a later record may have removed one while it was read

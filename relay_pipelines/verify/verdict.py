@@ -138,7 +138,8 @@ class Verdict:
             reasons = [why for why, number in seen.not_verified.items() if number]
             why = reasons[0] if len(reasons) == 1 else seen.reasons
             return f"{self.state}: 0 of {seen.records:,} records compared: {why}"
-        return f"{self.state}: {self.why or seen}"
+        differing = f"; {seen.unexplained:,} are in what differs" if seen.unexplained > 0 else ""
+        return f"{self.state}: {self.why or seen}{differing}"
 
     def exit_code(self, *, strict: bool = False) -> int:
         """Return the exit code of a command, and whether a check passes: it does with 0.

@@ -49,6 +49,7 @@ class VerifiedLedger:
         before: what the destination held before the ledger was read.
         entries: those for which a checkpoint vouches, also those of the replays.
         created: destination topic -> its id, of topics that the mirror has created.
+        quarantined: source nodes that the mirror must not read, and why.
     """
 
     mirror: str
@@ -58,6 +59,7 @@ class VerifiedLedger:
     before: BeforeLedger
     entries: Sequence[LedgerEntry] = ()
     created: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
 
     def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
         """Return the destination offsets of which all entries are known, as of `count_range`.
@@ -128,7 +130,16 @@ def read_verified_ledger(
         chains.setdefault(at, Chain(at)).breaks.append(broken)
     counted = [record for chain in chains.values() for record in chain.records] + replays
     entries = [record.entry for record in counted]
-    return VerifiedLedger(name, cluster_id, chains, found, before, entries, snapshot.created)
+    return VerifiedLedger(
+        *(name, cluster_id, chains, found, before, entries),
+        *(snapshot.created, _quarantined(name, mirror, clock) or snapshot.quarantined),
+    )
+
+
+def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
+    """Return which nodes the mirror of a replay must not read; empty if it is no replay."""
+    of_mirror = name.partition(checkpoint.REPLAY)[0]
+    return {} if of_mirror == name else read_checkpoints(of_mirror, mirror, clock).quarantined
 
 
 def _follower(name: str, mirror: Mirror, clock: Clock) -> LedgerFollower:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -33,9 +33,11 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.prepare.node_quarantine import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state import checkpoint
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
@@ -118,6 +120,39 @@ class Audited:
                 assert sender.flush(30) == 0
                 sender.commit_transaction(30)
         settled_end(mirror.destination, mirror.at)
+        self.forget_recreation()
+
+    def forget_recreation(self) -> None:
+        """Let the checkpoint name the topic of the copies as it is now, as if it were the first."""
+        mirror = self.mirror
+        with destination_client(mirror.name, mirror.destination, mirror.options) as client:
+            topic_id = client.topic(mirror.topic).topic_id
+        found = mirror.checkpoint()
+        assert found.copies is not None
+        key, value, _ = checkpoint.to_record(
+            replace(found, copies=replace(found.copies, topic_id=topic_id))
+        )
+        home = checkpoint.home(checkpoint.TOPIC, key)
+        write(mirror.destination, home, [Record(key, value, (), RECORDS[0].timestamp)])
+
+    def recreate_source(self, records: list[Record]) -> None:
+        """Delete the source topic, and create it again with other records."""
+        mirror = self.mirror
+        delete(mirror.source, mirror.topic)
+        create(mirror.source, mirror.topic, 1, KEPT)
+        write(mirror.source, mirror.at, records)
+
+    def audit_nodes(self, nodes: Mapping[str, Cluster], level: Level = Level.FULL) -> Audit:
+        """Audit with these source nodes, in this order."""
+        mirror = self.mirror
+        section = commands.mirror(mirror.source, mirror.destination, mirror.topic)
+        section["source"] = {
+            "nodes": [{"name": name, **commands.at(node)} for name, node in nodes.items()]
+        }
+        settings = load(configured(self.folder, {mirror.name: section})).mirror(mirror.name)
+        audit = begin(mirror.name, settings, Selection(), level, SystemClock())
+        read(audit)
+        return audit
 
 
 def read(audit: Audit) -> None:
@@ -388,8 +423,8 @@ class TestTampered:
         assert found.problems[1:]
         assert audited.audit(Level.SAMPLE, share=1.0).problems == [
             (
-                "differing chunks: 2 of 4; the first is [0, 30): the destination's log begins at"
-                " 40, although its topic keeps everything"
+                "differing chunks: 2 of 4; the first is [0, 30), compared with node one: the"
+                " destination's log begins at 40, although its topic keeps everything"
             )
         ]
 
@@ -444,11 +479,64 @@ class TestTampered:
         (found,) = audit.partitions.values()
         assert found.coverage.range.end == audited.mirror.checkpoint().next_offset
 
-    def test_the_topic_is_gone(self, audited: Audited) -> None:
-        """Everything else is audited all the same."""
+    @pytest.mark.parametrize("level", Level)
+    def test_the_destination_topic_was_made_again(self, audited: Audited, level: Level) -> None:
+        """No level passes it, even if it holds the same records: the checkpoint names its id."""
+        forget = audited.forget_recreation
+        audited.forget_recreation = lambda: None  # type: ignore[method-assign]
+        audited.replace_copies(RECORDS)
+        line = (
+            f"the destination topic {audited.mirror.topic!r} was deleted and created again since"
+            " the last copy"
+        )
+        found = audited.audit(level)
+        assert found.problems == [line]
+        assert found.verdict.state is State.DIFFERS
+        forget()
+        assert audited.audit(level).problems == []
+
+    @pytest.mark.parametrize("level", Level)
+    def test_the_destination_topic_is_gone(self, audited: Audited, level: Level) -> None:
+        """No level passes it."""
         delete(audited.mirror.destination, audited.mirror.topic)
-        found = audited.audit()
+        found = audited.audit(level)
         assert found.problems == [f"the destination has no topic {audited.mirror.topic!r} any more"]
+        assert found.verdict.exit_code() == 4
+
+
+class TestSource:
+    """Only the log that was copied can tell that copies differ."""
+
+    @pytest.mark.parametrize("records", [20, 100, 150], ids=["shorter", "the same", "longer"])
+    def test_a_source_topic_that_was_made_again(self, audited: Audited, records: int) -> None:
+        """Other records have those offsets now, and say nothing about the copies."""
+        audited.recreate_source(numbered(records, first=1000))
+        for level in (Level.FULL, Level.SAMPLE):
+            found = audited.audit(level, share=1.0, seed="x")
+            assert found.problems == []
+            assert str(found.verdict) == (
+                "not verified: 0 of 100 records compared: the source topic was created again since"
+                " they were copied, on node one"
+            )
+
+    def test_a_node_in_quarantine(self, audited: Audited) -> None:
+        """It is not read, and does not make the copies look wrong."""
+        mirror = audited.mirror
+        settings, name = load(audited.config()).mirror(mirror.name), mirror.source.name
+        set_quarantine(mirror.name, settings, {name: "it holds other records"}, SystemClock())
+        audit = audited.audit_nodes({name: mirror.source})
+        assert str(audit.verdict) == (
+            "not verified: 0 of 100 records compared: they were copied from node"
+            f" {name}, which is in quarantine"
+        )
+
+    def test_a_difference_names_the_node(self, audited: Audited) -> None:
+        audited.replace_copies(TAMPERED["value"][0])
+        (line,) = audited.audit(Level.SAMPLE, share=1.0).problems
+        assert line == (
+            "differing chunks: 1 of 4; the first is [30, 60), compared with node one: 1 record"
+            " differs"
+        )
 
 
 class TestNotCompared:

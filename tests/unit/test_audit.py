@@ -56,11 +56,13 @@ def test_chunks_are_split_into_groups_of_about_one_size() -> None:
 def test_the_first_difference_is_the_one_with_the_lowest_offset() -> None:
     """Whatever task is done first."""
     found = made(
-        ChunkResult(chunk(30, 40), difference=Difference("later", None, None)),
-        ChunkResult(chunk(0, 10), records=10),
-        ChunkResult(chunk(10, 30), difference=Difference("1 record differs", None, None)),
+        ChunkResult(chunk(30, 40), "a", difference=Difference("later", None, None)),
+        ChunkResult(chunk(0, 10), "a", records=10),
+        ChunkResult(chunk(10, 30), "b", difference=Difference("1 record differs", None, None)),
     )
-    assert found.problems == ["differing chunks: 2 of 3; the first is [10, 30): 1 record differs"]
+    assert found.problems == [
+        "differing chunks: 2 of 3; the first is [10, 30), compared with node b: 1 record differs"
+    ]
     assert (found.records, found.notes) == (10, [])
 
 
