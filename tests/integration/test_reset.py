@@ -23,7 +23,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.prepare import reset
 from relay_pipelines.prepare.reset import ResetTo
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.verify import audit, audit_job
 from relay_pipelines.verify.audit import Level
@@ -83,7 +83,7 @@ class Moved(Copied):
             audited.add(done.chunks, done.parts)
             assert (audited.problems, audited.errors) == ([], [])
             offsets = sum(len(each.coverage.range) for each in audited.partitions.values())
-            found.append((str(audited.verdict.state), offsets))
+            found.append((audited.verdict.state, offsets))
         return found
 
 
@@ -278,6 +278,10 @@ def test_a_changed_name_is_a_decision(moved: Moved) -> None:
     assert (seen["plan"], seen["status"]) == ((3, line), (0, line)), "status only shows"
     (found,) = seen["topic_partitions"]
     assert (found["copies"], found["problem"]) == (str(former), str(held_back(moved)))
+    findings = [*preflight.check(moved.name, moved.mirror(), CLOCK, {})]
+    assert str(held_back(moved)) in " ".join(map(str, findings))
+    assert max(finding.exit_code for finding in findings) == 3
+    assert moved.audits() == agreeing(10), "the copies are where they were"
     # a task that was planned when nothing was copied yet, or with the former relay.yaml
     (planned,) = run_plan.plan(ours).ranges
     job = CopyJob(ours.mirror, "run", ours.node, moved.destination)

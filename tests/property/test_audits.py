@@ -101,8 +101,8 @@ def test_the_beginning_of_the_copies_is_gone(world: World) -> None:  # noqa: F81
     audit = audited(world, Level.FULL)
     assert audit.problems == [
         (
-            "a-0: differing chunks: 1 of 3; the first is [0, 5), compared with node source: the destination's log begins at 3,"
-            " although its topic keeps everything"
+            "a-0: differing chunks: 1 of 3; the first is [0, 5), compared with node source: the"
+            " destination's log begins at 3, although its topic keeps everything"
         )
     ]
 
