@@ -120,3 +120,14 @@ def test_compacted_topics_with_one_destination(world: World) -> None:  # noqa: F
     assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
     assert (len(audit.partitions), audit.problems) == (2, [])
     assert str(audit.verdict).endswith(f"records compared: {rule}")
+
+
+@pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
+def test_what_a_checkpoint_alone_shows(world: World, level: Level) -> None:  # noqa: F811
+    """Without any entry left, it still tells that the end of the copies is gone."""
+    expire(world, 0)
+    assert audited(world, level).verdict.exit_code() == 0
+    del world.copies.logs["a"].entries[-2:]  # a batch, and its marker
+    (line,) = audited(world, level).problems
+    assert line == "a-0: the destination's log of a-0 ends at 12, and the last copy was before 17"
+    assert audited(world, level).verdict.state is State.DIFFERS
