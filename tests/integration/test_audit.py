@@ -519,6 +519,22 @@ class TestSource:
                 " they were copied, on node one"
             )
 
+    def test_a_node_with_other_offsets(self, audited: Audited) -> None:
+        """Each chunk is compared with the node that it was read from, in whatever order they are.
+
+        The copies stand in for such a node: markers lie between them.
+        """
+        mirror = audited.mirror
+        shifted, name = {"shifted": mirror.destination}, mirror.source.name
+        audit = audited.audit_nodes({**shifted, name: mirror.source})
+        assert str(audit.verdict) == "agrees: 100 of 100 records compared by content"
+        (found,) = audit.partitions.values()
+        assert {result.node for result in found.results} == {name}
+        audit = audited.audit_nodes(shifted)
+        seen = audit.verdict.coverage
+        assert (audit.problems, seen.by_content, seen.unverified) == ([], 30, 70)
+        assert f"they were copied from node {name}" in str(audit.verdict)
+
     def test_a_node_in_quarantine(self, audited: Audited) -> None:
         """It is not read, and does not make the copies look wrong."""
         mirror = audited.mirror
@@ -529,6 +545,10 @@ class TestSource:
             "not verified: 0 of 100 records compared: they were copied from node"
             f" {name}, which is in quarantine"
         )
+        audit = audited.audit_nodes({name: mirror.source, "shifted": mirror.destination})
+        assert audit.problems == []
+        assert f"they were copied from node {name}, which is in quarantine" in str(audit.verdict)
+        assert audit.verdict.coverage.unverified == 70, "no marker lies before the first 30"
 
     def test_a_difference_names_the_node(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
