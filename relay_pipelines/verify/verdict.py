@@ -108,9 +108,8 @@ class Coverage:
         return ", ".join(f"{number:,} ({why})" for why, number in reasons.items())
 
     def __str__(self) -> str:
-        if not self.compared and self.left_out >= self.records:
-            entries = f"{self.entries:,} ledger {'entry' if self.entries == 1 else 'entries'}"
-            return f"{entries} compared; this level reads no records"
+        if not self.records:
+            return NOTHING_COPIED
         parts = [f"{self.by_content:,} of {self.records:,} records compared by content"]
         parts += [f"{self.by_count:,} by count only"] if self.by_count else []
         left_out = [f"the sample leaves out {self.left_out:,}"] if self.left_out else []
@@ -125,20 +124,25 @@ class Verdict:
     Args:
         why: there is nothing to verify.
         has_notes: whether there is anything that a strict audit does not pass.
+        reads: whether records were looked at; else ledger entries alone.
     """
 
     state: State
     coverage: Coverage
     why: str = ""
     has_notes: bool = False
+    reads: bool = True
 
     def __str__(self) -> str:
         seen = self.coverage
+        if not self.reads and not self.why:
+            entries = f"{seen.entries:,} ledger {'entry' if seen.entries == 1 else 'entries'}"
+            return f"{self.state}: {entries} compared; this level reads no records"
         if self.state is State.NOT_VERIFIED:
             reasons = [why for why, number in seen.not_verified.items() if number]
             why = reasons[0] if len(reasons) == 1 else seen.reasons
             return f"{self.state}: 0 of {seen.records:,} records compared: {why}"
-        differing = f"; {seen.unexplained:,} are in what differs" if seen.unexplained > 0 else ""
+        differing = f"; in what differs: {seen.unexplained:,}" if seen.unexplained > 0 else ""
         return f"{self.state}: {self.why or seen}{differing}"
 
     def exit_code(self, *, strict: bool = False) -> int:
@@ -163,17 +167,21 @@ def judge(
     """
     has_notes = noted or not coverage.is_whole
     if differs:
-        return Verdict(State.DIFFERS, coverage, has_notes=has_notes)
-    if failed:
-        return Verdict(State.FAILED, coverage, has_notes=has_notes)
-    if coverage.compared if reads else coverage.entries:
-        return Verdict(State.AGREES, coverage, has_notes=has_notes)
-    if coverage.records > coverage.left_out:
-        return Verdict(State.NOT_VERIFIED, coverage, has_notes=has_notes)
-    return Verdict(State.NOTHING, coverage, _nothing(coverage), has_notes)
+        state = State.DIFFERS
+    elif failed:
+        state = State.FAILED
+    elif coverage.compared if reads else coverage.entries:
+        state = State.AGREES
+    elif coverage.records > coverage.left_out:
+        state = State.NOT_VERIFIED
+    else:
+        return Verdict(State.NOTHING, coverage, _nothing(coverage), has_notes, reads)
+    return Verdict(state, coverage, has_notes=has_notes, reads=reads)
 
 
 def _nothing(coverage: Coverage) -> str:
+    if coverage.records:
+        return f"the chunks of the sample have none of the {coverage.records:,} records"
     if not coverage.expired:
         return NOTHING_COPIED
     if coverage.entries:
