@@ -578,9 +578,12 @@ class TestNotCompared:
         for client in Client:
             found = audited.audit(client=client)
             assert (found.problems, found.records) == ([], 40)
-            assert found.notes == [
-                "60 records were not compared: retention has begun to delete them at the source"
-            ]
+            why = "retention has begun to delete them at the source, on node one"
+            assert found.notes == [f"60 records were not compared: {why}"]
+            assert str(found.verdict) == (
+                f"agrees: 40 of 100 records compared by content; not verified: 60 ({why})"
+            )
+            assert (found.verdict.exit_code(), found.verdict.exit_code(strict=True)) == (0, 4)
 
     def test_a_topic_that_the_source_no_longer_has(self, audited: Audited) -> None:
         """The copy stays, and the recount looks at it."""

@@ -93,6 +93,30 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
         assert line in written
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_strict_audit_passes_no_note(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    strict: bool,  # noqa: FBT001
+) -> None:
+    """What it notes is told as errors, and is exit code 4."""
+    found = audited()
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found.uncompared["retention"] = 10
+    whole = audit(found)
+    whole.strict = strict
+    invocation = Invocation(tmp_path)
+    report(invocation, whole, as_json=False)
+    shown = capsys.readouterr()
+    lines = [
+        "m: orders-0: 10 records were not compared: retention",
+        "m: agrees: 15 of 25 records compared by content; not verified: 10 (retention)",
+    ]
+    assert (invocation.exit_code, whole.exit_code) == (4 * strict, 4 * strict)
+    assert shown.err.splitlines() == ([f"error: {line}" for line in lines] if strict else [])
+    assert all((line in shown.out) is not strict for line in lines)
+
+
 def test_json() -> None:
     """It can be written, and has everything that the page shows."""
     found = audited(DIFFERENCE)
