@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from relay_pipelines.checks import message_counts
 from relay_pipelines.lanes import metadata
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog, logged_start
@@ -24,6 +26,7 @@ from relay_pipelines.protocol.batch import (
 )
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
+from relay_pipelines.verify.chunk_count import Why
 from relay_pipelines.verify.recount import Recount
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
@@ -36,7 +39,8 @@ KEY = "2026-11-22T04:10:20Z-000"
 def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     """A window of 60 offsets of which 50 have a record, copied in 2 s of one task."""
     found = Recount(
-        RANGE, OffsetRange(AT, 7, 58), recorded=50, counted=50, rewritten=20, nodes={"a"},
+        RANGE, OffsetRange(AT, 7, 58), recorded=50, counted=50, by_content=50, rewritten=20,
+        nodes={"a"},
         first_ms=1_000_000, last_ms=1_009_000,
     )  # fmt: skip
     found.skipped.update({Skipped.COMPACTION_GAP: 4, Skipped.CONTROL: 6})
@@ -203,3 +207,36 @@ class TestRunLog:
         with caplog.at_level(logging.INFO):
             assert [start(), start(), start()] == ["first", "first", "second"]
         assert caplog.messages == ["Spark's start: 3.0 s", "Spark's start: 4.0 s"]
+
+
+def checked(**changes: Any) -> dg.AssetCheckResult:
+    """The check `message_counts` of a window."""
+    return message_counts.result("m", report(**changes)[1])
+
+
+class TestCheck:
+    """What the check of a window says that it rests on."""
+
+    def test_what_was_compared(self):
+        found = checked()
+        assert found.passed
+        assert found.description == (
+            "agrees: 50 of 50 records compared by content; the ledger accounts for 60 source"
+            " offsets"
+        )
+        assert found.metadata["verdict"].value == "agrees"
+
+    def test_nothing_to_compare(self):
+        """It passes, but does not agree."""
+        found = checked(recounts={AT: Recount(RANGE)})
+        assert found.passed
+        assert str(found.description).startswith("nothing to verify: no record was copied; ")
+
+    def test_nothing_could_be_compared(self):
+        """A window of whose records none is there any more is no pass."""
+        gone = Recount(RANGE, recorded=50, not_verified=Counter({Why.RETENTION: 50}))
+        found = checked(recounts={AT: gone})
+        assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert str(found.description).startswith(
+            f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
+        )
