@@ -17,6 +17,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.verify.chain import Chain, verify_chain
 from relay_pipelines.verify.coverage import last_history
+from relay_pipelines.verify.destination_topics import read_destination_topics
 from relay_pipelines.verify.recount import Recount, recount_entries
 from relay_pipelines.verify.statement import Attested, Statement, read_statement
 from relay_pipelines.verify.verdict import UNEXPLAINED, Coverage, Verdict, judge
@@ -69,9 +70,12 @@ def audit_against(
     _require_same_mirror(path, statement, found)
     audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
     audit.differences += [str(broken) for broken in found.breaks]
+    there = read_destination_topics(mirror, found, clock, with_configs=False)
     for each in statement.attested:
         audit.differences += _differences_of_statement(each)
         audit.differences += _differences_of_ledger(each, found)
+        if replaced := there.replaced(found.checkpoints.get(each.source)):
+            audit.differences.append(f"{each.source}: {replaced}")
     _recount(audit, found, mirror, clock)
     return audit
 
