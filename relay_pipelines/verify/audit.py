@@ -26,7 +26,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
-from relay_pipelines.verify.coverage import CoverageMap, Kind, coverage
+from relay_pipelines.verify.coverage import CoverageMap, coverage
 from relay_pipelines.verify.destination_topics import Configs, read_destination_topics
 from relay_pipelines.verify.recount import UNTIMED, Recount
 from relay_pipelines.verify.recount_parts import (
@@ -145,7 +145,7 @@ class PartitionAudit:
     @property
     def records_seen(self) -> Coverage:
         """What became of the records that the ledger has in the range."""
-        copied = self.coverage.counts[Kind.COPIED]
+        copied = self.coverage.copied
         ledger = Coverage(entries=len(self.chain.records), expired=self.chain.expired)
         recount = self.counted_so_far
         if self.level.compares:

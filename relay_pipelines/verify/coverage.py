@@ -69,6 +69,11 @@ class CoverageMap:
         return total
 
     @property
+    def copied(self) -> int:
+        """The number of records, without counting the other kinds."""
+        return sum(stretch.counts.get(Kind.COPIED, 0) for stretch in self.stretches)
+
+    @property
     def missing(self) -> list[OffsetRange]:
         """The offsets that no entry has, although the checkpoint is after them."""
         at = self.range.topic_partition
