@@ -113,6 +113,18 @@ def test_what_retention_has_left(unread: bool) -> None:  # noqa: FBT001
     assert "retention" in str(evaluation.description)
 
 
+def test_a_strict_audit_fails_on_a_note() -> None:
+    """As on a difference."""
+    whole_audit = audit(whole())
+    whole_audit.partitions[whole().topic_partition].uncompared["retention"] = 10
+    for strict in (False, True):
+        whole_audit.strict = strict
+        (evaluation,) = evaluations(AuditReport(REQUEST, whole_audit), KAFKA)
+        assert evaluation.passed is not strict
+        assert evaluation.metadata["not verified (records)"].value == 10
+    assert evaluation.severity is dg.AssetCheckSeverity.ERROR
+
+
 @pytest.mark.parametrize("level", [Level.SAMPLE, Level.FULL])
 @pytest.mark.parametrize("why", ["the source no longer has the topic", "it is compacted"])
 def test_a_rule_by_which_nothing_is_compared_is_a_warning(level: Level, why: str) -> None:
