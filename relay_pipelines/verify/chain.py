@@ -181,11 +181,9 @@ def verify_chain(
     oldest = chain.records[0].entry if chain.records else None
     missing = head.number if oldest is None else oldest.number - 1
     removed_at_ms = head.committed_at_ms if oldest is None else oldest.previous_at_ms
-    if oldest is not None and oldest.gap == ENTRIES_LOST:
-        chain.lost = missing
-    elif removed_at_ms < kept_since_ms:
+    if removed_at_ms < kept_since_ms and not chain.lost:
         chain.expired = missing
-    elif missing:
+    elif missing > chain.lost:
         first = chain.records[0] if chain.records else None
         chain.breaks.append(_missing(at, 1, missing, None, first))
     return chain
@@ -232,6 +230,7 @@ class _Verification:
             self._inserted(one for one in some if one is not found)
             self._committed.append(found)
             if found.entry.gap == ENTRIES_LOST and not is_changed and expected:
+                self._chain.lost = number - 1
                 break  # somebody has looked at what is before it
             # the link of a changed entry may have been changed, too
             expected, after, newest, is_certain = (

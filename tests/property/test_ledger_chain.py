@@ -248,6 +248,33 @@ def test_entries_without_a_checkpoint() -> None:
     )
 
 
+@given(st.integers(1, 8), st.integers(0, 4), st.data())
+def test_lost_entries_that_a_person_has_noted(before: int, after: int, data: st.DataObject) -> None:
+    """Verification begins at the entry that says so; one that no head leads to excuses nothing."""
+    lost, head = committed(before)
+    noted, head = noted_after(head, before)
+    records, head = committed(after, head, before + 1)
+    left = lost[: data.draw(st.integers(0, before))]
+    chain = verify_chain(AT, [*left, noted, *records], head)
+    assert (chain.breaks, chain.records, chain.lost) == ([], [noted, *records], before)
+
+    forged, _ = noted_after(LedgerHead(before - 1, "0" * 64), before)
+    whole, head = committed(before)
+    gone = data.draw(st.integers(1, before))
+    chain = verify_chain(AT, [*whole[gone:], forged], head)
+    assert chain.breaks
+    assert chain.lost == 0
+
+
+def noted_after(head: LedgerHead, number: int) -> tuple[LedgerRecord, LedgerHead]:
+    """Return the entry that says that those before it are lost, and the head after it."""
+    checkpoint = replace(Checkpoint.initial("m", AT, TO, 0), ledger_head=head)
+    nothing = OffsetRange(AT, number * 10, number * 10)
+    gap = replace(entry(number), source=nothing, records=0, skipped={}, gap=ledger.ENTRIES_LOST)
+    checkpoint, (_, value, _) = ledger.chained(checkpoint, gap)
+    return stored(value, 2 * number), checkpoint.ledger_head
+
+
 def test_each_topic_partition_has_its_own_chain() -> None:
     """Also those of which nothing is left."""
     records, head = committed(3)
