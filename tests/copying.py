@@ -185,6 +185,19 @@ class Mirror:
         """Return this mirror's last committed checkpoint, as an independent client reads it."""
         return checkpoint.from_record(self._own(checkpoint.TOPIC)[-1].value or b"")
 
+    def forget_recreation(self) -> None:
+        """Let the checkpoint name the topic of the copies as it is now, as if it were the first."""
+        found = self.checkpoint()
+        if found.copies is None:
+            return
+        with ClusterClient(self.destination, SourceError) as client:
+            topic_id = client.topic(found.copies.topic_partition.topic).topic_id
+        copies = replace(found.copies, topic_id=topic_id)
+        key, value, now_ms = checkpoint.to_record(replace(found, copies=copies))
+        home = checkpoint.home(checkpoint.TOPIC, key)
+        record = Record(key, value, (), (independent.CREATE_TIME, now_ms))
+        independent.write(self.destination, home, [record])
+
     def _own(self, topic: str) -> list[Record]:
         key = checkpoint.key_of(self.name, self.at)
         home = checkpoint.home(topic, key)

@@ -629,8 +629,17 @@ class Heads:
 
     def get(self, mirror: str, source: TopicPartition) -> LedgerHead | None:
         """Return the head of a source topic-partition; None if it has no checkpoint."""
+        found = self._checkpoint(mirror, source)
+        return None if found is None else found.ledger_head
+
+    def copies(self, mirror: str, source: TopicPartition) -> DestinationPosition | None:
+        """Return where the last copy of a source topic-partition is; None if there is none."""
+        found = self._checkpoint(mirror, source)
+        return None if found is None else found.copies
+
+    def _checkpoint(self, mirror: str, source: TopicPartition) -> Checkpoint | None:
         value = self._latest.get(key_of(mirror, source))
-        return None if value is None else from_record(value).ledger_head
+        return None if value is None else from_record(value)
 
 
 def read_replays(

@@ -12,7 +12,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.verify.recount import NEEDED_CONFIGS
+from relay_pipelines.verify.recount import NEEDED_CONFIGS, REPLACED
 from relay_pipelines.verify.verified_ledger import VerifiedLedger
 
 Configs = Mapping[str, Mapping[str, str]]
@@ -48,10 +48,7 @@ class DestinationTopics:
         at = copies.topic_partition
         topic_id = self.topic_ids.get(at.topic, "")
         if topic_id and copies.topic_id and topic_id != copies.topic_id:
-            return (
-                f"the destination topic {at.topic!r} was deleted and created again since the last"
-                " copy"
-            )
+            return REPLACED.format(at.topic)
         if self.ends.get(at, copies.next_offset) < copies.next_offset:
             return (
                 f"the destination's log of {at} ends at {self.ends[at]}, and the last copy was"

@@ -17,6 +17,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     Cluster,
     CopyOptions,
+    DestinationPosition,
     LedgerEntry,
     OffsetRange,
     Skipped,
@@ -35,7 +36,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.state.checkpoint import read_heads, wait_until_stable
+from relay_pipelines.state.checkpoint import Heads, read_heads, wait_until_stable
 from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.chain import vouched_records
@@ -45,6 +46,7 @@ from relay_pipelines.verify.retention import RETENTION_CONFIGS, Retention
 from relay_pipelines.verify.verdict import Coverage
 
 UNTIMED = "timestamps that the destination's brokers have set"
+REPLACED = "the destination topic {!r} was deleted and created again since the last copy"
 NEEDED_CONFIGS = RETENTION_CONFIGS
 """The keys of a destination topic's configuration that a count needs."""
 
@@ -71,6 +73,7 @@ class Recount:
             which they mean other records.
         doubled: source offsets that more than one chunk covers.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
+        replaced: the topic of the last copy, if it is not the one that was written to any more.
         differing: chunks whose bytes differ from those that were produced, or which have another
             number of records that nothing explains.
         by_content: records of the chunks whose bytes are those that were produced.
@@ -105,6 +108,7 @@ class Recount:
     superseded: int = 0
     doubled: int = 0
     forged: int = 0
+    replaced: str = ""
     differing: int = 0
     by_content: int = 0
     not_compared: Counter[str] = field(default_factory=Counter)
@@ -154,6 +158,8 @@ class Recount:
             lines.append(f"{self.unaccounted:,} source offsets are in no ledger entry")
         if self.doubled:
             lines.append(f"{self.doubled:,} source offsets were committed twice")
+        if self.replaced:
+            lines.append(REPLACED.format(self.replaced))
         if self.forged:
             lines.append(f"ledger entries never committed with a checkpoint: {self.forged:,}")
         if len(self.by_destination) < 2:  # noqa: PLR2004 - one destination needs no name
@@ -262,7 +268,7 @@ def recount(
         def count(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
         ) -> dict[TopicPartition, Recount | RelayError]:
-            ledger, forged = _entries(
+            ledger, forged, heads = _entries(
                 *(client, mirror, wanted, options, clock, committed_since_ms, generations),
                 whole=before is not None,
             )
@@ -275,6 +281,7 @@ def recount(
             )
             _mark_superseded(found, entries, generations)
             _count_forged(found, forged, generations)
+            _mark_replaced(found, client, partial(heads.copies, mirror))
             return dict(zip((each.topic_partition for each in wanted), found, strict=True))
 
         results = count(wanted)
@@ -433,10 +440,10 @@ def _entries(
     generations: Mapping[TopicPartition, int],
     *,
     whole: bool,
-) -> tuple[list[LedgerEntry], list[LedgerEntry]]:
+) -> tuple[list[LedgerEntry], list[LedgerEntry], Heads]:
     """Return the entries of the mirror and its replays for which checkpoints vouch, and the others.
 
-    Those of replays that nobody can read are left out.
+    Those of replays that nobody can read are left out. The heads are those of the checkpoints.
 
     Args:
         whole: all that the ledger has, and not only those since `since_ms` if they are enough.
@@ -451,23 +458,23 @@ def _entries(
 
     def vouched(
         since_ms: int | None, *, settled: bool
-    ) -> tuple[list[LedgerEntry], list[LedgerEntry]]:
+    ) -> tuple[list[LedgerEntry], list[LedgerEntry], Heads]:
         # before the ledger, which then has every entry that a head leads to
         heads = retry(partial(read, settled=settled), mirror, options, clock, client)
         records = ask(since_ms, settled=settled)
         counted = vouched_records(records, heads)
         known = {(record.at, record.offset) for record in counted}
         others = [record.entry for record in records if (record.at, record.offset) not in known]
-        return [record.entry for record in counted], others
+        return [record.entry for record in counted], others, heads
 
     if not whole:
-        found, forged = vouched(max(0, since_ms - CLOCK_SKEW_MS), settled=False)
+        found, forged, heads = vouched(max(0, since_ms - CLOCK_SKEW_MS), settled=False)
         entries, _ = _by_source(own_and_replayed(mirror, found)[0], generations)
         if not any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
             for offset_range in wanted
         ):
-            return found, forged
+            return found, forged, heads
     return vouched(None, settled=True)
 
 
@@ -587,6 +594,20 @@ def _by_source(
             others.append(entry.destination)
     by_source = {at: sorted(some, key=lambda entry: entry.source) for at, some in grouped.items()}
     return by_source, others
+
+
+def _mark_replaced(
+    results: Iterable[Recount | RelayError],
+    client: ClusterClient,
+    copies_of: Callable[[TopicPartition], DestinationPosition | None],
+) -> None:
+    """Note topics that were deleted and created again, by the ids that the checkpoints have."""
+    for result in results:
+        copies = copies_of(result.range.topic_partition) if isinstance(result, Recount) else None
+        if isinstance(result, Recount) and copies and copies.topic_id:
+            name = copies.topic_partition.topic
+            topic_id = client.topic(name).topic_id if client.has_topic(name) else ""
+            result.replaced = name if topic_id not in {"", copies.topic_id} else ""
 
 
 def _count_forged(

@@ -37,7 +37,6 @@ from relay_pipelines.prepare.node_quarantine import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state import checkpoint
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
@@ -120,20 +119,7 @@ class Audited:
                 assert sender.flush(30) == 0
                 sender.commit_transaction(30)
         settled_end(mirror.destination, mirror.at)
-        self.forget_recreation()
-
-    def forget_recreation(self) -> None:
-        """Let the checkpoint name the topic of the copies as it is now, as if it were the first."""
-        mirror = self.mirror
-        with destination_client(mirror.name, mirror.destination, mirror.options) as client:
-            topic_id = client.topic(mirror.topic).topic_id
-        found = mirror.checkpoint()
-        assert found.copies is not None
-        key, value, _ = checkpoint.to_record(
-            replace(found, copies=replace(found.copies, topic_id=topic_id))
-        )
-        home = checkpoint.home(checkpoint.TOPIC, key)
-        write(mirror.destination, home, [Record(key, value, (), RECORDS[0].timestamp)])
+        mirror.forget_recreation()
 
     def recreate_source(self, records: list[Record]) -> None:
         """Delete the source topic, and create it again with other records."""
@@ -482,8 +468,8 @@ class TestTampered:
     @pytest.mark.parametrize("level", Level)
     def test_the_destination_topic_was_made_again(self, audited: Audited, level: Level) -> None:
         """No level passes it, even if it holds the same records: the checkpoint names its id."""
-        forget = audited.forget_recreation
-        audited.forget_recreation = lambda: None  # type: ignore[method-assign]
+        forget = audited.mirror.forget_recreation
+        audited.mirror.forget_recreation = lambda: None  # type: ignore[method-assign]
         audited.replace_copies(RECORDS)
         line = (
             f"the destination topic {audited.mirror.topic!r} was deleted and created again since"
