@@ -39,6 +39,8 @@ from tests.support.independent import Record
 
 # the records of the tests have old timestamps, which retention would delete
 KEPT = {"retention.ms": "-1"}
+# compacted, without a cleaner that comes while a test looks
+NOT_YET_CLEANED = {"cleanup_policy": "compact", "min_compaction_lag_ms": 10**12}
 OPTIONS = CopyOptions(
     request_timeout_ms=10_000,
     backoff_min_ms=50,

@@ -43,7 +43,7 @@ from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 from relay_pipelines.verify.verdict import State
-from tests.copying import KEPT, Mirror, numbered
+from tests.copying import KEPT, NOT_YET_CLEANED, Mirror, numbered
 from tests.support import commands, independent
 from tests.support.commands import configured, environment, error_line, relay
 from tests.support.independent import (
@@ -626,7 +626,7 @@ class TestNotCompared:
         mirror.write(keyless)
         mirror.copy(100)
         audited.replace_copies([*RECORDS, *keyless[:12]], [*CUTS, 112])
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy="compact")
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **NOT_YET_CLEANED)
         for level, client in LEVELS[1:]:
             found = audited.audit(level, client=client)
             assert found.verdict.state is State.DIFFERS

@@ -16,7 +16,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.verify.chunk_count import Why
 from relay_pipelines.verify.recount import Recount, recount
-from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered
+from tests.copying import KEPT, NOT_YET_CLEANED, OPTIONS, Mirror, end_of, numbered
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -355,14 +355,12 @@ class TestThinned:
         """A cleaner leaves the offsets of what it removes; another log does not have them."""
         mirror.copy()
         replace_copy(mirror, numbered(kept))
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy="compact")
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **NOT_YET_CLEANED)
         assert count(mirror, 0, 100).problems == [COUNTS.format(100, kept)]
 
-    @pytest.mark.parametrize(
-        "config", [{"compression_type": "zstd"}, {"cleanup_policy": "compact"}], ids=str
-    )
+    @pytest.mark.parametrize("config", [{"compression_type": "zstd"}, NOT_YET_CLEANED], ids=str)
     def test_no_configuration_excuses_another_content(
-        self, mirror: Mirror, config: dict[str, str]
+        self, mirror: Mirror, config: dict[str, object]
     ) -> None:
         """What the copies are stored as is compared, whatever the topic would do by now."""
         mirror.copy()
