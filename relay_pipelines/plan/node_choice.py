@@ -68,8 +68,9 @@ class NodeVerdict:
             not eligible.
         why: what is wrong; empty if it is healthy.
         quarantined: whether it is known to hold other records than were copied.
-        incomplete_partitions: the number of topic-partitions of which another node has records that
-            this one does not; 0 if it did not answer.
+        incomplete_partitions: the number of topic-partitions of which another node has, or may
+            have, records that this one does not; 0 if it did not answer.
+        complete_partitions: the number of the others that are to be copied.
     """
 
     name: str
@@ -79,6 +80,7 @@ class NodeVerdict:
     why: str = ""
     quarantined: bool = False
     incomplete_partitions: int = 0
+    complete_partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ def judge_nodes(
             ),
             quarantined=bool(view.quarantined),
             incomplete_partitions=len(missing.get(view.name, [])),
+            complete_partitions=len(required) - len(missing.get(view.name, required)),
         )
         for view in views
     ]
@@ -148,7 +151,12 @@ def first_offsets(views: Sequence[NodeView]) -> dict[TopicPartition, int]:
 
 
 def choose_node(
-    verdicts: Sequence[NodeVerdict], current: str | None, failback: Failback, first: int = 0
+    verdicts: Sequence[NodeVerdict],
+    current: str | None,
+    failback: Failback,
+    first: int = 0,
+    *,
+    waits: bool = False,
 ) -> NodeChoice:
     """Choose the current node while it is healthy, else the next healthy one in configured order.
 
@@ -156,6 +164,8 @@ def choose_node(
         verdicts: in the order of the configuration.
         current: the node that was read last; None if none was, or if it is to be left.
         first: where to begin without a current node.
+        waits: whether to choose none, rather than one that does not have everything while another
+            one does not answer.
     """
     names = [verdict.name for verdict in verdicts]
     healthy = [verdict.name for verdict in verdicts if verdict.healthy]
@@ -174,25 +184,36 @@ def choose_node(
         )
         chosen = next(verdict.name for verdict in in_turn if verdict.healthy)
         return NodeChoice(chosen, f"the next healthy one; {left}" if left else "healthy", verdicts)
-    return _least_bad_node(in_turn, current, verdicts)
+    return _least_bad_node(in_turn, current, verdicts, waits=waits)
 
 
 def _least_bad_node(
-    in_turn: Sequence[NodeVerdict], current: str | None, verdicts: Sequence[NodeVerdict]
+    in_turn: Sequence[NodeVerdict],
+    current: str | None,
+    verdicts: Sequence[NodeVerdict],
+    *,
+    waits: bool,
 ) -> NodeChoice:
-    """The node with the least lag; without any, the most complete one, if all nodes answered."""
+    """The node with the least lag; without any, the most complete one.
+
+    What that one does not have is held back: it must not stop what it has.
+    """
     eligible = [verdict for verdict in in_turn if verdict.eligible]
     if eligible:
         chosen = min(eligible, key=lambda verdict: verdict.behind)
         return NodeChoice(chosen.name, "all nodes lag too far; this one lags the least", verdicts)
-    incomplete = [verdict for verdict in in_turn if verdict.incomplete_partitions]
-    if incomplete and all(
-        verdict.quarantined or verdict.incomplete_partitions for verdict in in_turn
-    ):
+    have_answered = all(verdict.quarantined or verdict.incomplete_partitions for verdict in in_turn)
+    incomplete = [
+        verdict
+        for verdict in in_turn
+        if verdict.incomplete_partitions
+        and (have_answered or (verdict.complete_partitions and not waits))
+    ]
+    if incomplete:
         chosen = min(
             incomplete, key=lambda verdict: (verdict.incomplete_partitions, verdict.name != current)
         )
-        why = f"no node has all records, this one has most; {chosen.why}"
+        why = f"no node that answers has all records, this one has most; {chosen.why}"
         return NodeChoice(chosen.name, why, verdicts)
     return NodeChoice(
         None, "; ".join(f"{verdict.name}: {verdict.why}" for verdict in verdicts), verdicts

@@ -109,7 +109,8 @@ class Loss:
     resume: int
 
 
-_ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
+ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
+"""What to do about a node that does not answer."""
 _AT_SOURCE = (RetentionPassedError, LogTruncatedError, TopicRecreatedError)
 
 
@@ -181,7 +182,7 @@ def data_loss(position: Position) -> RelayError | None:
     if worst is None and position.available_elsewhere:
         return SourceError(
             f"it begins at {position.low_watermark} on {position.available_elsewhere}",
-            remedy=_ASK_SILENT
+            remedy=ASK_SILENT
             if position.silent
             else "copy it first with only that node in source.nodes,"
             " or remove it from source.nodes to give them up",
@@ -193,7 +194,9 @@ def data_loss(position: Position) -> RelayError | None:
     if position.available_elsewhere and worst.error in _AT_SOURCE:
         return SourceError(
             f"{worst.what}, but {position.available_elsewhere}",
-            remedy="copy them with only that node in source.nodes,"
+            remedy=ASK_SILENT
+            if position.available_elsewhere == position.silent
+            else "copy them with only that node in source.nodes,"
             " or remove it from source.nodes to give them up",
             topic_partition=position.topic_partition,
             offset=position.next_offset,
@@ -219,7 +222,7 @@ def unknown_beginning(position: Position) -> SourceError | None:
         return SourceError(
             "nobody knows whether another node has records before offset"
             f" {position.low_watermark}: {position.silent}",
-            remedy=_ASK_SILENT,
+            remedy=ASK_SILENT,
             topic_partition=position.topic_partition,
         )
     return None

@@ -58,7 +58,7 @@ NEEDED_CONFIGS = (
     "message.timestamp.type",
 )
 """The configuration of a destination topic that a copy must know."""
-_ELECTION_SECONDS = 3.0
+_WAIT_SECONDS = 3.0  # for an election, or for a node that does not answer
 
 Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
@@ -240,6 +240,9 @@ def take_snapshot(
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
     options, began = mirror.copy_options, clock.monotonic()
+    # there is a last attempt that does not wait
+    limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
+    wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
 
     def ask() -> ClusterSnapshot:
         with destination_client(name, mirror.destination_cluster, options) as destination:
@@ -249,7 +252,10 @@ def take_snapshot(
                 if checkpoint.TOPIC in metadata.topics
                 else CheckpointSnapshot()
             )
-            selection = node_selection.select_node(name, mirror, checkpoints, clock, first_node)
+            waits = clock.monotonic() - began < wait_seconds
+            selection = node_selection.select_node(
+                name, mirror, checkpoints, clock, first_node, waits=waits
+            )
             # with other nodes to fail over to, do not wait as long for one that hangs
             timeout_ms = (
                 mirror.source.health.request_timeout
@@ -266,7 +272,7 @@ def take_snapshot(
                     cache or CheckpointCache(),
                     configs=configs,
                     refuse_loops=refuse_loops,
-                    waits=patient and clock.monotonic() - began < _ELECTION_SECONDS,
+                    waits=waits,
                 )
 
     return retry(ask, name, options, clock, patient=patient)
@@ -367,6 +373,7 @@ class _SnapshotBuilder:
         _refuse_shared_quarantines(policies, topics.all_targets)
         checkpoints, lost = self._find_lost(topics, checkpoints, cache)
         shared = self._shared(topics, checkpoints)
+        unreadable |= self._missing(selection, checkpoints, only_topic, belongs)
         hidden = {at.topic for at in unreadable}
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
@@ -421,16 +428,26 @@ class _SnapshotBuilder:
             state_topics=(
                 state_topics.read(self._destination, self._at_destination) if configs else ()
             ),
-            unreadable={
-                at: error
-                for at, error in selection.missing(
-                    {position.topic_partition for position in positions}
-                ).items()
-                if only_topic in {None, at.topic} and belongs(at.topic)
-            }
-            | leaderless
-            | unreadable,
+            unreadable=unreadable | leaderless,
         )
+
+    def _missing(
+        self,
+        selection: NodeSelection,
+        checkpoints: CheckpointSnapshot,
+        only_topic: str | None,
+        belongs: Belongs,
+    ) -> dict[TopicPartition, RelayError]:
+        """Return why topic-partitions that only another node has, or may have, are not copied."""
+        at_node = {at for topic in self._at_source.topics.values() for at in topic.topic_partitions}
+        begun = self._decide({at.topic for at in checkpoints.checkpoints})
+        selected = {decision.topic for decision in begun if decision.included}
+        copied = [at for at in checkpoints.checkpoints if at.topic in selected]
+        return {
+            at: error
+            for at, error in selection.missing(at_node, copied).items()
+            if only_topic in {None, at.topic} and belongs(at.topic)
+        }
 
     def _leaderless(
         self, topics: Iterable[str], *, waits: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +17,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, OffsetRange, TopicPartition
 from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
-from relay_pipelines.plan.positions import Loss, Position
+from relay_pipelines.plan.positions import ASK_SILENT, Loss, Position
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.protocol.clock import Clock
@@ -106,12 +106,18 @@ def probe(
 
 
 def choose_node(
-    mirror: Mirror, states: Sequence[NodeState], checkpoints: CheckpointSnapshot, attempt: int = 0
+    mirror: Mirror,
+    states: Sequence[NodeState],
+    checkpoints: CheckpointSnapshot,
+    attempt: int = 0,
+    *,
+    waits: bool = False,
 ) -> NodeChoice:
     """Choose the node to read: the one that was read last while it is healthy, else another.
 
     Args:
         attempt: every attempt after the first prefers another node, whatever was read last.
+        waits: as in `node_choice.choose_node`.
     """
     health = mirror.source.health
     views = [state.view for state in states]
@@ -122,7 +128,7 @@ def choose_node(
     last = _last_node(checkpoints.checkpoints)
     first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
     return node_choice.choose_node(
-        verdicts, None if attempt else last, health.failback, first + attempt
+        verdicts, None if attempt else last, health.failback, first + attempt, waits=waits
     )
 
 
@@ -159,8 +165,11 @@ class NodeSelection:
 
     def silent(self, position: Position) -> str:
         """Say which other node does not answer for a topic-partition; empty if all do."""
+        return self._silent(position.topic_partition)
+
+    def _silent(self, at: TopicPartition) -> str:
         for state in self.unread:
-            if not state.view.answers_for(position.topic_partition):
+            if not state.view.answers_for(at):
                 why = state.error or "it has no leader there"
                 return f"node {state.node.name} does not answer: {why}"
         return ""
@@ -190,8 +199,15 @@ class NodeSelection:
         silent = self.silent(position)
         return f"{here}, and it is unknown who has those before it: {silent}" if silent else ""
 
-    def missing(self, at_node: Container[TopicPartition]) -> dict[TopicPartition, RelayError]:
-        """Return an error for every topic-partition with records that only other nodes have."""
+    def missing(
+        self, at_node: Container[TopicPartition], copied: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, RelayError]:
+        """Return an error for every topic-partition that this node does not have, but another may.
+
+        Args:
+            at_node: the topic-partitions of this node.
+            copied: those with a checkpoint. One that no node shows may be on a silent one.
+        """
         found: dict[TopicPartition, str] = {}
         for state in self.unread:
             for at, low in state.low_watermarks.items():
@@ -199,10 +215,15 @@ class NodeSelection:
                 if at not in at_node and low < end:
                     what = f"but node {state.node.name} has its offsets [{low}, {end})"
                     found.setdefault(at, what)
+        for at in copied:
+            if at not in at_node and (silent := self._silent(at)):
+                found.setdefault(at, f"and {silent}")
         return {
             at: SourceError(
                 f"node {self.node.name} does not have it, {what}",
-                remedy="create it on both, or copy it with only that node in source.nodes",
+                remedy="create it on both, or copy it with only that node in source.nodes"
+                if what.startswith("but")
+                else ASK_SILENT,
                 topic_partition=at,
             )
             for at, what in sorted(found.items())
@@ -217,12 +238,18 @@ class NodeSelection:
 
 
 def select_node(
-    name: str, mirror: Mirror, checkpoints: CheckpointSnapshot, clock: Clock, attempt: int = 0
+    name: str,
+    mirror: Mirror,
+    checkpoints: CheckpointSnapshot,
+    clock: Clock,
+    attempt: int = 0,
+    *,
+    waits: bool = False,
 ) -> NodeSelection:
     """Select the node to read. A source's only node is not asked beforehand.
 
     Args:
-        attempt: as in `choose_node`.
+        attempt, waits: as in `choose_node`.
 
     Raises:
         SourceError: no node can be read now; names every node and its reason.
@@ -237,7 +264,7 @@ def select_node(
         )
         return NodeSelection(node, "the only one", verdicts=(verdict,))
     states = probe(name, mirror, clock, checkpoints)
-    choice = choose_node(mirror, states, checkpoints, attempt)
+    choice = choose_node(mirror, states, checkpoints, attempt, waits=waits)
     names = [node.name for node in mirror.nodes]
     if choice.name not in names:
         raise _no_node(states, choice)

@@ -234,21 +234,50 @@ def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> N
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
 def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair, on_data_loss: str) -> None:
-    """One line names the node and the missing records; once it is back, all are copied."""
+    """Only what it may have is held back, by name; once it is back, all of it is copied."""
     pair.retention("a", 0, 25)
-    with pytest.raises(SourceError) as caught:
-        pair.snapshot(on_data_loss, down="b")
-    assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
-    assert f"a: {pair.topic}-0 begins at 25 on this node, and the copy resumes at 10" in str(
-        caught.value
-    )
-    assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
-    assert "start the nodes that do not answer, or remove them from source.nodes" in str(
-        caught.value
-    )
 
-    pair.copy(pair.snapshot(on_data_loss))
+    taken = pair.snapshot(on_data_loss, down="b")
+
+    assert (taken.node.name, taken.accepted) == ("a", ())
+    (held,) = run_plan.plan(taken).data_losses
+    assert (type(held), held.exit_code, "\n" in str(held)) == (SourceError, 1, False)
+    assert "retention took the offsets [10, 25) before they were copied" in str(held)
+    assert f"but node b does not answer: b broker {DOWN} cannot be reached" in str(held)
+    assert pair.copy(taken) == {1: (10, 30)}
+    assert pair.copy(pair.snapshot(on_data_loss)) == {0: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
+def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair, on_data_loss: str) -> None:
+    """A log that ends too early on the only node that answers, or is missing, stops no other."""
+    truncated, whole = TopicPartition(pair.topic, 0), TopicPartition(pair.topic, 1)
+    gone = TopicPartition(f"{pair.topic}.new", 0)
+    create(pair.destination, f"pair.{gone.topic}", 1, KEPT)
+    for cluster in (pair.a, pair.b):
+        create(cluster, gone.topic, 1, KEPT)
+        write(cluster, gone, numbered(COPIED))
+    pair.copy(pair.snapshot("fail"))
+    for cluster in (pair.a, pair.b):
+        write(cluster, whole, numbered(10, first=WRITTEN))
+    # as after a disk that was restored: shorter than what was copied, and without a topic
+    delete(pair.b, gone.topic)
+    delete(pair.b, pair.topic)
+    create(pair.b, pair.topic, 2, KEPT)
+    write(pair.b, truncated, numbered(5))
+    write(pair.b, whole, numbered(WRITTEN + 10))
+
+    taken = pair.snapshot(on_data_loss, down="a")
+
+    assert (taken.node.name, taken.accepted, dict(taken.deleted)) == ("b", (), {})
+    held = {error.topic_partition: error for error in run_plan.plan(taken).data_losses}
+    assert held.keys() == {truncated, gone}
+    assert {error.exit_code for error in held.values()} == {1}
+    assert "node a does not answer" in str(held[truncated])
+    assert "node b does not have it, and node a does not answer" in str(held[gone])
+    assert all("start that node" in str(error) for error in held.values())
+    assert pair.copy(taken) == {1: (30, 40)}
 
 
 def test_a_node_that_is_not_needed_may_be_down(pair: Pair) -> None:

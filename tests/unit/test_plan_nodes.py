@@ -226,22 +226,40 @@ def test_chosen(verdicts, current, failback, first, expected):
 
 
 LACKING = [
+    # title, the nodes, the one that was read, the one to read, and that while nobody must wait
     (
         "the one that lacks the fewest",
         [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)],
         "x",
         "y",
+        "y",
     ),
-    ("the current one, if others lack as many", [kept("x", 6), kept("y", 0, 6)], "x", "x"),
+    ("the current one, if others lack as many", [kept("x", 6), kept("y", 0, 6)], "x", "x", "x"),
     (
-        "none while one of them does not answer",
+        "while one of them does not answer, it is awaited for a moment",
         [kept("x", 6), kept("y", 0, 6), down("z")],
         "x",
         None,
+        "x",
+    ),
+    (
+        "... and on, by those that have nothing at all of what is to be copied",
+        [kept("x", 6, 6), NodeView("y", {A: 0, B: 0}), down("z")],
+        "z",
+        None,
+        None,
+    ),
+    (
+        "a held topic-partition takes no other one with it",
+        [view("x", 1, 10), down("z")],
+        "z",
+        None,
+        "x",
     ),
     (
         "one in quarantine is not asked",
         [kept("x", 6), kept("y", 0, 6), view("z", 10, 10, quarantined="diverged")],
+        "y",
         "y",
         "y",
     ),
@@ -249,13 +267,15 @@ LACKING = [
 
 
 @pytest.mark.parametrize(
-    ("views", "current", "expected"),
+    ("views", "current", "awaiting", "expected"),
     [case[1:] for case in LACKING],
     ids=[case[0] for case in LACKING],
 )
-def test_no_node_has_everything(views, current, expected):
-    """Read what most of it is in, if all have answered."""
-    assert choose_node(judge_nodes(views, {A: 5, B: 5}, None), current, NEVER).name == expected
+def test_no_node_has_everything(views, current, awaiting, expected):
+    """The node with the most of it is read, also if others stay silent."""
+    verdicts = judge_nodes(views, {A: 5, B: 5}, None)
+    assert choose_node(verdicts, current, NEVER, waits=True).name == awaiting
+    assert choose_node(verdicts, current, NEVER).name == expected
 
 
 def test_nobody_is_told_with_every_nodes_own_reason():
