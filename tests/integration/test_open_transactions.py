@@ -19,6 +19,7 @@ from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.state import checkpoint
 from tests.support.commands import configured, mirror, relay
 from tests.support.independent import (
     CREATE_TIME,
@@ -240,3 +241,44 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     sender.abort_transaction(30)
     assert [record.value for record in records_of(destination, to)] == [b"1", b"2"]
     assert relay(config, "run").returncode == 0
+
+
+def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """A run cannot know what was copied: it copies nothing, and says who holds it up."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    at = TopicPartition(topic_name, 0)
+    create(source, topic_name, 1)
+    write(source, at, [Record(None, b"1")])
+    section = mirror(
+        source,
+        destination,
+        topic_name,
+        topics={"rename": "copy.{topic}"},
+        copy={"transaction_timeout": "3s", "chunk_interval": "1s"},
+        give_up_after="5s",
+    )
+    config = configured(tmp_path, {"m": section})
+    assert relay(config, "run").returncode == 0
+    home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of("m", at))
+    sender = transactional(destination, f"among-{topic_name}", transaction_timeout_ms=600_000)
+    sender.begin_transaction()
+    put(sender, home, [Record(b"nobody/topic/0", None)])
+    sender.flush(30)
+    write(source, at, [Record(None, b"2")])
+
+    done = relay(config, "run")
+
+    assert done.returncode == 1, done.stderr
+    named = f"{home}: readers of committed records do not see offsets "
+    assert named in done.stderr
+    assert f"with transactional id among-{topic_name} has a transaction open for " in done.stderr
+    (hidden,) = json.loads(relay(config, "status", "--json").stdout)["mirrors"][0]["hidden"]
+    assert (hidden["topic"], hidden["partition"]) == (home.topic, home.partition)
+    sender.abort_transaction(30)
+    to = TopicPartition(f"copy.{topic_name}", 0)
+    assert [record.value for record in records_of(destination, to)] == [b"1"]
