@@ -193,6 +193,8 @@ def test_run_tags_name_a_dead_node(
 def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[str]) -> None:
     """The first run sets the start and copies nothing; only later records are copied."""
     environment.write([name.replace(".", r"\.") for name in topics], start="latest")
+    assert environment.tick().run_requests, "only a run decides where it starts"
+    assert environment.copy().success
     assert not environment.tick().run_requests
     for values in (["one"], ["two", "three"]):
         environment.fill(topics[0], values)
