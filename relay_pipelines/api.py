@@ -32,6 +32,8 @@ from relay_pipelines.user_sources import Sources
 if TYPE_CHECKING:
     import dagster as dg
 
+    from relay_pipelines.run.replay import Replay
+    from relay_pipelines.run.replay_request import ReplayRequest
     from relay_pipelines.verify.audit import Audit, Level
     from relay_pipelines.verify.chunks import Client
     from relay_pipelines.verify.selection import Selection
@@ -61,10 +63,19 @@ class Status:
 class Mirror:
     """A mirror of a relay.yaml."""
 
-    def __init__(self, name: str, mirror: settings.Mirror, session: Session) -> None:
+    def __init__(
+        self,
+        name: str,
+        mirror: settings.Mirror,
+        session: Session,
+        mirrors: Mapping[str, settings.Mirror] | None = None,
+        config: Path = Path("relay.yaml"),
+    ) -> None:
         self.name = name
         self.settings = mirror
         self._session = session
+        self._mirrors = mirrors or {name: mirror}
+        self._config = config
 
     def snapshot(self, topic: str | None = None) -> ClusterSnapshot:
         """Look at both clusters; writes nothing.
@@ -171,6 +182,41 @@ class Mirror:
         """
         return self.copy(self.prepare(topic), topic)
 
+    def plan_replay(self, request: ReplayRequest) -> Replay:
+        """Say what a replay would copy, and check that it can; writes nothing.
+
+        Raises:
+            ConfigError: the replay cannot be done as it is asked for, or was started with other
+                parameters.
+            DataLossError: the range is not there any more.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        from relay_pipelines.run.replay import plan_replay  # Arrow is slow to import
+
+        return plan_replay(self._mirrors, self.name, request, self._session, _CLOCK)
+
+    def replay(
+        self, wanted: ReplayRequest | Replay, observers: Sequence[Observer] = ()
+    ) -> RunResult:
+        """Copy a range again, exactly once, as `relay replay` does.
+
+        The same request continues where it was stopped; when it is complete, it copies nothing.
+        Failures while copying are in the result.
+
+        Args:
+            wanted: what to copy, or what `plan_replay` has returned for it.
+
+        Raises:
+            RelayError: as `plan_replay`.
+        """
+        from relay_pipelines.run.replay import Replay, start_replay  # Arrow is slow to import
+
+        planned = wanted if isinstance(wanted, Replay) else self.plan_replay(wanted)
+        if planned.plan.windows:
+            planned = start_replay(planned, _CLOCK)
+        own = Mirror(planned.name, planned.mirror, self._session)
+        return own.copy(planned.plan, planned.start.topic, observers)
+
     def of_replay(self, replay_id: str) -> Mirror:
         """Return the mirror that an earlier replay is, to audit it.
 
@@ -259,11 +305,17 @@ class Mirrors(Mapping[str, Mirror]):
     Leaving its `with` block ends the session. A session starts when there is something to copy.
     """
 
-    def __init__(self, loaded: settings.Settings, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        loaded: settings.Settings,
+        session: Session | None = None,
+        config: Path = Path("relay.yaml"),
+    ) -> None:
         self.settings = loaded
         self._session = session or Session(loaded.spark)
         self._mirrors = {
-            name: Mirror(name, mirror, self._session) for name, mirror in loaded.mirrors.items()
+            name: Mirror(name, mirror, self._session, loaded.mirrors, config)
+            for name, mirror in loaded.mirrors.items()
         }
 
     def __getitem__(self, name: str) -> Mirror:
@@ -297,7 +349,7 @@ def load(path: str | Path = "relay.yaml") -> Mirrors:
     Raises:
         ConfigError: it is missing or invalid.
     """
-    return Mirrors(settings.load(Path(path)))
+    return Mirrors(settings.load(Path(path)), config=Path(path))
 
 
 def asset_key(mirror: str, topic: str, *, key_prefix: str | Sequence[str] = ()) -> dg.AssetKey:

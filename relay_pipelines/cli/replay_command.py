@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay_pipelines import api
 from relay_pipelines.cli import inspect_commands, run_command
@@ -16,11 +16,14 @@ from relay_pipelines.console.formatting import plural, stderr, stdout
 from relay_pipelines.console.progress import progress
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.replay import Replay, plan_replay, start_replay
+from relay_pipelines.run.replay import Replay
 from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.verify.selection import parse_offsets, parse_time
+
+if TYPE_CHECKING:
+    from relay_pipelines.metrics import Publication
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +53,45 @@ class Options:
 
 def run(invocation: Invocation, options: Options) -> int:
     """Show what a replay copies, ask, and copy it; return the exit code."""
-    settings, clock = invocation.settings(), SystemClock()
-    name, _ = the_mirror(settings, [options.mirror] if options.mirror else [], "a replay is of")
-    replay = plan_replay(settings, name, _request(invocation, options), clock)
-    _show(replay, options)
-    if options.dry_run or not replay.plan.windows:
-        for error in replay.plan.data_losses:  # otherwise the run reports them
-            invocation.fail(error, replay.name)
-        return invocation.exit_code
-    if not _is_wanted(options):
-        return invocation.exit_code
+    settings = invocation.settings()
+    names = [options.mirror] if options.mirror else []
+    name, mirror = the_mirror(settings, names, "a replay is of")
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
+    bound = api.Mirror(name, mirror, session, settings.mirrors)
     with stop.heard(), run_command.observed(settings.metrics) as publication:
         try:
-            replay = start_replay(replay, clock)
-            with progress(replay.name, stderr()) as display:
-                observers = [display] if publication is None else [display, publication.observer]
-                bound = api.Mirror(replay.name, replay.mirror, session)
-                result = bound.copy(replay.plan, replay.start.topic, observers)
-        except RelayError as error:
-            invocation.fail(error, replay.name)
+            replay = bound.plan_replay(_request(invocation, options))
+            _show(replay, options)
+            if options.dry_run or not replay.plan.windows:
+                for error in replay.plan.data_losses:  # otherwise the run reports them
+                    invocation.fail(error, replay.name)
+            elif _is_wanted(options):
+                _copy(invocation, bound, replay, publication, as_json=options.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; committed records stay, run again to continue")
-        else:
-            run_command.report(invocation, replay.plan, result, as_json=options.as_json)
         finally:
             session.stop()
     return invocation.exit_code
+
+
+def _copy(
+    invocation: Invocation,
+    mirror: api.Mirror,
+    replay: Replay,
+    publication: Publication | None,
+    *,
+    as_json: bool,
+) -> None:
+    try:
+        with progress(replay.name, stderr()) as display:
+            observers = [display] if publication is None else [display, publication.observer]
+            result = mirror.replay(replay, observers)
+    except RelayError as error:
+        invocation.fail(error, replay.name)
+    else:
+        run_command.report(invocation, replay.plan, result, as_json=as_json)
 
 
 def _request(invocation: Invocation, options: Options) -> ReplayRequest:
@@ -141,8 +154,9 @@ def _show(replay: Replay, options: Options) -> None:
         return
     if replay.is_complete:
         stdout().print(
-            f"{replay.name}: complete since an earlier run; give another --id to copy the records"
-            " once more",
+            f"{replay.name}: complete since an earlier run, and {options.to} is still that topic"
+            f" (`relay audit --replay {replay.id}` counts its records); give another --id to copy"
+            " them once more",
             soft_wrap=True,
         )
         return

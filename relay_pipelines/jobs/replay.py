@@ -117,7 +117,9 @@ def _replay(
     config, clock, log = context.op_config, kafka.clock, context.log
     began = clock.monotonic()
     request = _request(config, kafka)
-    replay = plan_replay(kafka.settings, config["mirror"], request, clock)
+    name = config["mirror"]
+    kafka.mirror(name)
+    replay = plan_replay(kafka.settings.mirrors, name, request, session, clock)
     for note in replay.notes:
         log.warning("%s", note)
     for planned in replay.plan.ranges:

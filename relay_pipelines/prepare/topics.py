@@ -104,6 +104,17 @@ def too_few_partitions(snapshot: ClusterSnapshot) -> list[str]:
     return [topic for topic in _too_small(snapshot) if topic not in growing]
 
 
+def too_small(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
+    """Return why a run refuses the destination topics with too few partitions."""
+    return {
+        topic: RelayError(
+            f"topic {topic!r} has fewer partitions at the destination than its records need",
+            remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
+        )
+        for topic in too_few_partitions(snapshot)
+    }
+
+
 def _too_small(snapshot: ClusterSnapshot) -> dict[str, int]:
     existing = snapshot.destination_topics
     return {
@@ -125,13 +136,7 @@ def create(
     Raises:
         RelayError: the destination does not answer, or refuses the topics of the mirror's state.
     """
-    refused: dict[str, RelayError] = {
-        topic: RelayError(
-            f"topic {topic!r} has fewer partitions at the destination than its records need",
-            remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
-        )
-        for topic in too_few_partitions(snapshot)
-    }
+    refused = too_small(snapshot)
     new, growing = to_create(snapshot), to_grow(snapshot)
     if new:
         names = snapshot.mirror, snapshot.destination

@@ -6,26 +6,31 @@ argues why it doubles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from relay_pipelines.errors import (
     CheckpointLostError,
     ConfigError,
     DataLossError,
+    DestinationTopicLostError,
     FencedError,
+    StalePlanError,
     TopicRecreatedError,
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import Position, copy_again
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare.prepared_snapshot import record_starts
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import replay_ranges, run_plan
+from relay_pipelines.run.replay_checks import require_copyable
 from relay_pipelines.run.replay_ranges import ReplayedRanges
 from relay_pipelines.run.replay_request import (
     ReplayRequest,
@@ -41,7 +46,7 @@ from relay_pipelines.run.replay_request import (
     without_quarantined,
 )
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.settings import Mirror, Settings
+from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot, shared_destinations, state_topics
 from relay_pipelines.snapshot.clients import destination_client
@@ -101,11 +106,22 @@ class ReplayState:
     left: int
 
 
-def plan_replay(settings: Settings, name: str, request: ReplayRequest, clock: Clock) -> Replay:
-    """Find out what a replay copies. Writes nothing.
+def plan_replay(
+    mirrors: Mapping[str, Mirror],
+    name: str,
+    request: ReplayRequest,
+    session: Callable[[], Any],
+    clock: Clock,
+) -> Replay:
+    """Find out what a replay copies, and whether it can. Writes nothing.
+
+    An id belongs to its first start record for ever. So whatever can be known to be wrong is
+    refused here, before there is one.
 
     Args:
-        name: of the mirror.
+        mirrors: those of relay.yaml by name.
+        name: of the mirror to replay.
+        session: returns the Spark session; called only if there is SQL to check.
 
     Raises:
         ConfigError: the replay cannot be done as it is asked for, or was started with other
@@ -113,8 +129,17 @@ def plan_replay(settings: Settings, name: str, request: ReplayRequest, clock: Cl
         DataLossError: the range is not there any more.
         RelayError: a cluster does not answer, or refuses.
     """
-    mirror = settings.mirror(name)
-    refuse_loops(mirror, request, settings.mirrors)
+    replay = _planned(mirrors, name, request, clock)
+    if replay.plan.windows:
+        require_copyable(replay.plan.snapshot, replay.mirror, session)
+    return replay
+
+
+def _planned(
+    mirrors: Mapping[str, Mirror], name: str, request: ReplayRequest, clock: Clock
+) -> Replay:
+    mirror = mirrors[name]
+    refuse_loops(mirror, request, mirrors)
     _refuse_target(name, mirror, request, clock)
     start = _started(name, mirror, request, clock)
     if start is not None:
@@ -136,11 +161,13 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
 
     Raises:
         ConfigError: another process has started the replay with other parameters.
-        RelayError: a cluster does not answer, or refuses.
+        RelayError: a part of it cannot be copied, or a cluster does not answer, or refuses.
     """
     if replay.is_started:
         return replay
     state_topics.refuse(replay.plan.snapshot.state_topics)
+    for error in replay.plan.data_losses:
+        raise error
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
     found: Mapping[str, StartRecord] = {}
     while not found:
@@ -152,6 +179,12 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
     for each in found.values():
         require_same(each, start.replay.parameters, replay.id)
     start = found[start.topic]
+    if start.node != replay.start.node:
+        raise StalePlanError(
+            f"another process has started the replay {replay.id} with the offsets of node"
+            f" {start.node}",
+            remedy="run again to continue it",
+        )
     left = _left(_snapshot(replay.name, replay.mirror, start.topic, clock), start)
     return replace(replay, start=start, is_started=True, plan=left)
 
@@ -247,13 +280,19 @@ def _decide(
             remedy="see `relay plan --why` for every topic and why",
         )
     own, quarantined = as_mirror(mirror, request, request.topic), _quarantined(name, mirror, clock)
+    of_mirror = None
     if request.window and len(own.nodes) > 1:
         node = replay_ranges.node_of_window(name, mirror, request, clock)
         own = at_node(without_quarantined(own, quarantined, node), node)
     own = without_quarantined(own, quarantined)
+    if not request.window:
+        # the node that a run of the mirror would read: it holds what the mirror has copied
+        of_mirror = _snapshot(name, mirror, request.topic, clock, configs=False)
+        own = at_node(own, of_mirror.node.name)
     snapshot = replace(take(own, request.topic), other_nodes=())
     own = at_node(own, snapshot.node.name)
-    return replay_ranges.at_source(name, mirror, request, snapshot, clock), own, snapshot
+    ranges = replay_ranges.at_source(name, mirror, request, snapshot, clock)
+    return _with_note(ranges, of_mirror), own, snapshot
 
 
 def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
@@ -261,8 +300,23 @@ def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
     return read_checkpoints(name, mirror, clock).quarantined
 
 
-def _snapshot(name: str, own: Mirror, topic: str, clock: Clock) -> ClusterSnapshot:
-    return cluster_snapshot.take_snapshot(name, own, clock, only_topic=topic, refuse_loops=False)
+def _with_note(ranges: ReplayedRanges, of_mirror: ClusterSnapshot | None) -> ReplayedRanges:
+    """Note it if a person names offsets or dates of a topic that was created again."""
+    if of_mirror is None or not any(each.recreated for each in of_mirror.positions):
+        return ranges
+    note = (
+        f"the topic {ranges.topic!r} was deleted and created again since it was copied; these are"
+        " offsets of the new one (the copies: --side destination)"
+    )
+    return replace(ranges, notes=[note, *ranges.notes])
+
+
+def _snapshot(
+    name: str, mirror: Mirror, topic: str, clock: Clock, *, configs: bool = True
+) -> ClusterSnapshot:
+    return cluster_snapshot.take_snapshot(
+        name, mirror, clock, only_topic=topic, configs=configs, refuse_loops=False
+    )
 
 
 def _start_record(
@@ -298,6 +352,8 @@ def _start_record(
 def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     """Plan what is left of a replay; ranges that have ended no longer count."""
     assert start.replay is not None
+    if gone := [_copies_gone(each) for each in snapshot.positions if each.destination_lost]:
+        return RunPlan(replace(snapshot, positions=[]), (), gone[:1], {})
     _refuse_recreated(snapshot, start)
     positions, ranges = [], []
     for position in snapshot.positions:
@@ -340,6 +396,14 @@ def _next_offset(snapshot: ClusterSnapshot, start: StartRecord, at: TopicPartiti
     """Return up to where a replay is; -1 for a partition that it does not copy."""
     committed = snapshot.checkpoints.get(at)
     return start.starts.get(at.partition, -1) if committed is None else committed.next_offset
+
+
+def _copies_gone(position: Position) -> DestinationTopicLostError:
+    """Return the error for a replay whose target is gone, complete or not."""
+    at = position.topic_partition
+    return DestinationTopicLostError(
+        position.destination_lost, remedy=copy_again(position.mirror, at.topic), topic_partition=at
+    )
 
 
 def _refuse_recreated(snapshot: ClusterSnapshot, start: StartRecord) -> None:

@@ -31,6 +31,7 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, read_checkpoints
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.state.checkpoint import wait_until_stable
+from relay_pipelines.verify.own_chunks import OwnBatches
 from relay_pipelines.verify.selection import Selected, Selection, select
 from relay_pipelines.verify.verified_ledger import read_verified_ledger
 
@@ -371,17 +372,12 @@ class _Copies:
 
     def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
         """Return the offsets of a chunk's own records, among those of others."""
-        producer, own = None, []
-        for spans in read(
-            self._client, entry.destination, self._options.fetch_max_bytes, self._clock
-        ):
-            for span in spans:
-                if span.run is None or span.skipped is not None:
-                    continue
-                header = span.run.first
-                producer = header.producer_id if producer is None else producer
-                if header.producer_id == producer:
-                    own.append((span.start, span.end))
+        there = entry.destination
+        batches = OwnBatches(((there.start, there.end),))
+        fetches = read(self._client, there, self._options.fetch_max_bytes, self._clock)
+        own = [
+            (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
+        ]
         if sum(end - start for start, end in own) != entry.records:
             raise ConfigError(
                 f"{entry.destination} no longer holds the {entry.records} records of the chunk"

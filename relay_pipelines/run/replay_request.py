@@ -124,7 +124,7 @@ def _digest(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def records_of(given: Mapping[str, Any], folder: Path) -> RecordSettings:
+def records_of(given: Mapping[str, Any], folder: Path = Path()) -> RecordSettings:
     """Check filters and changes that are given beside relay.yaml, with the keys that it has.
 
     Args:

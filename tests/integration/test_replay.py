@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -23,6 +24,7 @@ from relay_pipelines.errors import (
     RelayError,
     RetentionPassedError,
     TamperedError,
+    TopicRecreatedError,
 )
 from relay_pipelines.model import CopyJob, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.owners import topic_scope
@@ -52,6 +54,7 @@ from tests.support.independent import (
     Record,
     assert_equal,
     create,
+    delete,
     delete_before,
     put,
     settled_end,
@@ -89,8 +92,10 @@ class Replayed:
     def config(self, **more: Any) -> Path:
         mirror = self.mirror
         given = {"copy": {"chunk": "1KiB", "coalesce_below": 0}} | more
-        section = commands.mirror(mirror.source, mirror.destination, mirror.topic, **given)
-        return configured(self.folder, {mirror.name: section}, spark={"master": "local[2]"})
+        section = commands.mirror(
+            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+        )
+        return configured(self.folder, {mirror.name: section | given}, spark={"master": "local[2]"})
 
     def settings(self, **more: Any) -> Settings:
         return load(self.config(**more))
@@ -103,7 +108,8 @@ class Replayed:
 
     def plan(self, settings: Settings | None = None, **more: Any) -> Replay:
         request = self.request(**more)
-        return plan_replay(settings or self.settings(), self.mirror.name, request, CLOCK)
+        mirrors = (settings or self.settings()).mirrors
+        return plan_replay(mirrors, self.mirror.name, request, lambda: self.session, CLOCK)
 
     def start(self, **more: Any) -> Replay:
         return start_replay(self.plan(**more), CLOCK)
@@ -422,6 +428,57 @@ def test_a_forged_ledger_entry(replayed: Replayed) -> None:
     assert_equal(RECORDS[20:80], replayed.copied())
 
 
+class TestNodes:
+    """Offsets are those of one node, and of one log."""
+
+    def nodes(self, replayed: Replayed, *more: dict[str, Any]) -> Settings:
+        """The mirror with another node before its own; its copies have other offsets."""
+        mirror = replayed.mirror
+        other = {"name": "other", **commands.at(mirror.destination)}
+        own = {"name": mirror.source.name, **commands.at(mirror.source)}
+        return replayed.settings(source={"nodes": [other, *(more or [own])]})
+
+    def test_a_node_with_other_offsets(self, replayed: Replayed) -> None:
+        """The node that holds what the mirror has copied is read, and no other after it."""
+        settings = self.nodes(replayed)
+        replay = replayed.start(settings=settings)
+        assert replay.start.node == replayed.mirror.source.name
+
+        down = self.nodes(
+            replayed, {"name": replayed.mirror.source.name, "bootstrap_servers": "127.0.0.1:1"}
+        )
+        with pytest.raises(RelayError, match=f"{replayed.mirror.source.name} .*127.0.0.1:1"):
+            replayed.plan(settings=down)
+        left = replayed.settings(
+            source={"nodes": [{"name": "other", **commands.at(replayed.mirror.destination)}]}
+        )
+        with pytest.raises(
+            RelayError, match=r"created again since the replay began; .*another --id"
+        ):
+            replayed.plan(settings=left)
+
+        assert replayed.copy(replayed.start(settings=settings)).failures == []
+        assert_equal(RECORDS[20:80], replayed.copied())
+        replayed.assert_proof_holds(replay.id)
+
+    def test_a_topic_that_was_created_again(self, replayed: Replayed) -> None:
+        """A window's offsets are those of the old topic; others are said to be of the new one."""
+        mirror, window = replayed.mirror, {"window": "a-window"}
+        replayed.start(replay_id="begun")
+        replayed.start(replay_id="w", **window)
+        delete(mirror.source, mirror.topic)
+        create(mirror.source, mirror.topic, 1, KEPT)
+        mirror.write(RECORDS)
+        for more in ({"replay_id": "begun"}, {"replay_id": "w"} | window, window):
+            with pytest.raises(TopicRecreatedError, match=r"created again .*; .*--"):
+                replayed.plan(**more)
+        replay = replayed.replay()
+        assert any("created again" in note for note in replay.notes)
+        assert_equal(RECORDS[20:80], replayed.copied())
+        replayed.replay(side=Side.DESTINATION, **window)
+        assert_equal([*RECORDS[20:80], *RECORDS], replayed.copied())
+
+
 class TestFilters:
     """What a replay leaves out and changes, in place of what relay.yaml says."""
 
@@ -482,6 +539,42 @@ class TestRefusals:
         ):
             replayed.plan(replay_id="a", offsets=(20, 81))
 
+    @pytest.mark.parametrize(
+        ("given", "line"),
+        [
+            ({"where": "vlue = 'x'"}, r"where: Spark rejects .*vlue"),
+            ({"where": "key ="}, r"where: Spark rejects .*; see docs/records.md"),
+            ({"select": {"value": "upper(missing)"}}, r"select.value: Spark rejects .*missing"),
+            ({"filters": [{"class": "even:Odd"}]}, r"has no filter 'Odd'; write module:Class"),
+            ({"filters": [{"class": "even:Even", "config": {"a": 1}}]}, r"cannot be constructed"),
+            ({"transform": {"class": "even:Even"}}, r"has no method transform"),
+        ],
+        ids=lambda given: str(next(iter(given))) if isinstance(given, dict) else "",
+    )
+    def test_a_mistake_burns_no_id(
+        self, replayed: Replayed, given: dict[str, Any], line: str
+    ) -> None:
+        """It is found before the start record: corrected, the replay goes on under its id."""
+        module = replayed.folder.name  # a process imports a name once
+        (replayed.folder / f"{module}.py").write_text(FILTER)
+        text = json.dumps(given).replace("even:", f"{module}:")
+        wrong = records_of(json.loads(text), replayed.folder)
+        with pytest.raises(ConfigError, match=line):
+            replayed.start(replay_id="mine", records=wrong)
+        replayed.replay(replay_id="mine", records=records_of({"where": "true"}, replayed.folder))
+        assert_equal(RECORDS[20:80], replayed.copied())
+
+    def test_a_target_with_too_few_partitions(self, replayed: Replayed) -> None:
+        topic = f"{replayed.mirror.topic}.wide"
+        create(replayed.mirror.source, topic, 3, KEPT)
+        wide = Mirror(replayed.mirror.source, replayed.mirror.destination, topic)
+        for partition in range(3):
+            write(wide.source, TopicPartition(topic, partition), RECORDS[:5])
+        other = Replayed(wide, replayed.folder, replayed.session)
+        with pytest.raises(RelayError, match=r"fewer partitions .*; add partitions to it"):
+            other.start(offsets=(None, None), replay_id="mine")
+        other.replay(offsets=(None, None), replay_id="mine", to=f"{topic}.more")
+
     def test_a_compacted_copy(self, replayed: Replayed) -> None:
         mirror = replayed.mirror
         compacted = Mirror(
@@ -512,6 +605,26 @@ class TestRefusals:
         assert replay.id != "rest"
 
 
+def test_a_target_that_is_gone(replayed: Replayed) -> None:
+    """What was completed must still be there; with another id, the records come once more."""
+    config, there = replayed.config(), replayed.mirror.destination
+    typed = ["replay", replayed.mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
+    replayed.replay()
+    delete(there, replayed.to.topic)
+
+    gone = relay(config, *typed, "--yes")
+
+    assert gone.returncode == 3, gone.stdout
+    line = "does not exist at the destination; start the replay again under another --id"
+    assert line in error_line(gone)
+    create(there, replayed.to.topic, 1, KEPT)
+    (lost,) = replayed.plan().plan.data_losses
+    assert "deleted at the destination and created again" in str(lost)
+    assert not replayed.plan().is_complete
+    replayed.replay(replay_id="again")
+    assert_equal(RECORDS[20:80], replayed.copied())
+
+
 def test_the_command(replayed: Replayed) -> None:
     """It shows the plan, asks or needs --yes, copies, and shows up in status, ledger and audit."""
     config, mirror = replayed.config(), replayed.mirror
@@ -521,6 +634,8 @@ def test_the_command(replayed: Replayed) -> None:
     assert f"{mirror.topic} " in shown.stdout
     assert "reads 60 offsets from the source, and copies their records" in shown.stdout
     assert "nobody is there to be asked; add --yes" in error_line(relay(config, *typed))
+    wrong = relay(config, *typed, "--dry-run", "--where", "key =")
+    assert (wrong.returncode, "where: Spark rejects" in error_line(wrong)) == (2, True)
     assert replayed.copied() == []
     done = relay(config, *typed, "--yes")
     assert done.returncode == 0, done.stderr
