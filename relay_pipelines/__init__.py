@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from relay_pipelines.component import MirrorComponent, Topic
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
+    from relay_pipelines.expectations.selected import ExpectationsRequest
+    from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
     from relay_pipelines.run.result import RunResult
     from relay_pipelines.run.run_plan import RunPlan
     from relay_pipelines.verify.audit import Audit, Level
@@ -21,32 +23,40 @@ if TYPE_CHECKING:
 __all__ = [
     "Audit",
     "ConfigError",
+    "ExpectationsRequest",
     "Level",
     "Mirror",
     "MirrorComponent",
     "Mirrors",
     "RelayError",
+    "ReplayRequest",
     "RunPlan",
     "RunResult",
     "Selection",
+    "Side",
     "Status",
     "Topic",
     "asset_key",
     "definitions",
     "load",
     "partitions",
+    "records_of",
 ]
 _HOMES = {
     "Audit": "verify.audit",
     "ConfigError": "errors",
+    "ExpectationsRequest": "expectations.selected",
     "Level": "verify.audit",
     "MirrorComponent": "component",
     "RelayError": "errors",
+    "ReplayRequest": "run.replay_request",
     "RunPlan": "run.run_plan",
     "RunResult": "run.result",
     "Selection": "verify.selection",
+    "Side": "run.replay_request",
     "Topic": "component",
     "definitions": "definitions",
+    "records_of": "run.replay_request",
 }
 """Where a name is defined, if not in `relay_pipelines.api`."""
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from relay_pipelines import settings
+from relay_pipelines.console.formatting import format_time
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.owners import topic_scope
@@ -32,6 +33,7 @@ from relay_pipelines.user_sources import Sources
 if TYPE_CHECKING:
     import dagster as dg
 
+    from relay_pipelines.expectations.selected import ExpectationsRequest, TopicResults
     from relay_pipelines.run.replay import Replay
     from relay_pipelines.run.replay_request import ReplayRequest
     from relay_pipelines.verify.audit import Audit, Level
@@ -258,6 +260,48 @@ class Mirror:
             pass
         found.seconds = _CLOCK.monotonic() - started
         return found
+
+    def attest(self, topic: str | None = None, *, key: Path | None = None) -> dict[str, Any]:
+        """Verify the ledger and return a statement of it, as `relay attest` writes it.
+
+        Args:
+            topic: only this source topic.
+            key: PEM file with the Ed25519 private key that signs it; None for no signature.
+
+        Raises:
+            TamperedError: the ledger is not what was committed; its notes name each place.
+            RelayError: nothing was copied, the key cannot be read, or the destination does not
+                answer.
+        """
+        from relay_pipelines.verify import statement  # cryptography is slow to import
+
+        made_at = format_time(_CLOCK.now_ms())
+        return statement.attest(self.name, self.settings, topic, key, made_at, _CLOCK)
+
+    def expectations(self, request: ExpectationsRequest) -> list[TopicResults]:
+        """Validate copied records as relay.yaml expects them, as `relay expectations run` does.
+
+        Returns:
+            the results of each topic with expectations. One that cannot run fails.
+
+        Raises:
+            ConfigError: the ledger has nothing of it, there are no expectations, or Great
+                Expectations is not installed.
+            RelayError: the destination does not answer, or refuses.
+        """
+        from relay_pipelines.expectations import selected, validation  # slow to import
+
+        validation.great_expectations()
+        windows = selected.windows(self.name, self.settings, request, _CLOCK)
+        return [
+            selected.TopicResults(
+                window,
+                validation.validate(
+                    *(self._session, self._config, self.name, self.settings, window, _CLOCK)
+                ),
+            )
+            for window in windows
+        ]
 
     def begin_audit(
         self,

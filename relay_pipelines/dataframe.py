@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, Intervals, OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, targets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
@@ -51,15 +51,16 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.spark import task_python
 from relay_pipelines.state import checkpoint, ledger, ledger_columns
 from relay_pipelines.state.ledger_reader import read_ledger, read_records
+from relay_pipelines.verify.own_chunks import OwnBatches, destination_offsets, source_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 NAME = "relay"
-_OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window", "ranges")
+_OPTIONS = ("config", "mirror", "topic", "side", "node", "start", "end", "window", "chunks")
 _LEDGER_OPTIONS = ("config", "mirror", "topic", "window")
-_STREAM_OPTIONS = ("config", "mirror", "topic", "side", "start", "max_offsets")
+_STREAM_OPTIONS = ("config", "mirror", "topic", "side", "node", "start", "max_offsets")
 _KINDS = ("records", "ledger")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
@@ -85,13 +86,15 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         config: path of relay.yaml; ./relay.yaml by default.
         mirror: the mirror's name; optional if there is only one.
         topic: the name of the source topic.
-        side: `source` (the default: its first node) or `destination`.
+        side: `source` (the default) or `destination`.
+        node: of the source; the first one by default, and of a window the one that was read last.
         start, end: `earliest`, `latest`, a time (2026-01-31T12:00:00Z), an offset, or JSON of
             partition to offset; the whole topic by default.
-        window: the key of a Dagster window, instead of start and end: the offset ranges that the
-            ledger has for it.
-        ranges: instead of start and end, exactly these offsets of the side: JSON of partition to
-            [start, end].
+        window: the key of a Dagster window, instead of start and end: the chunks that the ledger
+            has for it.
+        chunks: instead of start and end, exactly these chunks of the side: JSON of partition to
+            [[start, end], ...], in order. At the destination, without the records of others within
+            a chunk, which begins with a record of its own.
         max_offsets: of a stream: how many offsets a micro-batch may read; all that is new by
             default.
     """
@@ -144,11 +147,18 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
 
 
 class _Range(InputPartition):  # type: ignore[misc]
-    """One Spark partition."""
+    """One Spark partition.
 
-    def __init__(self, cluster: Cluster, wanted: OffsetRange) -> None:
+    Args:
+        chunks: of the destination: only the records of these; all records if None.
+    """
+
+    def __init__(
+        self, cluster: Cluster, wanted: OffsetRange, chunks: Intervals | None = None
+    ) -> None:
         self.cluster = cluster
         self.wanted = wanted
+        self.chunks = chunks
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
@@ -171,8 +181,9 @@ def _read(partition: _Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
         garbage_collection_paused(),
         ClusterClient(partition.cluster, SourceError, "relay-frame") as client,
     ):
+        own = None if partition.chunks is None else OwnBatches(partition.chunks)
         for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
-            for span in spans:
+            for span in spans if own is None else filter(own.include, spans):
                 for records in records_in(span):
                     builder.add(records, log_append_time=is_log_append_time(span))
             # one batch per fetch, so that large records do not make it larger
@@ -404,11 +415,13 @@ class _Place:
     mirror: Mirror
     topic: str
     at_source: bool
+    node: str = ""
 
     @property
     def cluster(self) -> Cluster:
-        """The first node of the source, or the destination."""
-        return self.mirror.nodes[0] if self.at_source else self.mirror.destination_cluster
+        """A node of the source, its first one by default, or the destination."""
+        nodes = [node for node in self.mirror.nodes if self.node in {"", node.name}]
+        return nodes[0] if self.at_source else self.mirror.destination_cluster
 
     @property
     def target(self) -> Target:
@@ -442,7 +455,13 @@ def _place(options: Mapping[str, str]) -> _Place:
         )
     if not topic:
         raise ConfigError("option topic is missing", remedy="name a topic of the source")
-    return _Place(name, mirror, topic, side == "source")
+    node, nodes = options.get("node", ""), [node.name for node in mirror.nodes]
+    if node and node not in nodes:
+        raise ConfigError(
+            f"option node: the source has no node {node!r}",
+            remedy=f"name one of source.nodes: {', '.join(nodes)}",
+        )
+    return _Place(name, mirror, topic, side == "source", node)
 
 
 def _ranges(options: Mapping[str, str]) -> list[_Range]:
@@ -450,9 +469,8 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
     place = _place(options)
     if "window" in options:
         return _window_ranges(place, options["window"])
-    if "ranges" in options:
-        given = _given_ranges(place.target.topic, options["ranges"])
-        return [_Range(place.cluster, offsets) for offsets in given if len(offsets)]
+    if "chunks" in options:
+        return _chunk_ranges(place, _given_chunks(options["chunks"]))
     with place.client() as client:
         wanted = place.topic_partitions(client)
         starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
@@ -464,17 +482,29 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
     ]
 
 
-def _given_ranges(topic: str, text: str) -> list[OffsetRange]:
+def _given_chunks(text: str) -> dict[int, Intervals]:
     try:
-        return [
-            OffsetRange(TopicPartition(topic, int(partition)), int(start), int(end))
-            for partition, (start, end) in json.loads(text).items()
-        ]
+        return {
+            int(partition): tuple((int(start), int(end)) for start, end in chunks)
+            for partition, chunks in json.loads(text).items()
+        }
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(
-            f"option ranges: {text!r} is not JSON of partition to offsets",
-            remedy='write {"0": [120, 240]}',
+            f"option chunks: {text!r} is not JSON of partition to offsets",
+            remedy='write {"0": [[120, 240], [250, 260]]}',
         ) from None
+
+
+def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[_Range]:
+    """Return what to read: at the destination, where others may write, all chunks at once."""
+    found = []
+    for partition, some in chunks.items():
+        at = TopicPartition(place.target.topic, partition)
+        if place.at_source:
+            found += [_Range(place.cluster, OffsetRange(at, *offsets)) for offsets in some]
+        elif some:
+            found.append(_Range(place.cluster, OffsetRange(at, some[0][0], some[-1][1]), some))
+    return found
 
 
 def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:
@@ -534,17 +564,17 @@ def _window_ranges(place: _Place, key: str) -> list[_Range]:
     entries = [
         record.entry
         for record in found
-        if record.entry.window == key and record.entry.source.topic_partition.topic == topic
+        if record.entry.window == key
+        and record.entry.source.topic_partition.topic == topic
+        and not record.entry.gap
     ]
     if not entries:
         raise ConfigError(
             f"the ledger has no entries of topic {topic!r} in window {key!r}",
             remedy="see `relay ledger`; another window may have copied its offsets",
         )
-    whole: dict[TopicPartition, OffsetRange] = {}
-    for entry in entries:
-        offsets = entry.source if place.at_source else entry.destination
-        before = whole.get(offsets.topic_partition, offsets)
-        start, end = min(offsets.start, before.start), max(offsets.end, before.end)
-        whole[offsets.topic_partition] = OffsetRange(offsets.topic_partition, start, end)
-    return [_Range(place.cluster, offsets) for _, offsets in sorted(whole.items()) if len(offsets)]
+    last = entries[-1].node
+    if not place.node and last in {node.name for node in mirror.nodes}:
+        place = replace(place, node=last)
+    offsets = source_offsets if place.at_source else destination_offsets
+    return _chunk_ranges(place, offsets(entries))

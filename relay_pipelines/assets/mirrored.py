@@ -166,11 +166,7 @@ def _expectations(
 ) -> Iterator[dg.AssetCheckResult]:
     """Run the expectations of what is copied; the lane's other runs do not wait for them."""
     mirror = kafka.mirror(lane.mirror)
-    wanted = [
-        expectations.topic_window(report, topic)
-        for topic in report.topics
-        if not topic.failure and topic.recorded and mirror.expectations_of(topic.topic)
-    ]
+    wanted = expectations.topic_windows(report, lane.mirror, mirror, kafka.clock)
     if not wanted:
         return
     turns.tag(context.instance, lane, context.run.run_id, turns.Turn.CHECKING)

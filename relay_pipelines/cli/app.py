@@ -581,11 +581,12 @@ def expectations(
 ) -> int:
     """Validate copied records, or write Data Docs. Copies nothing."""
     from relay_pipelines.cli import expectations_command as command
+    from relay_pipelines.expectations.selected import ExpectationsRequest
 
-    wanted = command.Wanted(mirror or [], topic, window, last)
+    request = ExpectationsRequest(window, last, topic)
     if action is ExpectationsAction.DOCS:
-        return command.docs(context.obj, wanted, output)
-    return command.run(context.obj, wanted, as_json=as_json)
+        return command.docs(context.obj, mirror or [], request, output)
+    return command.run(context.obj, mirror or [], request, as_json=as_json)
 
 
 @app.command()

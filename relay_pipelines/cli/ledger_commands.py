@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.console import json_output, messages, tables
-from relay_pipelines.console.formatting import format_time, plural, stdout
+from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.session import Session
 from relay_pipelines.state import ledger_columns
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import read_ledger
@@ -119,24 +121,14 @@ def attest(
     Raises:
         RelayError: the ledger is not what was committed, or nothing was.
     """
-    from relay_pipelines.verify import chain, statement
-    from relay_pipelines.verify.verified_ledger import read_verified_ledger
-
-    clock = SystemClock()
-    name, mirror = the_mirror(invocation.settings(), names)
-    private = None if key is None else statement.read_key(key)  # a wrong one fails at once
-    found = read_verified_ledger(name, mirror, clock)
-    breaks = [one for one in found.breaks if topic in {None, one.topic_partition.topic}]
-    for broken in breaks:
-        messages.error(f"{name}: {broken}")
-    if breaks:
-        raise TamperedError(
-            f"the ledger of {name} is not what was committed: {plural(len(breaks), 'place')}",
-            remedy=chain.REMEDY,
-        )
-    document = statement.make_statement(found, format_time(clock.now_ms()), topic)
-    if private is not None:
-        document = statement.sign(document, private)
+    settings = invocation.settings()
+    name, mirror = the_mirror(settings, names)
+    try:
+        document = api.Mirror(name, mirror, Session(settings.spark)).attest(topic, key=key)
+    except TamperedError as error:
+        for place in getattr(error, "__notes__", ()):
+            messages.error(f"{name}: {place}")
+        raise
     _write(f"{json.dumps(document, indent=2)}\n".encode(), output)
     return invocation.exit_code
 

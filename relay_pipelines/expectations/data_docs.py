@@ -9,6 +9,7 @@ from typing import Any
 from relay_pipelines.expectations import volume
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import (
+    COUNT,
     INDEX,
     SideRun,
     Suite,
@@ -76,7 +77,9 @@ class DataDocs:
         shows = values and sample.values
         with quiet():
             suite = Suite.of(wanted, window.copied_at_ms)
-            chosen = suite.chosen(range(len(wanted)))
+            # a page shows, too, whether the records are as many as the ledger has
+            counted = suite.with_count(window.expected(run.side))
+            chosen = counted.chosen([*range(len(wanted)), COUNT])
             chosen.name = title
             definition = gx.ValidationDefinition(
                 name=title, data=self._batches, suite=self._context.suites.add_or_update(chosen)

@@ -40,6 +40,7 @@ def frame(
     side: Side,
     columns: Collection[str],
     schema: Mapping[str, str],
+    node: str,
 ) -> Any:
     """Return the DataFrame; nothing is read yet.
 
@@ -48,6 +49,7 @@ def frame(
     Args:
         columns: those that the suite needs; unknown ones are left out, and fail their expectation.
         schema: fields of the JSON value by column, with their types in SQL.
+        node: of the source, which holds these offsets; empty for the first one.
     """
     from relay_pipelines import dataframe
 
@@ -58,7 +60,7 @@ def frame(
     needed = set(wanted) & COLUMNS.keys() | ({"value"} if parses else set())
     for name in wanted:
         needed.update(_DERIVED.get(name, ("", ""))[0].split())
-    records = _records(session, config, mirror, window, side, needed)
+    records = _records(session, config, mirror, window, side, needed, node)
     expressions = [f"{_expression(name)} AS {name}" for name in wanted]
     if not parses:
         return records.selectExpr(*expressions)
@@ -88,10 +90,9 @@ def _records(
     window: TopicWindow,
     side: Side,
     columns: Collection[str],
+    node: str,
 ) -> Any:
     """Return the records as the data source `relay` has them."""
-    offsets = window.source if side is Side.SOURCE else window.destination
-    ranges = {str(each.topic_partition.partition): [each.start, each.end] for each in offsets}
     return (
         session.read.format("relay")
         .schema(", ".join(f"{name} {COLUMNS[name]}" for name in COLUMNS if name in columns))
@@ -100,7 +101,8 @@ def _records(
             mirror=mirror,
             topic=window.topic,
             side=side.value,
-            ranges=json.dumps(ranges),
+            node=node,
+            chunks=json.dumps(window.offsets(side)),
         )
         .load()
     )

@@ -1,60 +1,99 @@
-"""What expectations look at: the offsets of one topic on both sides, on the driver."""
+"""What expectations look at: the chunks of one topic that the ledger has, on the driver."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.settings.expectations import Side
+from relay_pipelines.verify.coverage import last_history
+from relay_pipelines.verify.own_chunks import destination_offsets, source_offsets
+
+_NO_RECORDS = (Skipped.CONTROL, Skipped.ABORTED, Skipped.COMPACTION_GAP)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicWindow:
-    """Some offsets of one topic, which are copied.
+    """Some chunks of one topic: all that was copied in a window, or in a time.
 
     Args:
-        name: the key of a window, or what the offsets are in words.
-        source, destination: at most one range per topic-partition of each side.
-        records: how many the ledger has for them.
-        copied_at_ms: when the last of them were committed, or soon after that.
+        name: the key of a window, or what the chunks are in words.
+        entries: the ledger's, of chunks only; none if nothing was copied.
+        copied_at_ms: when the last of them were committed, or soon after that; without any, up to
+            when there are none.
+        problem: why the ledger does not tell the chunks; empty if it does.
     """
 
     topic: str
     name: str
-    source: tuple[OffsetRange, ...]
-    destination: tuple[OffsetRange, ...]
-    records: int
+    entries: tuple[LedgerEntry, ...]
     copied_at_ms: int
+    problem: str = ""
+
+    @property
+    def node(self) -> str:
+        """The source node that was read last: offsets of the source are its own."""
+        return self.entries[-1].node if self.entries else ""
+
+    @property
+    def records(self) -> int:
+        """How many the ledger has at the destination."""
+        return self.expected(Side.DESTINATION)
+
+    def expected(self, side: Side) -> int:
+        """How many records one side has, according to the ledger.
+
+        The source also has those that were filtered, and those in quarantine.
+        """
+        if side is Side.DESTINATION:
+            return sum(entry.records for entry in self.entries)
+        return sum(
+            len(entry.source) - sum(entry.skipped.get(str(reason), 0) for reason in _NO_RECORDS)
+            for entry in self.entries
+        )
+
+    def offsets(self, side: Side) -> dict[int, Intervals]:
+        """Return what to read on one side, by partition, as the option `chunks` takes it."""
+        return (source_offsets if side is Side.SOURCE else destination_offsets)(self.entries)
 
 
 def from_ledger(
     name: str, entries: Iterable[LedgerEntry], wants: Callable[[LedgerEntry], bool]
 ) -> list[TopicWindow]:
-    """Return what the wanted entries of the ledger cover, a value per topic, sorted."""
+    """Return the chunks of the wanted entries of the ledger, a value per topic, sorted."""
     by_topic: dict[str, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
-        if wants(entry) and len(entry.source) and not entry.gap:
+        if wants(entry) and _is_chunk(entry):
             by_topic[entry.source.topic_partition.topic].append(entry)
     return [
-        TopicWindow(
-            topic,
-            name,
-            merged([entry.source for entry in some]),
-            merged([entry.destination for entry in some]),
-            sum(entry.records for entry in some),
-            max(entry.committed_at_ms for entry in some),
-        )
+        TopicWindow(topic, name, tuple(some), max(entry.committed_at_ms for entry in some))
         for topic, some in sorted(by_topic.items())
     ]
 
 
-def merged(ranges: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return a range per topic-partition, from the lowest start to the highest end."""
-    found: dict[TopicPartition, OffsetRange] = {}
-    for each in ranges:
-        if len(each):
-            at = each.topic_partition
-            known = found.get(at, each)
-            found[at] = OffsetRange(at, min(known.start, each.start), max(known.end, each.end))
-    return tuple(found[at] for at in sorted(found))
+def covering(
+    entries: Iterable[LedgerEntry], ranges: Sequence[OffsetRange]
+) -> tuple[LedgerEntry, ...]:
+    """Return the chunks that cover some of these source offsets, whole.
+
+    Args:
+        entries: of a mirror, in the order of their commits.
+    """
+    wanted: Mapping[TopicPartition, OffsetRange] = {each.topic_partition: each for each in ranges}
+    grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        grouped[entry.source.topic_partition].append(entry)
+    return tuple(
+        entry
+        for at, offsets in wanted.items()
+        for entry in last_history(grouped[at])
+        if _is_chunk(entry)
+        and entry.source.start < offsets.end
+        and offsets.start < entry.source.end
+    )
+
+
+def _is_chunk(entry: LedgerEntry) -> bool:
+    return bool(len(entry.source)) and not entry.gap

@@ -14,16 +14,25 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from relay_pipelines.console.formatting import seconds
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    RelayError,
+    RetriableError,
+    SourceError,
+)
 from relay_pipelines.expectations import suite, volume
 from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.model import Cluster
 from relay_pipelines.plan.topic_selection import renamed_target
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import (
@@ -42,6 +51,8 @@ _OURS = re.compile(r"relay_pipelines\.errors\.\w+: (.+)")
 _OF_JAVA = re.compile(r"Caused by: [\w.$]*?(\w+(?:Exception|Error): .+)")
 _ERROR_CLASS = re.compile(r"\[[A-Z_.]+\]|\w+(?:Exception|Error)\b")
 INDEX = ("partition", "offset")
+COUNT = -1
+"""The number of the expectation that the records seen are as many as the ledger has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,8 @@ def validate(
     """
     wanted = mirror.expectations_of(window.topic)
     sample = mirror.expectation_sample_of(window.topic)
+    if window.problem:
+        return [_unknown(each, window.problem, window) for each in wanted]
     results: dict[str, Result] = {}
     if not all(map(volume.is_about, wanted)):
         session = started(session)  # its start is not for threads
@@ -224,23 +237,70 @@ class SideRun:
 
     def results(self, wanted: Sequence[Expectation]) -> list[Result]:
         """Run them in one suite, and those that fail in another one."""
+        sample = self.mirror.expectation_sample_of(self.window.topic)
         with quiet():
             built = Suite.of(wanted, self.window.copied_at_ms)
             data = self.data(wanted, built)
-            found = built.run(data, range(len(wanted)), "BOOLEAN_ONLY")
+            counted = built.with_count(self.window.expected(self.side))
+            found = counted.run(data, [COUNT, *range(len(wanted))], "BOOLEAN_ONLY")
+            problem, note = self._missing(counted, data, found.pop(COUNT, None))
             failed = [
                 number for number, each in found.items() if not each.success and not _error(each)
             ]
-            sample = self.mirror.expectation_sample_of(self.window.topic)
-            if failed:
+            if failed and not problem:
                 shown = _shown(sample, data.columns)
                 more = built.run(data, failed, details(sample, shown))
                 # that it fails is known, even if the details are not
                 found |= {number: each for number, each in more.items() if not _error(each)}
-        return [
+        if problem:
+            return [_unknown(each, problem, self.window) for each in wanted]
+        results = [
             _result(each, found.get(number), built.problems.get(number, ""), self.window, sample)
             for number, each in enumerate(wanted)
         ]
+        return [replace(each, what=f"{each.what}{note}") for each in results]
+
+    def _missing(self, counted: Suite, data: Any, found: Any) -> tuple[str, str]:
+        """Compare the records that were read with the ledger's.
+
+        Args:
+            found: whether they are as many; None if there was nothing to run.
+
+        Returns:
+            why the expectations did not see the window, and what they say beside their results;
+            both empty if they saw it.
+        """
+        if found is None or found.success:
+            return "", ""
+        # alone, because what fails beside it may have taken it along
+        found = counted.run(data, [COUNT], "SUMMARY")[COUNT]
+        if error := _error(found):
+            return _shown_error(error, self.mirror.expectation_sample_of(self.window.topic)), ""
+        wanted, seen = self.window.expected(self.side), int(found.result["observed_value"])
+        if seen == wanted:
+            return "", ""
+        what = f"the {self.side} holds {seen:,} of the {wanted:,} records of the chunks"
+        if seen < wanted and self._is_compacted():
+            return "", f"; {what}, as it is compacted"
+        return f"{what} that the ledger has for {self.window.name}", ""
+
+    def _is_compacted(self) -> bool:
+        at_source = self.side is Side.SOURCE
+        cluster = self.node if at_source else self.mirror.destination_cluster
+        target = renamed_target(self.window.topic, self.mirror.topics.rename)
+        topic = self.window.topic if at_source else target.topic
+        kind: type[RetriableError] = SourceError if at_source else DestinationError
+        with ClusterClient(cluster, kind, "relay-expectations") as client:
+            configs = topic_configs(client, [topic], [CLEANUP_POLICY])
+        return "compact" in configs[topic][CLEANUP_POLICY].value
+
+    @property
+    def node(self) -> Cluster:
+        """The node that was read last, whose offsets the window has; else the first one."""
+        return next(
+            (node for node in self.mirror.nodes if node.name == self.window.node),
+            self.mirror.nodes[0],
+        )
 
     def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
         """Return the DataFrame of the side, with the columns that these expectations need.
@@ -267,7 +327,10 @@ class SideRun:
         if suite.schema(wanted):
             columns.add("fits_schema")
         session = self.session()
-        data = frame(session, self.config, self.name, self.window, self.side, columns, fields)
+        data = frame(
+            *(session, self.config, self.name, self.window, self.side, columns, fields),
+            self.node.name if self.side is Side.SOURCE else "",
+        )
         return data.coalesce(slots_beside_copy(session)) if self.beside_copy else data
 
 
@@ -291,6 +354,17 @@ class Suite:
             except Exception as error:  # noqa: BLE001 - of pydantic, or of the expectation itself
                 problems[number] = f"{kind}: {_refusal(error)}"
         return Suite([arguments for _, arguments in given], made, problems)
+
+    def with_count(self, records: int) -> Suite:
+        """Return the suite with an expectation, number `COUNT`, that so many records are seen.
+
+        Great Expectations counts in the same Spark job.
+        """
+        if not self.expectations:
+            return self
+        kind = "expect_table_row_count_to_equal"
+        count = suite.build(kind, {"value": records}, COUNT)
+        return Suite(self.arguments, {COUNT: count, **self.expectations}, self.problems)
 
     def chosen(self, numbers: Iterable[int]) -> Any:
         """Return a suite of Great Expectations with some of them."""

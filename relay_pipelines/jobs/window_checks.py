@@ -64,11 +64,8 @@ class WindowChecks:
         Args:
             session: returns the Spark session; called here, because its start is not for threads.
         """
-        settings = self._kafka.mirror(self._lane.mirror)
-        for topic in report.topics:
-            if topic.failure or not topic.recorded or not settings.expectations_of(topic.topic):
-                continue
-            window = expectations.topic_window(report, topic)
+        name, clock = self._lane.mirror, self._kafka.clock
+        for window in expectations.topic_windows(report, name, self._kafka.mirror(name), clock):
             self._waiting.append(window)
             self._wanted.put(window)
             if self._thread is None:

@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
 from relay_pipelines.state import ledger
 from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.verify.chain import Chain
-from relay_pipelines.verify.verified_ledger import VerifiedLedger
+from relay_pipelines.verify.chain import REMEDY, Chain
+from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 _KIND, _VERSION = "statement of relay_pipelines", 1
 _NEW_KEY = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
@@ -66,6 +68,33 @@ class Statement:
     made_at: str
     attested: tuple[Attested, ...]
     signer: str
+
+
+def attest(
+    name: str, mirror: Mirror, topic: str | None, key: Path | None, made_at: str, clock: Clock
+) -> dict[str, Any]:
+    """Verify the ledger of a mirror, and return a statement of it.
+
+    Args:
+        topic: only this source topic.
+        key: signs it; None for no signature.
+
+    Raises:
+        TamperedError: the ledger is not what was committed; its notes name each place.
+        RelayError: nothing was copied, the key cannot be read, or the destination does not answer.
+    """
+    private = None if key is None else read_key(key)  # a wrong one fails at once
+    found = read_verified_ledger(name, mirror, clock)
+    if breaks := [one for one in found.breaks if topic in {None, one.topic_partition.topic}]:
+        places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
+        error = TamperedError(
+            f"the ledger of {name} is not what was committed: {places}", remedy=REMEDY
+        )
+        for broken in breaks:
+            error.add_note(str(broken))
+        raise error
+    document = make_statement(found, made_at, topic)
+    return document if private is None else sign(document, private)
 
 
 def make_statement(found: VerifiedLedger, made_at: str, topic: str | None = None) -> dict[str, Any]:

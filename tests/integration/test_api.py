@@ -16,36 +16,24 @@ from tests.support.independent import Record, create, records_of, write
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
-def program(mirror: str, topic: str) -> str:
-    """The first example of the page, with these names."""
-    found = re.search(
+def programs(mirror: str, topic: str) -> list[str]:
+    """The programs of the page, with these names."""
+    found = re.findall(
         r"```python\n(import relay_pipelines as relay\n\nwith .*?)```", PAGE.read_text(), re.DOTALL
     )
-    assert found
-    text = found[1].replace('["orders"]', f'["{mirror}"]')
-    return text.replace('"orders.new"', f'"{topic}"')
+    return [
+        text.replace('["orders"]', f'["{mirror}"]')
+        .replace('"orders.new"', f'"{topic}"')
+        .replace('"orders.again"', f'"{topic}.again"')
+        for text in found
+    ]
 
 
-def test_the_documented_program(
-    source_cluster: Any, destination_cluster: Any, topic_name: str, tmp_path: Path
-) -> None:
-    """It shows what is new, copies it, and verifies it."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    at = TopicPartition(topic_name, 0)
-    create(source, topic_name, 1)
-    write(source, at, [Record(b"k", b"v%d" % number) for number in range(10)])
-    config = commands.configured(
-        tmp_path, {topic_name: commands.mirror(source, destination, topic_name)}
-    ).rename(tmp_path / "relay.yaml")
-
-    (before,) = relay.load(config)[topic_name].status()
-    assert before == relay.Status(at, 10, None, 10, None)
-    (window,) = relay.load(config)[topic_name].plan().windows
-    assert [(found.start, found.end) for found in window.ranges] == [(0, 10)]
-
+def run(text: str, folder: Path) -> list[str]:
+    """Run a program in the folder of relay.yaml, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", program(topic_name, topic_name)],
-        cwd=tmp_path,
+        [sys.executable, "-c", text],
+        cwd=folder,
         env=commands.environment(),
         capture_output=True,
         text=True,
@@ -53,7 +41,29 @@ def test_the_documented_program(
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    shown, topics, copied = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_the_documented_programs(
+    source_cluster: Any, destination_cluster: Any, topic_name: str, tmp_path: Path
+) -> None:
+    """One shows what is new, copies and verifies it; one replays, validates and attests it."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    at = TopicPartition(topic_name, 0)
+    create(source, topic_name, 1)
+    write(source, at, [Record(b"k", b"v%d" % number) for number in range(10)])
+    section = commands.mirror(
+        source, destination, topic_name, expectations=["keys_not_null", {"json_parses": None}]
+    )
+    config = commands.configured(tmp_path, {topic_name: section}).rename(tmp_path / "relay.yaml")
+    copying, replaying = programs(topic_name, topic_name)
+
+    (before,) = relay.load(config)[topic_name].status()
+    assert before == relay.Status(at, 10, None, 10, None)
+    (window,) = relay.load(config)[topic_name].plan().windows
+    assert [(found.start, found.end) for found in window.ranges] == [(0, 10)]
+
+    shown, topics, copied = run(copying, tmp_path)
     assert (shown, topics) == (f"{topic_name}-0 None 10 10", f"['{topic_name}']")
     assert re.fullmatch(r"10 records \d+ bytes", copied)
     assert records_of(destination, at) == records_of(source, at)
@@ -61,7 +71,16 @@ def test_the_documented_program(
     mirror = relay.load(config)[topic_name]
     (after,) = mirror.status()
     assert (after.next_offset, after.lag_records) == (10, 0)
-    again = mirror.run()
-    assert (again.records, again.failures, again.exit_code) == (0, [], 0)
+    repeated = mirror.run()
+    assert (repeated.records, repeated.failures, repeated.exit_code) == (0, [], 0)
     audit = mirror.audit(level="recount")
     assert (audit.problems, audit.errors, list(audit.partitions)) == ([], [], [at])
+
+    again = TopicPartition(f"{topic_name}.again", 0)
+    checked = f"{topic_name} 10 ['{topic_name}: json_parses: 10 of 10 records do not meet it']"
+    for replayed in (5, 0):
+        *planned, copied, found, attested = run(replaying, tmp_path)
+        assert planned == ([f"{at}[0, 5) goes to {again}"] if replayed else [])
+        assert (copied, found) == (f"{replayed} records replayed", checked)
+        assert attested == "1 topic-partition"
+        assert records_of(destination, again) == records_of(source, at)[:5]

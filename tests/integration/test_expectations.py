@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relay_pipelines import api
 from relay_pipelines.expectations import volume
-from relay_pipelines.expectations.topic_window import from_ledger
+from relay_pipelines.expectations.selected import ExpectationsRequest
+from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, validate
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from tests.copying import Mirror
 from tests.support import commands
 from tests.support.commands import configured, error_line, relay
-from tests.support.independent import CREATE_TIME, Record
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    delete_before,
+    put,
+    transactional,
+    write,
+)
 
 DAY_MS = 86_400_000
 CARD = b'{"amount": 2.5, "card": "4000123412341234"}'
@@ -62,12 +72,23 @@ def config_of(mirror: Mirror, folder: Path, expectations: list[Any], **more: Any
     return configured(folder, {mirror.name: section}, spark={"master": "local[2]"})
 
 
-def found(
-    mirror: Mirror, folder: Path, session: Any, expectations: list[Any], **more: Any
-) -> dict[str, Result]:
-    """Validate the window, and return the results by name."""
-    config = config_of(mirror, folder, expectations, **more)
+def window_of(mirror: Mirror) -> TopicWindow:
+    """What the ledger has of the window."""
     (window,) = from_ledger("a-window", mirror.entries(), lambda entry: bool(entry.window))
+    return window
+
+
+def found(
+    mirror: Mirror,
+    folder: Path,
+    session: Any,
+    expectations: list[Any],
+    seen: TopicWindow | None = None,
+    **more: Any,
+) -> dict[str, Result]:
+    """Validate the window, or what was `seen` of it, and return the results by name."""
+    config = config_of(mirror, folder, expectations, **more)
+    window = seen or window_of(mirror)
     settings = load(config).mirror(mirror.name)
     results = validate(lambda: session, config, mirror.name, settings, window, SystemClock())
     return {result.expectation.name: result for result in results}
@@ -154,7 +175,7 @@ def test_values_can_be_hidden(local_session: Any, mirror: Mirror, tmp_path: Path
 def test_the_volume_of_last_week(mirror: Mirror, tmp_path: Path) -> None:
     """Only the hour that ends with the window counts, and the same hour a week before."""
     settings = load(config_of(mirror, tmp_path, [])).mirror(mirror.name)
-    (window,) = from_ledger("a-window", mirror.entries(), lambda entry: bool(entry.window))
+    window = window_of(mirror)
 
     def measured(later_ms: int) -> volume.Volume:
         moved = replace(window, copied_at_ms=window.copied_at_ms + later_ms)
@@ -167,6 +188,77 @@ def test_the_volume_of_last_week(mirror: Mirror, tmp_path: Path) -> None:
     assert not week.is_within(0.5)
     assert week.words(0.5).endswith("19 a week before; 50% more or less are expected")
     assert (measured(7 * DAY_MS + 3_600_001).before, measured(3_600_001).now) == (None, 0)
+
+
+def test_only_the_chunks_are_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """Records of others at the destination are not the window's."""
+    others = transactional(mirror.destination, f"{mirror.topic}-other")
+    others.begin_transaction()
+    put(others, mirror.at, [Record(None, b"foreign, %d" % number) for number in range(7)])
+    assert others.flush(30) == 0
+    others.commit_transaction(30)
+    mirror.write([Record(b"k20", b"{}")])
+    mirror.copy(20)
+    write(mirror.destination, mirror.at, [Record(None, b"foreign, last")])
+    count = {"expect_table_row_count_to_equal": {"value": 20}}
+    wanted = [
+        count | {"name": "there"},
+        count | {"name": "at_source", "side": "source"},
+        {"no_pii": ["foreign"]},
+        "keys_not_null",
+    ]
+
+    results = found(mirror, tmp_path, local_session, wanted)
+
+    assert failing(results) == {"keys_not_null": [2]}
+    frame = local_session.read.format("relay").options(
+        config=str(config_of(mirror, tmp_path, [])), topic=mirror.topic, window="a-window"
+    )
+    assert frame.option("side", "destination").load().count() == 20
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_what_is_gone_is_not_validated(
+    local_session: Any, mirror: Mirror, tmp_path: Path, side: str
+) -> None:
+    """Half of a window says nothing about all of it, and neither does another count."""
+    wanted = [{"size_below": "1MiB", "side": side}, {"keys_not_null": None, "side": side}]
+    window = window_of(mirror)
+    for change, line in [(1, "19 of the 20"), (-1, "19 of the 18")]:
+        entries = tuple(
+            replace(each, records=each.records + change, skipped={"control": -change})
+            for each in window.entries
+        )
+        results = found(mirror, tmp_path, local_session, wanted, replace(window, entries=entries))
+        what = f"not known: the {side} holds {line} records of the chunks that the ledger has"
+        assert [each.what[: len(what)] for each in results.values()] == [what] * 2
+
+    delete_before(mirror.source if side == "source" else mirror.destination, mirror.at, 9)
+    results = found(mirror, tmp_path, local_session, wanted)
+    assert not any(each.passed for each in results.values())
+    assert all("no longer has the record" in each.what for each in results.values())
+
+
+def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """A topic of which nothing was copied has no records, and is checked."""
+    wanted = [
+        {"expect_table_row_count_to_be_between": {"min_value": 1}, "name": "some"},
+        "volume_like_last_week",
+        "keys_not_null",
+    ]
+    config = config_of(mirror, tmp_path, wanted)
+    settings = load(config).mirror(mirror.name)
+    bound = api.Mirror(mirror.name, settings, lambda: local_session, config=config)
+    time.sleep(1.2)
+
+    (silent,) = bound.expectations(ExpectationsRequest(last="1s"))
+
+    assert silent.window.records == 0
+    passed = [each.passed for each in silent.results]
+    assert passed == [False, True, True], [each.what for each in silent.results]
+    assert silent.problems == [f"{mirror.topic}: some: not met; observed: 0"]
+    (whole,) = bound.expectations(ExpectationsRequest(window="a-window"))
+    assert whole.results[0].passed
 
 
 def test_the_command(mirror: Mirror, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from pyspark import SparkContext
 from relay_pipelines.expectations import validation
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.model import TopicPartition
 from tests.orchestration.environment import Environment, failure
-from tests.support.independent import until
+from tests.support.independent import Record, until, write
 
 _PATIENCE_SECONDS = 240.0
 EXPECTATIONS = [
@@ -74,6 +75,28 @@ def test_results_are_checks_of_the_window(environment: Environment, topics: list
     assert not evaluated(again, topics[1])["is_a"].passed
     assert len(again.get_asset_materialization_events()) == 1
     assert not environment.is_retried(again)
+
+
+def test_only_what_was_copied_counts(environment: Environment, topics: list[str]) -> None:
+    """Records of others are not seen; a window of which nothing was copied is checked, too."""
+    allow = [topics[0].replace(".", r"\.")]
+    some = {"expect_table_row_count_to_be_between": {"min_value": 1}, "name": "some"}
+    environment.write(allow, expectations=[some, {"no_pii": ["foreign"]}])
+    copy = TopicPartition(f"{environment.name}.{topics[0]}", 0)
+    assert environment.copy().success
+    write(environment.destination.cluster(), copy, [Record(None, b"foreign")])
+    environment.fill(topics[0], ["own"])
+
+    run = environment.copy()
+
+    assert {name: each.passed for name, each in evaluated(run, topics[0]).items()} == {
+        "some": True,
+        "no_pii": True,
+    }
+    environment.write(allow, expectations=[some], where="false")
+    environment.fill(topics[0], ["left out"])
+    silent = evaluated(environment.copy(), topics[0])["some"]
+    assert (silent.passed, silent.description) == (False, "not met; observed: 0")
 
 
 def test_a_slow_check_delays_no_copy(

@@ -151,7 +151,7 @@ def test_a_back_reference_keeps_its_group(tmp_path: Path) -> None:
 def test_a_shared_destination_is_not_read(tmp_path: Path) -> None:
     """Records of other topics lie between those of the topic."""
     found = mirror(tmp_path, ["keys_not_null"], topics={"rename": {"one": "all:0"}})
-    window = TopicWindow("one", "w", (), (), 3, 0)
+    window = TopicWindow("one", "w", (), 3)
     for side, topic, refused in [
         (Side.DESTINATION, "one", True),
         (Side.SOURCE, "one", False),

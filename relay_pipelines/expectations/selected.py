@@ -1,0 +1,150 @@
+"""Which chunks expectations look at without Dagster: those of a window, or of the last hours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
+from relay_pipelines.expectations.validation import Result
+from relay_pipelines.model import LedgerEntry
+from relay_pipelines.plan.topic_selection import select
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.config_types import LongDuration
+from relay_pipelines.settings.expectations import Severity
+from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
+from relay_pipelines.state.ledger_reader import read_ledger
+
+_WINDOWS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectationsRequest:
+    """What to validate: one of `window` and `last`.
+
+    Args:
+        window: the key of a window.
+        last: a duration such as 1h: what was committed since then.
+        topic: only this source topic.
+    """
+
+    window: str | None = None
+    last: str | None = None
+    topic: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.window is None) == (self.last is None):
+            raise ConfigError("give either --window or --last", remedy="such as --last 1h")
+        _ = self.last_ms
+
+    @property
+    def last_ms(self) -> int | None:
+        """The duration in milliseconds.
+
+        Raises:
+            ConfigError: it is no duration.
+        """
+        if self.last is None:
+            return None
+        try:
+            return int(TypeAdapter(LongDuration).validate_python(self.last))
+        except ValidationError:
+            raise ConfigError(
+                f"--last: {self.last!r} is no duration", remedy="write 30m, 1h or 2d"
+            ) from None
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        return self.window or f"the last {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResults:
+    """What the expectations of one topic have found."""
+
+    window: TopicWindow
+    results: Sequence[Result]
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each expectation that failed and is not a warning."""
+        return [
+            f"{self.window.topic}: {result.expectation.name}: {result.what}"
+            for result in self.results
+            if not result.passed and result.expectation.severity is not Severity.WARN
+        ]
+
+
+def windows(
+    name: str, mirror: Mirror, request: ExpectationsRequest, clock: Clock
+) -> list[TopicWindow]:
+    """Return what to look at in a mirror, from its ledger, a value per topic.
+
+    Of the last hours, also the topics of which nothing was copied: an expectation may be that there
+    is something.
+
+    Raises:
+        ConfigError: the ledger has nothing of it, or no expectations are configured for it.
+        RelayError: the destination does not answer, or refuses.
+    """
+    now_ms = clock.now_ms()
+    since_ms = None if request.last_ms is None else now_ms - request.last_ms
+    found = read_ledger(
+        mirror.destination_cluster, name, mirror.copy_options, clock, since_ms, settled=True
+    )
+    entries = [record.entry for record in found]
+    _require_window(request, entries)
+    copied = from_ledger(
+        request.title,
+        entries,
+        lambda entry: (
+            request.topic in {None, entry.source.topic_partition.topic}
+            and request.window in {None, entry.window}
+            and (since_ms is None or entry.committed_at_ms >= since_ms)
+        ),
+    )
+    if since_ms is not None:
+        topics = {window.topic for window in copied}
+        copied += [
+            TopicWindow(topic, request.title, (), now_ms)
+            for topic in _begun(name, mirror, clock)
+            if topic not in topics and request.topic in {None, topic}
+        ]
+    if not copied:
+        of_topic = f" of the source topic {request.topic!r}" if request.topic else ""
+        raise ConfigError(
+            f"the ledger has no copies{of_topic} in {request.title}",
+            remedy="see `relay ledger` for what it has",
+        )
+    expecting = [window for window in copied if mirror.expectations_of(window.topic)]
+    if not expecting:
+        raise ConfigError(
+            "no expectations are configured for the topics that were copied",
+            remedy="add expectations to the mirror in relay.yaml",
+        )
+    return expecting
+
+
+def _begun(name: str, mirror: Mirror, clock: Clock) -> list[str]:
+    """Return the source topics that the mirror has begun and still selects."""
+    known = read_checkpoints(name, mirror, clock)
+    topics = {*known.starts, *(at.topic for at in known.checkpoints)} - {""}
+    decisions = select(sorted(topics), mirror.topics.allow, mirror.topics.deny)
+    return [decision.topic for decision in decisions if decision.included]
+
+
+def _require_window(request: ExpectationsRequest, entries: Sequence[LedgerEntry]) -> None:
+    if request.window and not any(entry.window == request.window for entry in entries):
+        known = sorted({entry.window for entry in entries} - {""})[-_WINDOWS_SHOWN:]
+        raise ConfigError(
+            f"the ledger has no entries of the window {request.window!r}",
+            remedy=nearest(request.window, known, "windows")
+            if known
+            else "see `relay ledger` for what it has",
+        )
