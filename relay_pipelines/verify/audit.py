@@ -26,7 +26,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
-from relay_pipelines.verify.coverage import CoverageMap, coverage
+from relay_pipelines.verify.coverage import CoverageMap, coverage, last_history
 from relay_pipelines.verify.destination_topics import Configs, read_destination_topics
 from relay_pipelines.verify.recount import UNTIMED, Recount
 from relay_pipelines.verify.recount_parts import (
@@ -337,10 +337,10 @@ def begin(
     ledger = read_verified_ledger(name, mirror, clock)
     reads = level is not Level.LEDGER
     there = read_destination_topics(mirror, ledger, clock, with_configs=reads)
-    entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
+    entries = [entry for chain in ledger.chains.values() for entry in _entries(chain)]
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
-    expired = _expired(selection, ledger)
-    selected = _select(selection, entries, ledger, broken, expired)
+    without_chunks = _without_chunks(selection, ledger)
+    selected = _select(selection, entries, ledger, broken, without_chunks)
     nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
     job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, client)
     chosen = (share, seed) if level is Level.SAMPLE else (1.0, "")
@@ -353,7 +353,7 @@ def begin(
             _destination(each.entries),
         )
         found.lost = there.lost(_topics_of_copies(each))
-    for at in sorted((broken | expired) - audit.partitions.keys()):
+    for at in sorted((broken | without_chunks) - audit.partitions.keys()):
         nothing = CoverageMap(OffsetRange(at, 0, 0))
         audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at], level)
         copies = getattr(ledger.checkpoints.get(at), "copies", None)
@@ -375,18 +375,25 @@ def begin(
     return audit
 
 
-def _expired(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:
-    """Return the topic-partitions that were copied, and whose entries retention has all deleted.
+def _without_chunks(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:
+    """Return the topic-partitions of which the ledger has no chunk, without anything being wrong.
 
-    Nobody knows their windows and times any more.
+    Retention has deleted all their entries, so that nobody knows windows and times any more; or
+    they were reset, and nothing was copied since.
     """
     if selection.by_entries:
         return set()
     return {
         at
         for at, chain in ledger.chains.items()
-        if selection.has(at) and not chain.records and not chain.breaks
+        if selection.has(at)
+        and not chain.breaks
+        and not any(len(each.source) for each in last_history(_entries(chain)))
     }
+
+
+def _entries(chain: Chain) -> list[LedgerEntry]:
+    return [record.entry for record in chain.records]
 
 
 def _select(
@@ -394,20 +401,20 @@ def _select(
     entries: Sequence[LedgerEntry],
     ledger: VerifiedLedger,
     broken: Collection[TopicPartition],
-    expired: Collection[TopicPartition],
+    without_chunks: Collection[TopicPartition],
 ) -> list[Selected]:
-    """Return the ranges to audit; none if the entries that had them are gone.
+    """Return the ranges to audit; none if the ledger has none, and says why.
 
     Args:
         broken: topic-partitions whose entries are not those that were committed.
-        expired: as of `_expired`.
+        without_chunks: as of `_without_chunks`.
     """
     copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
     try:
         return select(selection, entries, copied_to)
     except ConfigError:
-        has_entries = any(selection.has(entry.source.topic_partition) for entry in entries)
-        if not broken and (has_entries or not expired):
+        have_chunks = {entry.source.topic_partition for entry in entries}.difference(without_chunks)
+        if not broken and (any(map(selection.has, have_chunks)) or not without_chunks):
             raise
         return []
 

@@ -125,6 +125,8 @@ def test_a_topic_is_copied_again_elsewhere(moved: Moved) -> None:
     stays = f"none of its records is copied to {moved.to} yet, and it goes on at offset"
     for to in ResetTo:
         assert moved.reset(to) == (0, f"{moved.at}: stays as it is: {stays} 4\n")
+    nothing = [("agrees", 0), ("nothing to verify", 0), ("nothing to verify", 0)]
+    assert moved.audits() == nothing
     moved.write(10, 5)
     moved.copy_new()
     assert moved.arrived() == records_of(moved.source, moved.at)
