@@ -307,8 +307,9 @@ METRICS = (
         "audit_records",
         "gauge",
         ("mirror", "topic", "coverage"),
-        "Records that the verdict rests on: by_content and by_count were compared; left_out is not"
-        " in the sample, or not read at that level; not_verified nobody could look at; differing.",
+        "Records that the verdict rests on: by_content and by_count were compared; superseded are"
+        " gone for a later one of their key; left_out is not in the sample, or not read at that"
+        " level; not_verified nobody could look at; differing.",
         By.ONLY_AUDIT,
     ),
 )

@@ -168,7 +168,14 @@ class PartitionAudit:
         sampled = sum(chunk.records for chunk in self.chunks) + self.uncompared.total()
         left_out = copied - sampled if self.level is Level.SAMPLE else 0
         same = sum(min(result.records, result.chunk.records) for result in self.results)
-        return Coverage(max(copied, sampled), same, left_out=left_out, not_verified=not_verified)
+        gone = sum(result.superseded for result in self.results)
+        return Coverage(
+            max(copied, sampled),
+            same - gone,
+            left_out=left_out,
+            not_verified=not_verified,
+            superseded=gone,
+        )
 
     @property
     def problems(self) -> list[str]:

@@ -44,6 +44,7 @@ class Coverage:
         not_verified: how many nobody could look at, by reason.
         entries: of the ledger, which were verified.
         expired: ledger entries that retention has deleted; nobody knows how many records they had.
+        superseded: compaction has removed them, and a later record of their key is there.
     """
 
     records: int = 0
@@ -53,6 +54,7 @@ class Coverage:
     not_verified: Mapping[str, int] = field(default_factory=dict)
     entries: int = 0
     expired: int = 0
+    superseded: int = 0
 
     def __add__(self, other: Coverage) -> Coverage:
         return Coverage(
@@ -63,6 +65,7 @@ class Coverage:
             Counter(self.not_verified) + Counter(other.not_verified),
             self.entries + other.entries,
             self.expired + other.expired,
+            self.superseded + other.superseded,
         )
 
     @property
@@ -78,7 +81,8 @@ class Coverage:
     @property
     def unexplained(self) -> int:
         """Records that are in no other number, because they differ."""
-        return self.records - self.compared - self.left_out - self.unverified
+        explained = self.compared + self.left_out + self.unverified + self.superseded
+        return self.records - explained
 
     def explained(self, why: str) -> Coverage:
         """Return the coverage with a reason for what is in no other number."""
@@ -96,6 +100,7 @@ class Coverage:
         return {
             "by_content": self.by_content,
             "by_count": self.by_count,
+            "superseded": self.superseded,
             "left_out": self.left_out,
             "not_verified": self.unverified,
             "differing": max(0, self.unexplained),
@@ -112,6 +117,8 @@ class Coverage:
             return NOTHING_COPIED
         parts = [f"{self.by_content:,} of {self.records:,} records compared by content"]
         parts += [f"{self.by_count:,} by count only"] if self.by_count else []
+        if self.superseded:
+            parts.append(f"{self.superseded:,} gone for a later one of their key")
         left_out = [f"the sample leaves out {self.left_out:,}"] if self.left_out else []
         not_verified = [f"not verified: {self.reasons}"] if self.unverified else []
         return "; ".join([", ".join(parts), *left_out, *not_verified])
@@ -170,7 +177,7 @@ def judge(
         state = State.DIFFERS
     elif failed:
         state = State.FAILED
-    elif coverage.compared if reads else coverage.entries:
+    elif coverage.compared or coverage.superseded if reads else coverage.entries:
         state = State.AGREES
     elif coverage.records > coverage.left_out:
         state = State.NOT_VERIFIED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,20 @@ def test_a_strict_audit_passes_no_note(
     assert (invocation.exit_code, whole.exit_code) == (4 * strict, 4 * strict)
     assert shown.err.splitlines() == ([f"error: {line}" for line in lines] if strict else [])
     assert all((line in shown.out) is not strict for line in lines)
+
+
+def test_what_compaction_has_removed_was_not_compared() -> None:
+    """A record that is gone for a later one of its key is explained, and says so."""
+    found = audited()
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    (result,) = found.results
+    found.results = [replace(result, superseded=4)]
+    found.uncompared["retention"] = 10
+    assert str(found.verdict) == (
+        "agrees: 11 of 25 records compared by content, 4 gone for a later one of their key;"
+        " not verified: 10 (retention)"
+    )
+    assert found.verdict.coverage.numbers["superseded"] == 4
 
 
 def test_json() -> None:
