@@ -8,8 +8,7 @@ large ranges side by side.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from relay_pipelines.model import CopyRange, TopicPartition
@@ -60,19 +59,23 @@ def with_owners(
     scope: str,
     ranges: Sequence[CopyRange],
     sizes_bytes: Mapping[TopicPartition, int],
+    pinned: Collection[str] = (),
 ) -> list[CopyRange]:
     """Return the ranges with the transactional ids under which this run copies them.
 
     Ranges have ids of their own if they are turned into rows, if their topic has its own options,
-    or if they share a destination topic-partition.
+    or if it is pinned to a destination topic-partition.
+
+    Args:
+        pinned: source topics. What they write must be told apart by its producer, also from what
+            other runs write there.
     """
-    written = Counter(copy_range.destination for copy_range in ranges)
     small = {
         copy_range.source.topic_partition
         for copy_range in ranges
         if not copy_range.record_policy.in_rows
         and copy_range.record_policy.options is None
-        and written[copy_range.destination] == 1
+        and copy_range.source.topic_partition.topic not in pinned
         and _is_small(copy_range, sizes_bytes)
     }
     sharing = small if len(small) > 1 else set()

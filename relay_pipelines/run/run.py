@@ -183,7 +183,9 @@ class _Run:
             replace(copy_range, record_policy=fixed[copy_range.record_policy])
             for copy_range in self._without(refused, plan).ranges
         ]
-        ranges = with_owners(snapshot.mirror, scope, ready, plan.sizes_bytes)
+        ranges = with_owners(
+            snapshot.mirror, scope, ready, plan.sizes_bytes, snapshot.pinned_topics
+        )
         owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
         return ranges
 

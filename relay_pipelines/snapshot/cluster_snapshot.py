@@ -173,6 +173,11 @@ class ClusterSnapshot:
         """Source topic -> destination topic."""
         return {source: to.topic for source, to in self.targets.items()}
 
+    @property
+    def pinned_topics(self) -> set[str]:
+        """The source topics of which all records go to one destination topic-partition."""
+        return {source for source, to in self.targets.items() if to.partition is not None}
+
     def destination_of(self, source: TopicPartition) -> TopicPartition:
         """The topic-partition to which the records of a source topic-partition are copied."""
         return self.targets[source.topic].of(source)
@@ -415,7 +420,12 @@ class _SnapshotBuilder:
             same_logs={
                 position.topic_partition: logs
                 for position in positions
-                if (logs := selection.same_logs(position.topic_partition))
+                if (
+                    logs := selection.same_logs(
+                        position.topic_partition,
+                        checkpoints.checkpoints.get(position.topic_partition),
+                    )
+                )
             },
             previous_node=selection.previous,
             verdicts=selection.verdicts,

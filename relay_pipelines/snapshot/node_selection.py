@@ -70,6 +70,12 @@ class NodeState:
             self.leaderless,
         )
 
+    def has_proved(self, checkpoint: Checkpoint) -> bool:
+        """Whether a log is known, or was compared: one that ends at the checkpoint never is."""
+        at = checkpoint.source
+        ends_there = (self.end_offsets or {}).get(at) == checkpoint.next_offset
+        return checkpoint.knows(self.log(at.topic)) or not ends_there
+
     def log(self, topic: str) -> NodeIdentity:
         """Return which log a mirrored topic is on this node."""
         return NodeIdentity(self.node.name, self.topic_ids.get(topic, ""), self.cluster_id)
@@ -229,12 +235,18 @@ class NodeSelection:
             for at, what in sorted(found.items())
         }
 
-    def same_logs(self, at: TopicPartition) -> tuple[NodeIdentity, ...]:
+    def same_logs(
+        self, at: TopicPartition, checkpoint: Checkpoint | None
+    ) -> tuple[NodeIdentity, ...]:
         """Return the logs of the other nodes that hold what was copied of a topic-partition.
 
         Before the first record is copied, these are the logs that the configuration calls the same.
         """
-        return tuple(state.log(at.topic) for state in self.unread if state.view.has_log(at))
+        return tuple(
+            state.log(at.topic)
+            for state in self.unread
+            if state.view.has_log(at) and (checkpoint is None or state.has_proved(checkpoint))
+        )
 
 
 def select_node(

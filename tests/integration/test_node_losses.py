@@ -398,6 +398,23 @@ def test_a_node_is_proved_before_it_is_needed(pair: Pair) -> None:
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
 
 
+def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
+    """A topic created again there is not compared, and so does not become a known one either."""
+    before = pair.snapshot("fail").checkpoints[TopicPartition(pair.topic, 0)]
+    pair.create_again("b", low=0, count=COPIED)
+    assert pair.copy(pair.snapshot("fail")) == {0: (10, 30), 1: (10, 30)}
+    after = pair.snapshot("fail").checkpoints[TopicPartition(pair.topic, 0)]
+    assert (after.node, after.topic_ids) == ("a", before.topic_ids)
+
+    # it grows on with other records, and retention takes what could be compared
+    for partition in range(2):
+        write(pair.b, TopicPartition(pair.topic, partition), numbered(30, first=200))
+        pair.retention("b", partition, WRITTEN)
+    taken = pair.snapshot("continue", down="a")
+    assert (taken.accepted, list(run_plan.plan(taken).windows)) == ((), [])
+    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+
+
 def test_a_node_that_nothing_proves_is_not_read(pair: Pair) -> None:
     """A topic created again on a node that was never read, while the other node is down."""
     pair.create_again("b", low=COPIED)

@@ -11,6 +11,7 @@ import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -19,8 +20,9 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.plan.task_packing import pack
-from relay_pipelines.prepare import topics
+from relay_pipelines.prepare import owners, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -52,10 +54,12 @@ class Pinned:
     def to(self) -> TopicPartition:
         return TopicPartition(f"all.{self.name}", 3)
 
-    def snapshot(self) -> ClusterSnapshot:
-        rename = {"rename": f"{self.to.topic}:{self.to.partition}"}
+    def snapshot(self, *more: str) -> ClusterSnapshot:
+        """Take a snapshot of both topics, and of more that are not pinned."""
+        to = f"{self.to.topic}:{self.to.partition}"
+        rename = {"rename": {self.first: to, self.second: to}}
         mirror = commands.mirror(
-            self.source, self.destination, self.first, self.second, topics=rename
+            self.source, self.destination, self.first, self.second, *more, topics=rename
         )
         return cluster_snapshot.take_snapshot(
             f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK
@@ -134,6 +138,33 @@ def test_many_topics_to_one_partition(pinned: Pinned) -> None:
     assert by_source(pinned.copied()) == expected(pinned, 50)
     found = pinned.recount([outcome.range for outcome in outcomes])
     assert [(result.problems, result.counted) for result in found] == [([], 50)] * 4
+
+
+def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned: Pinned) -> None:
+    """Each has a producer of its own, also in a run in which the others have nothing new."""
+
+    def run(*new: tuple[str, int]) -> list[RelayError]:
+        for topic, partition in new:
+            write(pinned.source, TopicPartition(topic, partition), numbered(5))
+        taken = pinned.snapshot(topic_with_its_own_copy)
+        planned = run_plan.plan(taken)
+        topics.create(taken, None, OPTIONS, CLOCK)
+        ranges = with_owners(taken.mirror, "", planned.ranges, {}, taken.pinned_topics)
+        owners.claim(taken, ranges, OPTIONS, CLOCK)
+        outcomes = list(copy_ranges(pinned.job(taken), ranges))
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+        return list(planned.data_losses)
+
+    topic_with_its_own_copy = f"{pinned.first}.own"
+    create(pinned.source, topic_with_its_own_copy, 2, KEPT)
+    others = [(topic_with_its_own_copy, 0), (topic_with_its_own_copy, 1)]
+    losses = run(*others)  # all there is of the pinned topics
+    losses += run((pinned.first, 0), *others)
+    losses += run((pinned.first, 1), *others)
+    losses += run((pinned.first, 0), *others)
+    losses += run((pinned.second, 1), (pinned.first, 1), *others)
+    assert [str(loss) for loss in losses] == []
+    assert len(pinned.copied()) == 4 * 50 + 5 * 5
 
 
 def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:

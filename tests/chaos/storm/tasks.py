@@ -103,7 +103,8 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
     clock = SystemClock()
     try:
         planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, mirror, clock))
-        ranges = with_owners(NAME, "", planned.ranges, planned.sizes_bytes)
+        pinned = planned.snapshot.pinned_topics
+        ranges = with_owners(NAME, "", planned.ranges, planned.sizes_bytes, pinned)
         owners.claim(planned.snapshot, ranges, mirror.copy_options, clock)
     except RelayError as error:
         telling.send("")
