@@ -1,6 +1,6 @@
 """Copies one frozen window, then recounts it at the destination."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from relay_pipelines.verify import recount
 from relay_pipelines.verify.chunk_count import Why
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.verdict import UNEXPLAINED, Verdict, judge, total
+from relay_pipelines.verify.verified_ledger import read_verified_ledger
 
 _NOT_COUNTED = "copied, but not counted"
 
@@ -368,6 +369,7 @@ def _recount_complete(
         frozen.planned_at_ms,
         frozen.generations,
     )
+    _explain_expired(found.counted.values(), mirror_name, mirror, clock)
     for report in complete:
         report.recounts = {
             partition: recounted
@@ -378,6 +380,28 @@ def _recount_complete(
         if errors:
             report.failure = f"{_NOT_COUNTED}: {errors[0]}"
     return [*found.errors.values()]
+
+
+def _explain_expired(
+    recounts: Iterable[Recount], mirror_name: str, mirror: Mirror, clock: Clock
+) -> None:
+    """Tell offsets whose ledger entries retention has deleted from those that are missing.
+
+    Only the whole chain shows which entries retention can have deleted; an old window that is
+    checked again is rare.
+    """
+    unaccounted = [each for each in recounts if each.unaccounted and not each.gaps]
+    if not unaccounted:
+        return
+    chains = read_verified_ledger(mirror_name, mirror, clock).chains
+    for each in unaccounted:
+        chain = chains.get(each.range.topic_partition)
+        if chain is None or chain.breaks or not chain.expired:
+            continue
+        first = chain.records[0].entry.source.start if chain.records else each.range.end
+        expired = max(0, min(first, each.range.end) - each.range.start)
+        each.forgotten = min(each.unaccounted, expired)
+        each.unaccounted -= each.forgotten
 
 
 def _add_ages(

@@ -71,6 +71,7 @@ class Recount:
         unaccounted: source offsets that no chunk covers.
         superseded: such offsets that no run copies any more, because a loss was accepted after
             which they mean other records.
+        forgotten: source offsets whose ledger entries retention has deleted.
         doubled: source offsets that more than one chunk covers.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
         replaced: the topic of the last copy, if it is not the one that was written to any more.
@@ -106,6 +107,7 @@ class Recount:
     nodes: set[str] = field(default_factory=set)
     unaccounted: int = 0
     superseded: int = 0
+    forgotten: int = 0
     doubled: int = 0
     forged: int = 0
     replaced: str = ""
@@ -211,6 +213,11 @@ class Recount:
     def writer_notes(self) -> list[str]:
         """What could not be found out about records that no entry names."""
         lines = []
+        if self.forgotten:
+            lines.append(
+                f"{self.forgotten:,} source offsets were copied, and retention has deleted their"
+                " ledger entries: nothing can verify them any more"
+            )
         if self.unattributed:
             why = "because ledger entries of that time have expired"
             lines.append(f"records whose writer is not known, {why}: {self.unattributed:,}")

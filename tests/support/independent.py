@@ -275,3 +275,9 @@ def delete(cluster: Cluster, topic: str) -> None:
     admin = AdminClient(client(cluster))
     admin.delete_topics([topic])[topic].result(30)
     until(lambda: topic not in admin.list_topics(timeout=30).topics, f"the end of {topic}")
+
+
+def delete_if_there(cluster: Cluster, topic: str) -> None:
+    """Delete a topic unless it does not exist."""
+    if topic in AdminClient(client(cluster)).list_topics(timeout=30).topics:
+        delete(cluster, topic)

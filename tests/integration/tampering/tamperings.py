@@ -1,0 +1,549 @@
+"""The tamperings, and what each column must make of them.
+
+The letters of a row stand for the columns, in the order of `views.COLUMNS`: audits at the levels
+ledger, recount, full (both clients), sample (both clients); `--against` a statement; exporter;
+window check. D: a difference is found. N: the column says that it could not verify it. A dot: it
+passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relay_pipelines.state import checkpoint, ledger
+from tests.integration.tampering import acts
+from tests.integration.tampering.acts import (
+    HOUR_MS,
+    append,
+    both,
+    change_record,
+    checkpoint_forged,
+    configure,
+    delete_before,
+    edit,
+    forge_entry,
+    recreate,
+    recreate_source,
+    remove_record,
+)
+from tests.integration.tampering.stage import (
+    BASE_MS,
+    COUNT,
+    ROUNDS,
+    Row,
+    large,
+    numbered,
+    plain,
+)
+from tests.support.independent import CREATE_TIME, Record
+
+MIDDLE = 15
+"""A source offset in the second round; its key comes again later."""
+FIRST = 1
+"""The source offset of the first record with the key of `MIDDLE`."""
+LAST = 29
+"""The last source offset; its key does not come again."""
+FORGED = numbered(900, 3)
+
+
+def tampered(name: str, what: str, expect: str, **more: Any) -> Row:
+    """A row with its topic."""
+    return Row(f"tampered.{name}", what, expect.replace(" ", ""), **more)
+
+
+def keyless(number: int) -> list[Record]:
+    """Records without a key."""
+    return [record._replace(key=None) for record in plain(number)]
+
+
+def aged(number: int) -> list[Record]:
+    """Records of which those of the first round are two hours old."""
+    records = plain(number)
+    if number:
+        return records
+    old = BASE_MS - 2 * HOUR_MS
+    return [record._replace(timestamp=(CREATE_TIME, old)) for record in records]
+
+
+def others(number: int) -> list[Record]:
+    """Other records than `plain`, with the same keys, times and sizes."""
+    return [record._replace(value=b"forged..".ljust(20, b".")) for record in plain(number)]
+
+
+PLAIN = [plain(number) for number in ROUNDS]
+OTHERS = [others(number) for number in ROUNDS]
+
+RECORDS = [
+    tampered(
+        "appended",
+        "records appended after the copies",
+        ". DDD.. D.D",
+        after=append(FORGED),
+    ),
+    tampered(
+        "elsewhere",
+        "records written to a partition of the destination topic that has no copies",
+        ". DDD.. ...",
+        after=both(acts.grow_destination, append(FORGED, partition=1)),
+    ),
+    tampered(
+        "inserted",
+        "records written between two rounds of copies",
+        ". DDD.. D.D",
+        between=append(FORGED),
+    ),
+    tampered(
+        "value",
+        "a value changed",
+        ". DDDDD D.D",
+        offline=change_record(MIDDLE, value=b"0000001!............"),
+    ),
+    tampered(
+        "value-verbatim",
+        "a value changed in a batch that was copied byte for byte",
+        ". DDDDD D.D",
+        records=large,
+        offline=change_record(MIDDLE, value=lambda value: value[:-1] + b"!"),
+    ),
+    tampered("key", "a key changed", ". DDDDD D.D", offline=change_record(MIDDLE, key=b"kX")),
+    tampered(
+        "key-null", "a key set to null", ". DDDDD D.D", offline=change_record(MIDDLE, key=None)
+    ),
+    tampered(
+        "tombstone",
+        "a value set to null",
+        ". DDDDD D.D",
+        offline=change_record(MIDDLE, value=None),
+    ),
+    tampered(
+        "header",
+        "a header changed",
+        ". DDDDD D.D",
+        offline=change_record(MIDDLE, headers=((b"n", b"99"),)),
+    ),
+    tampered(
+        "header-removed",
+        "a header removed",
+        ". DDDDD D.D",
+        offline=change_record(MIDDLE, headers=()),
+    ),
+    tampered(
+        "timestamp",
+        "the timestamp of one record changed",
+        ". DDDDD D.D",
+        offline=change_record(MIDDLE, timestamp_delta=lambda delta: delta + 1),
+    ),
+    tampered(
+        "timestamps",
+        "all records made an hour younger by the headers of their batches",
+        ". DDDDD D.D",
+        offline=edit(acts.later),
+    ),
+    tampered(
+        "timestamps-verbatim",
+        "the same in batches that were copied byte for byte",
+        ". DDDDD D.D",
+        records=large,
+        offline=edit(acts.later),
+    ),
+    tampered(
+        "append-time",
+        "batches marked as if the broker had set their times, an hour later",
+        ". NNNNN N . .",
+        offline=edit(acts.at_one_time),
+    ),
+    tampered("order", "two records swapped", ". DDDDD D.D", offline=acts.swap_records(15, 16)),
+    tampered(
+        "rounds-swapped",
+        "two batches swapped",
+        ". DDDDD D.D",
+        offline=edit(acts.swap_rounds),
+    ),
+    tampered(
+        "removed",
+        "a record removed from its batch, as compaction does, in a topic that is not compacted",
+        ". DDDDD D.D",
+        offline=remove_record(MIDDLE),
+    ),
+    tampered("batch-removed", "a batch removed", ". DDDDD D.D", offline=edit(acts.remove_round)),
+    tampered(
+        "repeated",
+        "a record replaced by the one before it",
+        ". DDDDD D.D",
+        offline=change_record(
+            MIDDLE,
+            key=PLAIN[1][4].key,
+            value=PLAIN[1][4].value,
+            headers=((b"n", b"14"),),
+            timestamp_delta=4 * 13,
+        ),
+    ),
+    tampered(
+        "aborted",
+        "the marker that commits a transaction changed into one that aborts it",
+        ". DDDDD D.D",
+        offline=edit(acts.abort_round),
+    ),
+    tampered(
+        "open-transaction",
+        "a transaction left open after the copies, which hides what comes later",
+        ". ..... . D .",
+        then=acts.open_transaction,
+    ),
+]
+
+TOPICS = [
+    tampered("topic-deleted", "topic deleted", ". DDDDD D D D", after=acts.delete),
+    tampered(
+        "topic-recreated",
+        "topic deleted and made again with the same records at the same offsets",
+        ". DDDDD D D .",
+        after=recreate(*PLAIN),
+    ),
+    tampered(
+        "topic-replaced",
+        "topic deleted and made again with other records at the same offsets",
+        ". DDDDD D D D",
+        after=recreate(*OTHERS),
+    ),
+    tampered(
+        "topic-shifted",
+        "topic deleted and made again with the same records at other offsets",
+        ". DDDDD D D D",
+        after=recreate(numbered(900, 1), *PLAIN),
+    ),
+    tampered(
+        "topic-emptied", "topic deleted and made again empty", ". DDDDD D D D", after=recreate()
+    ),
+    tampered(
+        "beginning-kept",
+        "the first copies deleted, in a topic that keeps everything",
+        ". DDDDD D.D",
+        config={"retention.ms": "-1"},
+        after=delete_before(1),
+    ),
+    tampered(
+        "beginning",
+        "the first copies deleted, which are younger than the topic's retention",
+        ". DDDDD D.D",
+        after=delete_before(1),
+    ),
+    tampered(
+        "all-deleted",
+        "all copies deleted, which are younger than the topic's retention",
+        ". DDDDD D.D",
+        after=delete_before(3),
+    ),
+    tampered(
+        "retention-before",
+        "`retention.ms` set to an hour, and the first copies deleted, which are older",
+        ". NNNNN N D N",
+        records=aged,
+        after=both(configure(retention_ms=HOUR_MS), delete_before(1)),
+    ),
+    tampered(
+        "retention-value",
+        "a value changed, and `retention.ms` set to a minute",
+        ". DDDDD D D D",
+        after=configure(retention_ms=60_000),
+        offline=change_record(MIDDLE, value=b"0000001!............"),
+    ),
+    tampered(
+        "compact-keyless",
+        "records without keys replaced, and `cleanup.policy=compact` set",
+        ". NDDNN N D N",
+        records=keyless,
+        after=configure(cleanup_policy="compact"),
+        offline=edit(acts.replaced_keyless),
+    ),
+    tampered(
+        "compact-value",
+        "a value changed that a later record of its key replaces, and `cleanup.policy=compact` set",
+        ". DDDNN D D D",
+        after=configure(cleanup_policy="compact"),
+        offline=change_record(MIDDLE, value=b"0000001!............"),
+    ),
+    tampered(
+        "compact-last",
+        "the last value of a key changed, and `cleanup.policy=compact` set",
+        ". DDDNN D D D",
+        after=configure(cleanup_policy="compact"),
+        offline=change_record(LAST, value=b"0000002!............"),
+    ),
+    tampered(
+        "compact-removed",
+        "the last record of a key removed, and `cleanup.policy=compact` set",
+        ". NDDNN N D N",
+        after=configure(cleanup_policy="compact"),
+        offline=remove_record(LAST),
+    ),
+    tampered(
+        "compact-earlier",
+        "the first record of a key removed, and `cleanup.policy=compact` set",
+        ". NNNNN N D N",
+        after=configure(cleanup_policy="compact"),
+        offline=remove_record(FIRST),
+    ),
+    tampered(
+        "compact-hole",
+        "a record removed between others of its key, and `cleanup.policy=compact` set",
+        ". NDDNN N D N",
+        after=configure(cleanup_policy="compact"),
+        offline=remove_record(MIDDLE),
+    ),
+    tampered(
+        "codec-value",
+        "a value changed, and `compression.type=zstd` set",
+        ". DDDDD D D D",
+        after=configure(compression_type="zstd"),
+        offline=change_record(MIDDLE, value=b"0000001!............"),
+    ),
+    tampered(
+        "codec",
+        "batches compressed, with the same records",
+        ". NNN.. N . N",
+        offline=edit(acts.compressed),
+    ),
+    tampered(
+        "codec-set-value",
+        "batches compressed with a changed value, and `compression.type=gzip` set",
+        ". NDDDD N D N",
+        after=configure(compression_type="gzip"),
+        offline=edit(acts.compressed_and_changed),
+    ),
+    tampered(
+        "timestamp-type",
+        "batches marked with the broker's time, and `message.timestamp.type=LogAppendTime` set",
+        ". NNNNN N . .",
+        after=configure(message_timestamp_type="LogAppendTime"),
+        offline=edit(acts.at_one_time),
+    ),
+]
+
+SOURCE = [
+    tampered(
+        "source-deleted",
+        "source topic deleted",
+        ". .NNNN . D .",
+        after=acts.delete_source,
+    ),
+    tampered(
+        "source-shorter",
+        "source topic deleted and made again, shorter",
+        ". .NNNN . D .",
+        after=recreate_source(plain(0)),
+    ),
+    tampered(
+        "source-longer",
+        "source topic deleted and made again with other records, longer",
+        ". .NNNN . D .",
+        after=recreate_source(*OTHERS, FORGED),
+    ),
+]
+
+LEDGER = [
+    tampered(
+        "entry-removed",
+        "a ledger entry removed",
+        "D DDDDD D.D",
+        offline=acts.remove_entries(2),
+    ),
+    tampered(
+        "entry-last-removed",
+        "the newest ledger entry removed",
+        "D DDDDD D.D",
+        offline=acts.remove_entries(3),
+    ),
+    tampered(
+        "entry-first-removed",
+        "the oldest ledger entry removed",
+        "D DDDDD D.D",
+        offline=acts.remove_entries(1),
+    ),
+    tampered(
+        "entries-removed",
+        "all ledger entries removed",
+        "D DDDDD D.D",
+        offline=acts.remove_entries(1, 2, 3),
+    ),
+    tampered(
+        "entry-changed",
+        "the digest in a ledger entry changed",
+        "D DDDDD D.D",
+        offline=acts.change_entry(2, digest="00000000"),
+    ),
+    tampered(
+        "entry-moved",
+        "the destination offsets in a ledger entry changed",
+        "D DDDDD D.D",
+        offline=acts.change_entry(2, destination=lambda there: there | {"start": 22, "end": 32}),
+    ),
+    tampered(
+        "entry-matched",
+        "a value changed, and the digest in its ledger entry removed",
+        "D DDDDD D.D",
+        offline=both(
+            change_record(MIDDLE, value=b"0000001!............"),
+            acts.change_entry(2, digest=""),
+        ),
+    ),
+    tampered(
+        "all-matched",
+        "a value changed, and ledger entries and checkpoint made to match",
+        ". .DDDD D . .",
+        offline=both(change_record(MIDDLE, value=b"0000001!............"), acts.match_state(2)),
+    ),
+    tampered(
+        "entries-swapped",
+        "two ledger entries swapped",
+        "D DDDDD D . .",
+        after=acts.remember,
+        offline=acts.swap_entries(1, 2),
+    ),
+    tampered(
+        "entry-repeated",
+        "a ledger entry appended once more",
+        "D DDDDD D.D",
+        after=acts.repeat_entry(2),
+    ),
+    tampered(
+        "entry-forged",
+        "records appended, and a ledger entry of the mirror for them",
+        "D DDDDD D D D",
+        after=both(append(FORGED), forge_entry(number=4)),
+    ),
+    tampered(
+        "entry-old",
+        "records appended, and an entry for them like one of an older version",
+        "D DDDDD D D D",
+        mirror="older",
+        after=both(append(FORGED), forge_entry(number=0, previous="", previous_at_ms=0)),
+    ),
+    tampered(
+        "entry-of-a-replay",
+        "records appended, and an entry for them of a replay that never was",
+        "D DDDDD D.D",
+        after=both(
+            append(FORGED),
+            forge_entry("{mirror}.replay@x", number=1, previous="start", previous_at_ms=0),
+        ),
+    ),
+    tampered(
+        "entry-never-copied",
+        "records appended, and an entry for them of a topic that was never copied",
+        "D DDDDD D.D",
+        after=both(
+            append(FORGED),
+            forge_entry(topic="{topic}.x", number=1, previous="start", previous_at_ms=0),
+        ),
+        topics=("tampered.entry-never-copied.x",),
+    ),
+    tampered(
+        "entry-of-another",
+        "a ledger entry copied from another mirror",
+        "D DDDDD D . .",
+        after=acts.entry_of_another_mirror,
+    ),
+    tampered(
+        "entry-malformed",
+        "a ledger entry that is no entry",
+        "D DDDDD D . D",
+        mirror="malformed",
+        after=acts.put_entry(b"no entry"),
+    ),
+]
+
+CHECKPOINTS = [
+    tampered(
+        "checkpoint-back",
+        "an older checkpoint produced again",
+        "D DDDDD D D D",
+        after=acts.checkpoint_back(1),
+    ),
+    tampered(
+        "checkpoint-tombstone",
+        "a tombstone written for the checkpoint: the one before it counts until the cleaner comes",
+        ". ..... ...",
+        after=acts.checkpoint_tombstone,
+    ),
+    tampered(
+        "checkpoint-removed",
+        "the checkpoint removed, as after a tombstone and the cleaner",
+        "D DDDDD D D D",
+        offline=acts.edit_state(checkpoint.TOPIC, lambda _: None),
+    ),
+    tampered(
+        "checkpoint-ahead",
+        "a checkpoint forged beyond the end of the source",
+        "D DDDDD . D .",
+        after=checkpoint_forged(next_offset=1_000),
+    ),
+    tampered(
+        "checkpoint-skips",
+        "a checkpoint forged to skip records",
+        "D DDDDD . . .",
+        after=both(
+            acts.more_at_the_source, checkpoint_forged(next_offset=(len(ROUNDS) + 1) * COUNT)
+        ),
+    ),
+    tampered(
+        "checkpoint-head",
+        "the hash of the newest entry in the checkpoint changed",
+        "D DDDDD D . D",
+        after=checkpoint_forged(ledger_head=lambda head: head | {"hash": "0" * 64}),
+    ),
+    tampered(
+        "checkpoint-number",
+        "the newest ledger entry removed, and the checkpoint before it produced again",
+        ". DDD.. D D D",
+        after=acts.checkpoint_back(1),
+        offline=acts.remove_entries(3),
+    ),
+]
+
+STATE = [
+    tampered(
+        "ledger-deleted",
+        "`__relay_ledger` deleted",
+        "D DDDDD D D D",
+        mirror="ledger-deleted",
+        last=acts.state_deleted(ledger.TOPIC),
+    ),
+    tampered(
+        "ledger-emptied",
+        "`__relay_ledger` deleted and made again",
+        "D DDDDD D . D",
+        mirror="ledger-emptied",
+        last=acts.state_deleted(ledger.TOPIC, again=True),
+    ),
+    tampered(
+        "checkpoints-restored",
+        "an older `__relay_checkpoints` restored",
+        "D DDDDD D D D",
+        mirror="checkpoints-restored",
+        last=acts.checkpoints_restored,
+    ),
+    tampered(
+        "checkpoints-deleted",
+        "`__relay_checkpoints` deleted",
+        "D DDDDD D D D",
+        mirror="checkpoints-deleted",
+        last=acts.state_deleted(checkpoint.TOPIC),
+    ),
+    tampered(
+        "both-deleted",
+        "`__relay_ledger` and `__relay_checkpoints` deleted",
+        "N NNNNN D . .",
+        mirror="both-deleted",
+        last=acts.state_deleted(ledger.TOPIC, checkpoint.TOPIC),
+    ),
+]
+
+TAMPERINGS = {
+    "Records at the destination": RECORDS,
+    "Topics at the destination, and their configuration": TOPICS,
+    "The source": SOURCE,
+    "The ledger": LEDGER,
+    "Checkpoints": CHECKPOINTS,
+    "Whole state topics": STATE,
+}
