@@ -32,10 +32,12 @@ from before; *exporter* is an alert of `relay exporter`; *window check* is the c
 _HEALTHY = """
 ## Changes of healthy life
 None of these may raise an alarm.
+
 """
 _STATEMENTS = """
 ## Statements that were edited
 *refused* is exit code 2, before anything is compared.
+
 """
 
 

@@ -193,27 +193,27 @@ RECORDS = [
 ]
 
 TOPICS = [
-    tampered("topic-deleted", "topic deleted", ". DDDDD D D D", after=acts.delete),
+    tampered("topic-deleted", "topic deleted", "D DDDDD D D D", after=acts.delete),
     tampered(
         "topic-recreated",
         "topic deleted and made again with the same records at the same offsets",
-        ". DDDDD D D .",
+        "D DDDDD D D .",
         after=recreate(*PLAIN),
     ),
     tampered(
         "topic-replaced",
         "topic deleted and made again with other records at the same offsets",
-        ". DDDDD D D D",
+        "D DDDDD D D D",
         after=recreate(*OTHERS),
     ),
     tampered(
         "topic-shifted",
         "topic deleted and made again with the same records at other offsets",
-        ". DDDDD D D D",
+        "D DDDDD D D D",
         after=recreate(numbered(900, 1), *PLAIN),
     ),
     tampered(
-        "topic-emptied", "topic deleted and made again empty", ". DDDDD D D D", after=recreate()
+        "topic-emptied", "topic deleted and made again empty", "D DDDDD D D D", after=recreate()
     ),
     tampered(
         "beginning-kept",
