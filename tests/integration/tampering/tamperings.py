@@ -197,7 +197,7 @@ TOPICS = [
     tampered(
         "topic-recreated",
         "topic deleted and made again with the same records at the same offsets",
-        "D DDDDD D D .",
+        "D DDDDD D D D",
         after=recreate(*PLAIN),
     ),
     tampered(
