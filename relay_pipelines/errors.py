@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, ClassVar
 from relay_pipelines.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from relay_pipelines.model import TopicPartition
 
@@ -98,6 +98,25 @@ class RelayError(Exception):
             where += f" at offset {self.offset}"
         line = f"{where}: {self.what}" if where else self.what
         return f"{line}; {self.remedy}" if self.remedy else line
+
+
+def together(errors: Iterable[RelayError]) -> list[RelayError]:
+    """Return the errors, with one for each that several topic-partitions share, word for word.
+
+    One cause may hold all of a mirror back, and a line for each of thousands hides every other one.
+    """
+    groups: dict[tuple[type[RelayError], str, str], list[RelayError]] = {}
+    for error in errors:
+        groups.setdefault((type(error), error.what, error.remedy), []).append(error)
+    return [_as_one(group) for group in groups.values()]
+
+
+def _as_one(errors: Sequence[RelayError]) -> RelayError:
+    first, others = errors[0], len({error.topic_partition for error in errors}) - 1
+    if not others or first.topic_partition is None:
+        return first
+    more = f"{first.topic_partition} and {others:,} more topic-partition{'s' * (others > 1)}"
+    return type(first)(f"{more}: {first.what}", remedy=first.remedy)
 
 
 class ConfigError(RelayError):

@@ -9,6 +9,7 @@ from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import open_transactions, plural, replay_line, stdout
+from relay_pipelines.errors import together
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import preflight, replay
@@ -51,7 +52,7 @@ def plan(
                 show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
             for missing in topics.nothing_selected(planned.snapshot, mirror.topics.allow):
                 messages.warning(f"{name}: {missing}")
-            for error in [*planned.data_losses, *topics.unseen(planned.snapshot)]:
+            for error in [*together(planned.data_losses), *topics.unseen(planned.snapshot)]:
                 invocation.fail(error, name)
     if as_json:
         messages.document({"mirrors": found})

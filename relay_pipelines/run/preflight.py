@@ -15,6 +15,7 @@ from relay_pipelines.errors import (
     RelayError,
     RetriableError,
     SourceError,
+    together,
 )
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
@@ -191,7 +192,7 @@ def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Fi
         yield Finding(Level.OK, name, what)
     for error in permissions.missing_permissions(snapshot, mirror):
         yield _error(name, error)
-    for loss in run_plan.plan(snapshot).data_losses:
+    for loss in together(run_plan.plan(snapshot).data_losses):
         yield _error(name, loss)
 
 

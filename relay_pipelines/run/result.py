@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.errors import INTERRUPTED, RelayError, error_class
+from relay_pipelines.errors import INTERRUPTED, RelayError, error_class, together
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 from relay_pipelines.prepare.topic_configs import Difference
 
@@ -74,7 +74,7 @@ class RunResult:
     @property
     def failures(self) -> list[str]:
         """One line per failure, each text once."""
-        lines = [str(error) for error in self.errors]
+        lines = [str(error) for error in together(self.errors)]
         lines += [outcome.error for outcome in self.outcomes if outcome.status is not Status.DONE]
         return list(dict.fromkeys(lines))
 

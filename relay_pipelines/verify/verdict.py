@@ -149,6 +149,8 @@ class Verdict:
             reasons = [why for why, number in seen.not_verified.items() if number]
             why = reasons[0] if len(reasons) == 1 else seen.reasons
             return f"{self.state}: 0 of {seen.records:,} records compared: {why}"
+        if self.state is State.DIFFERS and not seen.records:
+            return f"{self.state}: 0 records compared"
         differing = f"; in what differs: {seen.unexplained:,}" if seen.unexplained > 0 else ""
         return f"{self.state}: {self.why or seen}{differing}"
 

@@ -14,7 +14,8 @@ import typer.main
 
 from relay_pipelines.cli import inspect_commands, main
 from relay_pipelines.cli.app import app
-from relay_pipelines.errors import INTERRUPTED
+from relay_pipelines.errors import INTERRUPTED, LedgerLostError, together
+from relay_pipelines.model import TopicPartition
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 SLOW = ("pyspark", "pandas", "dagster", "pyarrow", "numpy")
@@ -215,3 +216,18 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_one_cause_is_one_line():
+    """What several topic-partitions share is said once; other places and words stay apart."""
+    lost = [
+        LedgerLostError("it is gone", remedy="restore it", topic_partition=TopicPartition("t", n))
+        for n in range(3)
+    ]
+    other = LedgerLostError("it is shorter", topic_partition=TopicPartition("t", 3))
+    assert [str(error) for error in together([lost[0], other, *lost[1:]])] == [
+        "t-0 and 2 more topic-partitions: it is gone; restore it",
+        "t-3: it is shorter",
+    ]
+    assert together([other]) == [other]
+    assert {error.exit_code for error in together(lost)} == {3}
