@@ -201,13 +201,17 @@ def test_what_looks_writes_nothing(
     statement = tmp_path / "statement.json"
     statement.write_text(lost["attest"])
     before, copies = looker.state(), ["--offsets", "0:3", "--side", "destination"]
-    for command in (
-        ["audit", "--against", str(statement)],
-        ["replay", topic_name, "--to", "again", "--offsets", "4:5", "--dry-run"],
-        ["replay", topic_name, "--to", "again", *copies, "--dry-run"],
-        ["reset", "--topic", topic_name, "--to-earliest"],
+    again = ["replay", topic_name, "--to", "again", "--dry-run"]
+    for command, denied in (
+        (["audit", "--against", str(statement)], False),
+        # a replay says beforehand that this user may not do it
+        ([*again, "--offsets", "4:5"], True),
+        ([*again, *copies], True),
+        (["reset", "--topic", topic_name, "--to-earliest"], False),
     ):
-        assert main(["--config", str(looker.config), *command]) == 0, capfd.readouterr()
+        code, shown = main(["--config", str(looker.config), *command]), capfd.readouterr()
+        assert code == denied, shown
+        assert ("grant the user Create" in shown.err) is denied
     assert [(each.passed, each.records) for each in looker.expect()] == [(True, 3)]
     assert looker.state() == before
     for name in ("plan", "status", "lag", "lag_target"):
