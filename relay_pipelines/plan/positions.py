@@ -303,6 +303,7 @@ def _losses(position: Position) -> Iterator[Loss]:
             f" `{command} --to-earliest --execute`"
         )
         yield Loss(CheckpointLostError, what, remedy, copied)
+        return  # what else is lost counts after the last offset copied, which nobody knows
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its topic id changed"
         remedy = "mirror it under a new name into a new destination topic"

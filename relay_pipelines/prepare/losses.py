@@ -6,7 +6,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from relay_pipelines.errors import DataLossError, FencedError, RetriableError
+from relay_pipelines.errors import (
+    DataLossError,
+    FencedError,
+    RetriableError,
+    TopicRecreatedError,
+)
 from relay_pipelines.model import (
     Checkpoint,
     CopyOptions,
@@ -111,15 +116,16 @@ def _moved_checkpoint(
     snapshot: ClusterSnapshot, position: Position, loss: Loss, now_ms: int
 ) -> Checkpoint:
     before = _checkpoint_before(snapshot, position)
-    rewound = position.recreated or loss.resume < before.next_offset
+    is_recreated = loss.error is TopicRecreatedError
+    rewound = is_recreated or loss.resume < before.next_offset
     return replace(
         before,
         next_offset=loss.resume,
         leader_epoch=-1,
         leader_epoch_end=-1,
         # the ids of the deleted topic do not apply to the new one
-        topic_ids={} if position.recreated else before.topic_ids,
-        cluster_ids={} if position.recreated else before.cluster_ids,
+        topic_ids={} if is_recreated else before.topic_ids,
+        cluster_ids={} if is_recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
         # after copies that come again, what is there no longer shows where they end
         copies=None

@@ -86,7 +86,7 @@ class LostCheckpoints:
         if newer := _newer(newest, found.checkpoints):
             found = self._read_again(found)
             newer = _newer(newer, found.checkpoints)
-        copies = self._copies_after(suspects - newer.keys(), found.checkpoints)
+        copies = self._copies_after(suspects, newer.keys(), found.checkpoints)
         if copies:
             known, found = found.checkpoints, self._read_again(found)
             now = found.checkpoints
@@ -102,16 +102,24 @@ class LostCheckpoints:
         return checkpoint.read_all(self.client, self.mirror, self.clock)
 
     def _copies_after(
-        self, suspects: Iterable[TopicPartition], checkpoints: Mapping[TopicPartition, Checkpoint]
+        self,
+        suspects: Mapping[TopicPartition, Collection[TopicPartition]],
+        newer: Collection[TopicPartition],
+        checkpoints: Mapping[TopicPartition, Checkpoint],
     ) -> dict[TopicPartition, int]:
         """Return where committed records of the last copy's producer follow it.
 
         A transactional id keeps its producer id for days, and no other uses it.
+
+        Args:
+            newer: those of which the ledger has newer entries, which need no other proof.
         """
         after = {}
-        for at in suspects:
-            copies = checkpoints[at].copies if at in checkpoints else None
-            if copies is not None and (offset := self._own_after(copies)) is not None:
+        for at, written in suspects.items():
+            copies = checkpoints[at].copies if at in checkpoints and at not in newer else None
+            if copies is None or copies.topic_partition not in written:
+                continue
+            if (offset := self._own_after(copies)) is not None:
                 after[at] = offset
         return after
 
@@ -138,23 +146,31 @@ class LostCheckpoints:
         self,
         destinations: Mapping[TopicPartition, TopicPartition],
         checkpoints: Mapping[TopicPartition, Checkpoint],
-    ) -> set[TopicPartition]:
-        """Return the source topic-partitions after whose last known copy something was written."""
+    ) -> dict[TopicPartition, set[TopicPartition]]:
+        """Return the source topic-partitions after whose last known copy something was written.
+
+        And where: in the topic-partition with the copies, or in that which the configuration names.
+        """
         known = {
-            at: _end_of_copies(checkpoints.get(at), destination)
+            at: _ends_of_copies(checkpoints.get(at), destination)
             for at, destination in destinations.items()
         }
         topics = self.at_destination.topics
         led = {
             to
-            for to, _ in known.values()
+            for ends in known.values()
+            for to in ends
             if to.topic in topics
             and to.partition in topics[to.topic].leaders
             and topics[to.topic].has_leader(to.partition)
         }
         # the end of what every replica has: an open transaction holds the last stable offset back
-        ends = self.client.list_offsets(led, LATEST, READ_UNCOMMITTED)
-        return {at for at, (to, end) in known.items() if ends.get(to, 0) > end}
+        found = self.client.list_offsets(led, LATEST, READ_UNCOMMITTED)
+        written = {
+            at: {to for to, end in ends.items() if found.get(to, 0) > end}
+            for at, ends in known.items()
+        }
+        return {at: some for at, some in written.items() if some}
 
     def _newest_entries(
         self, suspects: Collection[TopicPartition], checkpoints: Mapping[TopicPartition, Checkpoint]
@@ -197,13 +213,17 @@ class LostCheckpoints:
         return found
 
 
-def _end_of_copies(
+def _ends_of_copies(
     known: Checkpoint | None, destination: TopicPartition
-) -> tuple[TopicPartition, int]:
-    """Return where the copies are, and the offset after the last one and its marker."""
-    if known is None or known.copies is None:
-        return destination, 0
-    return known.copies.topic_partition, known.copies.next_offset + _MARKER
+) -> dict[TopicPartition, int]:
+    """Return, where copies are or may be, the offset after the last one known and its marker.
+
+    If the checkpoint is not the last one, a reset may have decided for another destination since.
+    """
+    ends = {destination: 0}
+    if known is not None and known.copies is not None:
+        ends[known.copies.topic_partition] = known.copies.next_offset + _MARKER
+    return ends
 
 
 def _newer(

@@ -14,6 +14,7 @@ from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
+    CheckpointLostError,
     ConfigError,
     DestinationChangedError,
     RelayError,
@@ -25,13 +26,20 @@ from relay_pipelines.prepare import reset
 from relay_pipelines.prepare.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state import checkpoint
 from relay_pipelines.verify import audit, audit_job
 from relay_pipelines.verify.audit import Level
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT
-from tests.integration.test_losses import CLOCK, Copied, destination_deleted, source_recreated
+from tests.integration.test_losses import (
+    CLOCK,
+    Copied,
+    destination_deleted,
+    put_back,
+    source_recreated,
+)
 from tests.support import commands
-from tests.support.independent import create, delete, delete_before, records_of
+from tests.support.independent import Record, create, delete, delete_before, records_of
 
 
 class Moved(Copied):
@@ -162,6 +170,39 @@ def test_a_topic_goes_on_elsewhere(moved: Moved) -> None:
     moved.copy_new()
     assert moved.arrived()[10:] == records_of(moved.source, moved.at)
     assert moved.audits() == agreeing(15)
+
+
+@pytest.mark.parametrize("to", ResetTo)
+@pytest.mark.parametrize("kept", ["before the reset", "after the reset"])
+def test_a_checkpoint_that_was_put_back_decides_nothing(
+    moved: Moved, kept: str, to: ResetTo
+) -> None:
+    """One of before a reset, or of right after it, does not make the records since come again."""
+    saved = [checkpoint_of(moved)]
+    moved.rename()
+    moved.create_destination()
+    assert moved.reset(ResetTo.CURRENT)[0] == 0
+    saved.append(checkpoint_of(moved))
+    moved.write(10, 5)
+    moved.copy_new()
+    assert moved.audits() == agreeing(5)
+    put_back(moved, [saved[kept == "after the reset"]], "written again")
+
+    moved.write(15, 5)
+    assert isinstance(held_back(moved), CheckpointLostError)
+    code, lines = moved.reset(to)
+    assert (code, "is copied again" in lines, "goes on at" in lines) == (3, False, False)
+    assert "according to the ledger it was copied up to offset 15" in lines
+    assert "`relay restore --mirror" in lines
+    assert [entry.number for entry in moved.ledger()] == [1, 2, 3]
+    assert moved.arrived() == moved.expected[:5]
+
+
+def checkpoint_of(moved: Moved) -> Record:
+    """Return the record of the checkpoint."""
+    key = checkpoint.key_of(moved.name, moved.at)
+    found = records_of(moved.destination, checkpoint.home(checkpoint.TOPIC, key))
+    return [record for record in found if record.key == key][-1]
 
 
 def test_a_lost_destination_is_copied_again(moved: Moved) -> None:

@@ -19,7 +19,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import KEPT, numbered
-from tests.integration.test_losses import CLOCK, Copied, put_back
+from tests.integration.test_losses import CLOCK, Copied, put_back, source_recreated
 from tests.support import commands
 from tests.support.independent import (
     CREATE_TIME,
@@ -170,8 +170,8 @@ def test_a_ledger_is_made_again(
     assert "ledger entries that were lost, as `relay restore` has noted: 2" in said
 
 
-def test_both_are_put_back(copied: Copied, relay: Command) -> None:
-    """Neither knows of the records since, but the copies show who wrote them; an audit, too."""
+def put_both_back(copied: Copied) -> None:
+    """Copy ten more records, then put checkpoints and ledger back to before that."""
     saved = {topic: state_of(copied, topic) for topic in (checkpoint.TOPIC, ledger.TOPIC)}
     run_on(copied)
     for topic, configs in ((checkpoint.TOPIC, checkpoint.CONFIGS), (ledger.TOPIC, ledger.CONFIGS)):
@@ -180,6 +180,11 @@ def test_both_are_put_back(copied: Copied, relay: Command) -> None:
         for record in saved[topic]:
             key = (record.key or b"").removesuffix(b"/owner")
             write(copied.destination, checkpoint.home(topic, key), [record])
+
+
+def test_both_are_put_back(copied: Copied, relay: Command) -> None:
+    """Neither knows of the records since, but the copies show who wrote them; an audit, too."""
+    put_both_back(copied)
     assert cluster_snapshot.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
         copied.at: 10
     }
@@ -193,6 +198,19 @@ def test_both_are_put_back(copied: Copied, relay: Command) -> None:
     (again,) = copied.copy(copied.snapshot("continue"))
     assert (again.start, again.end) == (10, 30)
     assert not run_plan.plan(copied.snapshot()).data_losses
+
+
+def test_both_are_put_back_and_the_source_is_created_again(copied: Copied) -> None:
+    """Each loss is accepted on its own; no record of the new topic is left out."""
+    put_both_back(copied)
+    source_recreated(copied)
+    assert isinstance(copied.loss(), CheckpointLostError)
+    taken = copied.snapshot("continue")
+    (held,) = run_plan.plan(taken).data_losses
+    assert (len(taken.accepted), type(held)) == (1, TopicRecreatedError)
+    (went_on,) = copied.copy(copied.snapshot("continue"))
+    assert (went_on.start, went_on.end) == (0, 12)
+    assert copied.arrived()[-12:] == records_of(copied.source, copied.at)
 
 
 def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
