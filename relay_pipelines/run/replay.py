@@ -333,7 +333,7 @@ def _start_record(
         topic=ranges.topic,
         starts={partition: wanted.start for partition, wanted in by_partition.items()},
         node=snapshot.node.name,
-        topic_id=snapshot.source_topics[ranges.topic].topic_id,
+        topic_ids={snapshot.node.name: snapshot.source_topics[ranges.topic].topic_id},
         decided_at_ms=clock.now_ms(),
         replay=ReplayRecord(
             {partition: wanted.end for partition, wanted in by_partition.items()},
@@ -407,8 +407,8 @@ def _copies_gone(position: Position) -> DestinationTopicLostError:
 
 
 def _refuse_recreated(snapshot: ClusterSnapshot, start: StartRecord) -> None:
-    topic_id = snapshot.source_topics[start.topic].topic_id
-    if topic_id and start.topic_id and topic_id != start.topic_id:
+    topic_id, known = snapshot.source_topics[start.topic].topic_id, start.topic_ids[start.node]
+    if topic_id and known and topic_id != known:
         raise TopicRecreatedError(
             f"the topic {start.topic!r} was deleted and created again since the replay began",
             remedy="give another --id to replay its new records",

@@ -392,6 +392,7 @@ class _SnapshotBuilder:
             lost.entries,
             topics.all_targets,
             self._clock.now_ms(),
+            selection.unread,
         )
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         known = replace(checkpoints, starts=starts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.groups import committed_offsets
 from relay_pipelines.settings.start import Start, StartPolicy
+from relay_pipelines.snapshot.node_selection import NodeState
 from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
 
 
@@ -20,6 +21,7 @@ def new_starts(
     copied: Collection[TopicPartition],
     topics: Collection[str],
     now_ms: int,
+    others: Sequence[NodeState] = (),
 ) -> list[StartRecord]:
     """Decide where topics start: all of them before a mirror's first record, later none.
 
@@ -31,6 +33,7 @@ def new_starts(
         copied: topic-partitions that were copied according to the ledger, and that have lost their
             checkpoints.
         topics: all topics that the mirror copies, also in other runs and lanes.
+        others: the other nodes.
 
     Returns:
         The record of the mirror itself, if it begins, and those of topics.
@@ -54,15 +57,17 @@ def new_starts(
     low = source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
     end = source.list_offsets(wanted, LATEST, READ_COMMITTED)
     configured = _configured_offsets(source, start, wanted, end)
-    records = [StartRecord(mirror, "", {}, source.cluster.name, "", now_ms)] if begins else []
+    node = source.cluster.name
+    records = [StartRecord(mirror, "", {}, node, {}, now_ms)] if begins else []
     for topic in new:
         found = source.topic(topic)
         offsets = {
             at.partition: min(max(configured.get(at, 0), low[at]), max(low[at], end[at]))
             for at in found.topic_partitions
         }
-        node = source.cluster.name
-        records.append(StartRecord(mirror, topic, offsets, node, found.topic_id, now_ms))
+        ids = {other.node.name: other.topic_ids.get(topic, "") for other in others}
+        ids[node] = found.topic_id
+        records.append(StartRecord(mirror, topic, offsets, node, ids, now_ms))
     return records
 
 
@@ -91,8 +96,8 @@ def start_offsets(
 
 
 def _is_recreated(source: ClusterClient, record: StartRecord) -> bool:
-    ids = record.topic_id, source.topic(record.topic).topic_id
-    return record.node == source.cluster.name and all(ids) and ids[0] != ids[1]
+    known, now = record.topic_ids, source.topic(record.topic).topic_id
+    return bool(known.get(source.cluster.name) and now) and now not in known.values()
 
 
 def _configured_offsets(

@@ -94,7 +94,8 @@ class StartRecord:
         starts: source offsets by partition; partitions that are added later start at their low
             watermark.
         node: the source node that was asked.
-        topic_id: of the source topic on that node; empty if the node does not report ids.
+        topic_ids: of the source topic, by node: of that one and of the others that answered; an
+            empty one if a node does not report ids.
         replay: where it ends, if it is a replay.
     """
 
@@ -102,7 +103,7 @@ class StartRecord:
     topic: str
     starts: Mapping[int, int]
     node: str
-    topic_id: str
+    topic_ids: Mapping[str, str]
     decided_at_ms: int
     replay: ReplayRecord | None = None
 

@@ -382,6 +382,25 @@ def test_a_topic_created_again_on_all_nodes_is_held_back(pair: Pair, low: int, e
     assert pair.copy(taken) == {0: (low, end), 1: (low, end)}
 
 
+@pytest.mark.parametrize("down", ["", "a"])
+def test_a_topic_created_again_before_its_first_copy(pair: Pair, down: str) -> None:
+    """`start` was decided on one node; on the other one, too, the topic is known to be another."""
+    name = f"late-{pair.topic[-8:]}"
+
+    def snapshot(down: str = "") -> ClusterSnapshot:
+        late = {"start": "latest", "topics": {"allow": [pair.topic], "rename": "late.{topic}"}}
+        mirror = Mirror.model_validate(pair.settings(down=down) | late)
+        take = lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK)  # noqa: E731  # asked again after a decision
+        return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+
+    begun = snapshot()
+    assert (begun.node.name, [at.begin for at in begun.positions]) == ("a", [WRITTEN] * 2)
+    for node in "ab":
+        pair.create_again(node, low=0, count=WRITTEN + 5)
+    taken = snapshot(down)
+    assert (taken.node.name, [at.begin for at in taken.positions]) == ("b" if down else "a", [0, 0])
+
+
 def test_a_topic_created_again_on_one_node_is_read_from_the_other(pair: Pair) -> None:
     """Nothing proves the log of one node: the other one, with the log that was copied, is read."""
     pair.create_again("a", low=COPIED)

@@ -118,7 +118,7 @@ def started(folder: Path, request: ReplayRequest, text: str = MINIMAL) -> StartR
     mirror = as_mirror(settings(folder, text).mirror("orders"), request, "orders")
     wanted = parameters(request, mirror.record_policy("orders"))
     record = ReplayRecord({0: 80}, {0: ((20, 30), (40, 80))}, wanted)
-    return StartRecord("shop.replay@a", "orders", {0: 20}, "one", "id", 1, record)
+    return StartRecord("shop.replay@a", "orders", {0: 20}, "one", {"one": "id"}, 1, record)
 
 
 @pytest.mark.parametrize(
