@@ -11,6 +11,7 @@ from relay_pipelines.errors import (
     FencedError,
     RetriableError,
     TopicRecreatedError,
+    TransactionPendingError,
 )
 from relay_pipelines.model import (
     Checkpoint,
@@ -52,13 +53,16 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
     with destination_client(snapshot.mirror, snapshot.destination, options) as client:
         for position in lost:
+            at = position.topic_partition
             try:
                 if position.ledger_end is not None:  # the owner records are as old, or gone
-                    at = position.topic_partition
                     fence_former_owners(client, snapshot.mirror, mirror, [at], clock)
                 error = _accept_loss(client, snapshot, position, options, clock)
             except FencedError:
                 continue  # another driver deals with it at the same time
+            except TransactionPendingError as failed:  # of this id, not of the destination
+                _LOG.warning("%s: %s; the loss stays held back", snapshot.mirror, failed.of(at))
+                continue
             except RetriableError as failed:
                 if not accepted:
                     raise

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
-from relay_pipelines.errors import FencedError
+from relay_pipelines.errors import FencedError, RelayError, TransactionPendingError
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.protocol.client import ClusterClient
@@ -26,34 +26,52 @@ from relay_pipelines.state.fencing import abort_leftovers, commit, take_over
 
 def claim(
     snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions, clock: Clock
-) -> None:
+) -> dict[TopicPartition, RelayError]:
     """Make the owner of every range the transactional id under which it is to be copied.
 
     Lanes that begin a mirror together claim under one id, and fence each other: each tries again.
+
+    Returns:
+        what cannot be claimed, and why: the last transaction of its owner does not end, as a leader
+            of somebody's topic-partition in it is away.
 
     Raises:
         FencedError: other runs claim them for `give_up_after_ms`.
         RelayError: the destination does not answer, or refuses.
     """
     mirror = snapshot.mirror
+    pending: dict[str, TransactionPendingError] = {}
+    foreign: dict[str, list[CopyRange]] = {}
     known: CheckpointSnapshot | None = CheckpointSnapshot(
         checkpoints=snapshot.checkpoints, owners=snapshot.owners
     )
     with destination_client(mirror, snapshot.destination, options) as client:
 
         def attempt() -> None:
-            nonlocal known
+            nonlocal known, foreign
             foreign = _foreign(mirror, ranges, known or checkpoints.read_all(client, mirror, clock))
             known = None  # each attempt begins with what is committed by then
+            if not foreign:
+                return
             for owner, some in foreign.items():
-                _claim(client, mirror, owner, some, options, clock)
-            if foreign and _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)):
+                if owner not in pending:
+                    try:
+                        _claim(client, mirror, owner, some, options, clock)
+                    except TransactionPendingError as error:
+                        pending[owner] = error
+            foreign = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock))
+            if foreign.keys() - pending.keys():
                 raise FencedError(
                     "other runs claim the same topic-partitions again and again",
                     remedy="let one daemon or code location alone copy this mirror",
                 )
 
         retry(attempt, mirror, options, clock, client, also=(FencedError,))
+    return {
+        at: pending[owner].of(at)
+        for owner, some in foreign.items()
+        for at in (copy_range.source.topic_partition for copy_range in some)
+    }
 
 
 def _foreign(
@@ -78,7 +96,7 @@ def _claim(
     clock: Clock,
 ) -> None:
     """Commit new owners under the present one, for what it still owns once we hold it."""
-    producer = take_over(client, owner, options, clock)
+    producer = take_over(client, owner, options, clock, patient=False)  # `claim` is patient
     homes = checkpoints.homes(checkpoints.TOPIC)
     planned = {copy_range.owner for copy_range in ranges} - {owner}
     unblock = partial(abort_leftovers, client, planned, options, clock)

@@ -186,8 +186,9 @@ class _Run:
         ranges = with_owners(
             snapshot.mirror, scope, ready, plan.sizes_bytes, snapshot.pinned_topics
         )
-        owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
-        return ranges
+        kept = owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
+        self._result.errors += kept.values()
+        return [each for each in ranges if each.source.topic_partition not in kept]
 
     def _job(self, plan: RunPlan, window: str) -> CopyJob:
         snapshot = plan.snapshot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 
 from relay_pipelines.copy import copier, task
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.errors import SourceError
+from relay_pipelines.errors import RelayError, SourceError, TransactionPendingError
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -28,7 +28,9 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol import reader
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.error_codes import CONCURRENT_TRANSACTIONS
 from relay_pipelines.state import checkpoint, ledger
 from tests.property.fake_cluster import FakeCluster, FakeSocket
 from tests.property.filled import Clock, filled, values
@@ -258,9 +260,13 @@ def test_renamed_neighbours_outlive_a_lost_copy() -> None:
     assert {topic for topic, outcome in outcomes.items() if outcome.error} == {"b"}
 
 
-def claim(wanted: list[CopyRange]) -> None:
-    snapshot: Any = SimpleNamespace(mirror="m", checkpoints={}, owners={}, destination=DESTINATION)
-    owners.claim(snapshot, wanted, IMPATIENT, Clock())
+def claim(
+    wanted: list[CopyRange], owned_by: Mapping[TopicPartition, str] | None = None
+) -> dict[TopicPartition, RelayError]:
+    snapshot: Any = SimpleNamespace(
+        mirror="m", checkpoints={}, owners=owned_by or {}, destination=DESTINATION
+    )
+    return owners.claim(snapshot, wanted, IMPATIENT, Clock())
 
 
 def owned(copies: FakeCluster) -> set[bytes]:
@@ -294,6 +300,32 @@ def test_lanes_that_start_together_all_get_their_ranges() -> None:
     with served(Requests(), destination=copies), patch.object(FakeCluster, "_add", fenced):
         claim(ranges())
     assert len(owned(copies)) == len(TOPICS)
+
+
+def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
+    """Another run left a transaction with a topic-partition that has no leader any more."""
+    copies, init = destination(), FakeCluster._init
+    kept = dict.fromkeys((TopicPartition("c", 0), TopicPartition("e", 0)), "stuck")
+
+    def pending(self: FakeCluster, asked: Any) -> Any:
+        answer = init(self, asked)
+        if asked.transactional_id == "stuck":
+            answer.error_code = CONCURRENT_TRANSACTIONS
+        return answer
+
+    with served(Requests(), destination=copies):
+        some = [each for each in ranges() if each.source.topic_partition in kept]
+        claim([replace(copy_range, owner="stuck") for copy_range in some])
+        with patch.object(FakeCluster, "_init", pending):
+            refused = claim(ranges(), kept)
+    assert {at: type(error) for at, error in refused.items()} == dict.fromkeys(
+        kept, TransactionPendingError
+    )
+    assert all(str(error).startswith(f"{at}: ") for at, error in refused.items())
+    with served(Requests(), destination=copies):
+        owned_by = checkpoint.read_all(ClusterClient(DESTINATION, SourceError), "m", Clock()).owners
+    others = {TopicPartition(topic, 0) for topic in TOPICS} - kept.keys()
+    assert owned_by == kept | dict.fromkeys(others, OWNER)
 
 
 def test_a_task_refuses_only_what_another_id_owns() -> None:
