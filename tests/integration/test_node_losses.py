@@ -60,6 +60,10 @@ DOWN = "127.0.0.1:1"
 COPIED, WRITTEN = 10, 30
 
 
+def _no_spark() -> None:
+    raise AssertionError("there is no SQL to check")
+
+
 @dataclass
 class Pair:
     """Two identical nodes with two topic-partitions; ten records of each were copied from `a`."""
@@ -606,7 +610,7 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
         config = commands.configured(tmp_path, {pair.name: pair.settings(down=down, names=names)})
         wanted = {"partition": 0, "offsets": (35, 45), "replay_id": "one"} | asked
         request = ReplayRequest(topic=pair.topic, to=to.topic, **wanted)
-        return plan_replay(load(config), pair.name, request, CLOCK)
+        return plan_replay(load(config).mirrors, pair.name, request, _no_spark, CLOCK)
 
     def copied(replay: Replay, limit: int) -> Outcome:
         taken = replay.plan.snapshot
@@ -656,7 +660,7 @@ def test_a_replay_names_what_has_no_leader(
         config = commands.configured(tmp_path, {pair.name: pair.settings()})
         asked = {"partition": partition, "offsets": (5, 25), "replay_id": f"p{partition}"}
         request = ReplayRequest(topic=pair.topic, to=f"again.{pair.topic}", **asked)
-        return plan_replay(load(config), pair.name, request, CLOCK)
+        return plan_replay(load(config).mirrors, pair.name, request, _no_spark, CLOCK)
 
     started = start_replay(planned(None), CLOCK)
     assert len(list(started.plan.ranges)) == 2
