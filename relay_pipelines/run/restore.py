@@ -33,7 +33,7 @@ from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
-from relay_pipelines.verify.verified_ledger import ledger_kept_since_ms
+from relay_pipelines.verify.ledger_retention import ledger_kept_since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
         records = _records(name, mirror, clock) if kept else []
         names = {name, *(record.entry.mirror for record in records)}
         states = {
-            each: read_checkpoints(each, mirror, clock, settled=True) for each in sorted(names)
+            each: read_checkpoints(each, mirror, clock, settled=True, only_readable=True)
+            for each in sorted(names)
         }
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
         for each, state in states.items():

@@ -89,8 +89,7 @@ class Planner:
             records: of the topic-partition, in the order of the ledger.
         """
         newest = max(records, key=lambda record: record.entry.number, default=None)
-        number = 0 if before is None else before.ledger_head.number
-        if newest is not None and newest.entry.number > number:
+        if newest is not None and _is_ahead(newest, before):
             return self._again(name, at, records, newest, before)
         if before is None:
             return Restore(name, at, Act.STAYS, "nothing was copied")
@@ -131,6 +130,10 @@ class Planner:
         after = self._made_again(name, at, chain, newest, before)
         was = "it is gone" if before is None else f"it said offset {before.next_offset}"
         why = f"at offset {after.next_offset}, as ledger entry {newest.entry.number} says; {was}"
+        if unconfirmed := _without_copies(chain):
+            why += (
+                f"; no copies confirm what has no records, which its last {unconfirmed} entries say"
+            )
         return Restore(name, at, Act.AGAIN, why, before, after)
 
     def _why_not(self, name: str, chain: Chain, before: Checkpoint | None) -> str:
@@ -141,8 +144,35 @@ class Planner:
         head = None if before is None else before.ledger_head
         if head is not None and numbers.get(head.number, head) != head:
             return f"ledger entry {head.number} is not the one that the checkpoint names"
+        if unconfirmed := _moves_without_copies(chain, head):
+            return unconfirmed
         last = _last_copied(chain)
-        return "" if last is None else self._why_not_there(name, last)
+        if last is None:
+            return ""
+        return self._out_of_order(chain, before) or self._why_not_there(name, last)
+
+    def _out_of_order(self, chain: Chain, before: Checkpoint | None) -> str:
+        """Name an entry whose copies are not after those before it, which they would be."""
+        newest, head, ends = chain.records[-1].entry, 0, dict[TopicPartition, int]()
+        if before is not None and before.copies is not None:
+            known, head = before.copies, before.ledger_head.number
+            if before.generation == newest.generation or known.topic_id == self._id_of(known):
+                ends[known.topic_partition] = known.next_offset
+        for record in chain.records:
+            entry, to = record.entry, record.entry.destination.topic_partition
+            if entry.generation == newest.generation and entry.records and entry.number > head:
+                if entry.destination.start < ends.get(to, 0):
+                    return (
+                        f"the copies of ledger entry {entry.number} are before those of an earlier"
+                        " one"
+                    )
+                ends[to] = entry.destination.end
+        return ""
+
+    def _id_of(self, copies: DestinationPosition) -> str:
+        """Return the id of their topic as it is now; empty if it is gone, or unknown."""
+        topic = copies.topic_partition.topic
+        return self.client.topic(topic).topic_id if self.client.has_topic(topic) else ""
 
     def _why_not_there(self, name: str, last: LedgerEntry) -> str:
         """Say what differs between the newest chunk with records and the destination."""
@@ -224,6 +254,39 @@ class Planner:
                 if found and not run.first.is_log_append_time:
                     return replace(fingerprint_of(found[0]), offset=entry.source.end - 1)
         return None
+
+
+def _is_ahead(newest: LedgerRecord, before: Checkpoint | None) -> bool:
+    """Whether the newest entry was committed with another checkpoint than this one."""
+    if before is None or newest.entry.number > before.ledger_head.number:
+        return True
+    return newest.head == before.ledger_head and newest.entry.source.end != before.next_offset
+
+
+def _moves_without_copies(chain: Chain, head: LedgerHead | None) -> str:
+    """Name an accepted loss or a reset that no copies follow: anybody may have written it.
+
+    It would move the checkpoint anywhere, and nothing at the destination could contradict it.
+
+    Args:
+        head: what the checkpoint vouches for; None if it is gone.
+    """
+    for record in reversed(chain.records):
+        entry = record.entry
+        if entry.records or (head is not None and entry.number <= head.number):
+            return ""
+        if entry.gap:
+            return (
+                f"ledger entry {entry.number} says {entry.gap!r}, and there are no copies since"
+                " that confirm it"
+            )
+    return ""
+
+
+def _without_copies(chain: Chain) -> int:
+    """Count the entries after the newest copies."""
+    with_records = [entry.entry.number for entry in chain.records if entry.entry.records]
+    return chain.records[-1].entry.number - max(with_records, default=0)
 
 
 def _last_copied(chain: Chain) -> LedgerEntry | None:

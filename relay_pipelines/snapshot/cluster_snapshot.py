@@ -284,7 +284,13 @@ def take_snapshot(
 
 
 def read_checkpoints(
-    name: str, mirror: Mirror, clock: Clock, *, settled: bool = False, patient: bool = True
+    name: str,
+    mirror: Mirror,
+    clock: Clock,
+    *,
+    settled: bool = False,
+    patient: bool = True,
+    only_readable: bool = False,
 ) -> CheckpointSnapshot:
     """Read only a mirror's checkpoints, start records and quarantined nodes.
 
@@ -292,6 +298,7 @@ def read_checkpoints(
         settled: first wait for all transactions open now to end; those of other mirrors hide
             checkpoints, too.
         patient: as in `retry`.
+        only_readable: as of `checkpoint.read_all`.
 
     Raises:
         RelayError: the destination does not answer.
@@ -306,7 +313,7 @@ def read_checkpoints(
                 checkpoint.wait_for_open_transactions(
                     destination, checkpoint.homes(checkpoint.TOPIC), options, clock
                 )
-            return checkpoint.read_all(destination, name, clock)
+            return checkpoint.read_all(destination, name, clock, only_readable=only_readable)
 
     return retry(ask, name, options, clock, patient=patient)
 

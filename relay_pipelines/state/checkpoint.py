@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from relay_pipelines.errors import (
     CheckpointLostError,
     ConfigError,
+    TamperedError,
     UnsupportedError,
 )
 from relay_pipelines.model import (
@@ -287,15 +289,72 @@ def created_record(created: CreatedRecord) -> tuple[bytes, bytes, int]:
     return key, versioned_json(created, _VERSION), created.created_at_ms
 
 
+def _tampered(what: str) -> TamperedError:
+    remedy = (
+        "find out who else writes to this topic, and take the right away; then `relay restore"
+        " --execute` makes checkpoints again from the ledger"
+    )
+    return TamperedError(what, remedy=remedy)
+
+
+NOT_OURS = AttributeError, KeyError, RecursionError, TypeError, ValueError
+"""What reading a value raises that another program wrote."""
+_Found = TypeVar("_Found")
+
+
+def _or_tampered(parse: Callable[[bytes], _Found]) -> Callable[[bytes], _Found]:
+    """Let a parser of values raise `TamperedError` for what nobody but another program writes."""
+
+    @wraps(parse)
+    def checked(value: bytes) -> _Found:
+        try:
+            return parse(value)
+        except NOT_OURS as error:
+            raise _tampered(f"a record of {TOPIC} is not what mirrors write") from error
+
+    return checked
+
+
+def require_types(value: Any, kinds: Iterable[tuple[str, type]]) -> None:
+    """Fail if a field has a wrong type, before somebody calculates with it."""
+    for name, kind in kinds:
+        if not isinstance(getattr(value, name), kind):
+            raise TypeError(name)
+
+
+def kinds_of(dataclass_: type) -> list[tuple[str, type]]:
+    """Return the simple fields of a dataclass and their types."""
+    by_name = {"int": int, "str": str, "bool": bool, "dict[str, int]": dict, "dict[str, str]": dict}
+    return [
+        (name, by_name[kind])
+        for name, kind in dataclass_.__annotations__.items()
+        if kind in by_name
+    ]
+
+
+_KINDS = {
+    each: kinds_of(each)
+    for each in (Checkpoint, TopicPartition, DestinationPosition, Fingerprint, LedgerHead)
+}
+
+
+@_or_tampered
+def _why_from(value: bytes) -> str:
+    return str(versioned(value, _VERSION, TOPIC)["why"])
+
+
+@_or_tampered
 def _created_from(value: bytes) -> CreatedRecord:
     return CreatedRecord(**versioned(value, _VERSION, TOPIC))
 
 
+@_or_tampered
 def _owner_from(value: bytes) -> OwnerRecord:
     fields = versioned(value, _VERSION, TOPIC)
     return OwnerRecord(source=TopicPartition(**fields.pop("source")), **fields)
 
 
+@_or_tampered
 def _start_from(value: bytes) -> StartRecord:
     fields = versioned(value, _VERSION, TOPIC)
     replay = fields.pop("replay", None)
@@ -314,11 +373,13 @@ def _by_partition(values: Mapping[str, Any]) -> dict[int, Any]:
     return {int(partition): value for partition, value in values.items()}
 
 
+@_or_tampered
 def from_record(value: bytes) -> Checkpoint:
     """Return the checkpoint of a record's value.
 
     Raises:
         UnsupportedError: a newer relay_pipelines wrote it, or one before version 6.
+        TamperedError: it is no checkpoint.
     """
     fields = versioned(value, _VERSION, TOPIC)
     if "generation" not in fields:
@@ -328,7 +389,7 @@ def from_record(value: bytes) -> Checkpoint:
         )
     copies = fields.pop("copies")
     fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head")
-    return Checkpoint(
+    found = Checkpoint(
         source=TopicPartition(**fields.pop("source")),
         destination=TopicPartition(**fields.pop("destination")),
         copies=None if copies is None else _position_from(copies),
@@ -336,6 +397,20 @@ def from_record(value: bytes) -> Checkpoint:
         ledger_head=LedgerHead(**head),
         **fields,
     )
+    parts = (
+        found,
+        found.source,
+        found.destination,
+        found.copies,
+        found.fingerprint,
+        found.ledger_head,
+    )
+    for part in parts:
+        if part is not None:
+            require_types(part, _KINDS[type(part)])
+    if min(found.next_offset, found.generation, found.ledger_head.number) < 0:
+        raise ValueError("negative")
+    return found
 
 
 def _position_from(fields: dict[str, Any]) -> DestinationPosition:
@@ -548,17 +623,26 @@ def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:
 
 
 def read_all(
-    client: ClusterClient, mirror: str, clock: Clock, cache: CheckpointCache | None = None
+    client: ClusterClient,
+    mirror: str,
+    clock: Clock,
+    cache: CheckpointCache | None = None,
+    *,
+    only_readable: bool = False,
 ) -> CheckpointSnapshot:
     """Return all that the topic holds for a mirror. On the driver.
 
     Args:
         cache: what was read before; it grows.
+        only_readable: whether a checkpoint that is none counts as gone.
+
+    Raises:
+        TamperedError: a record is none of a mirror.
     """
     latest, ends = _latest(client, key_prefixes(mirror), clock, cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
     reasons = {
-        key.removeprefix(quarantine).decode(): versioned(latest.pop(key), _VERSION, TOPIC)["why"]
+        key.removeprefix(quarantine).decode(errors="replace"): _why_from(latest.pop(key))
         for key in list(latest)
         if key.startswith(quarantine)
     }
@@ -569,7 +653,7 @@ def read_all(
     starts = [*map(_start_from, taken(_START))]
     owners = [*map(_owner_from, taken(_OWNER))]
     created = [*map(_created_from, taken(_CREATED))]
-    found = map(from_record, latest.values())
+    found = list(_checkpoints(latest, only_readable=only_readable))
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
         {checkpoint.source: checkpoint for checkpoint in found},
@@ -582,6 +666,23 @@ def read_all(
     )
 
 
+def _checkpoints(latest: Mapping[bytes, bytes], *, only_readable: bool) -> Iterator[Checkpoint]:
+    for key, value in latest.items():
+        with suppress(TamperedError) if only_readable else nullcontext():
+            yield _of_key(key, value)
+
+
+def _of_key(key: bytes, value: bytes) -> Checkpoint:
+    """Return a checkpoint that stands under its own key: tasks find it by that."""
+    with suppress(TamperedError):
+        found = from_record(value)
+        if key == key_of(found.mirror, found.source):
+            return found
+    raise _tampered(
+        f"the record {key.decode(errors='replace')!r} of {TOPIC} is no checkpoint of it"
+    )
+
+
 def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     """Return the checkpoints of every mirror that has this cluster as its destination.
 
@@ -591,7 +692,7 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     found = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
-            with suppress(UnsupportedError, ValueError, KeyError, TypeError):
+            with suppress(UnsupportedError, TamperedError):
                 found.append(from_record(value))
     return found
 

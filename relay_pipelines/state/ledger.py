@@ -12,17 +12,21 @@ from hashlib import sha256
 
 from relay_pipelines.errors import TamperedError
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, OffsetRange, TopicPartition
-from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
+from relay_pipelines.state.checkpoint import (
+    NOT_OURS,
+    key_of,
+    kinds_of,
+    require_types,
+    versioned,
+    versioned_json,
+)
 
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
 ENTRIES_LOST = "the ledger entries before this one were lost"
 """The gap of an entry with which a person has accepted that."""
 _VERSION = 5  # of what the digest covers: another one would make every copy look changed
-_BY_NAME = {"int": int, "str": str, "dict[str, int]": dict}
-_KINDS = [
-    (name, _BY_NAME[kind]) for name, kind in LedgerEntry.__annotations__.items() if kind in _BY_NAME
-]
+_KINDS = kinds_of(LedgerEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def from_record(value: bytes) -> LedgerEntry:
         source, destination = _range(fields.pop("source")), _range(fields.pop("destination"))
         entry = LedgerEntry(source=source, destination=destination, **fields)
         _require_types(entry)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except NOT_OURS as error:
         raise TamperedError(
             f"a record of {TOPIC} is no ledger entry",
             remedy="find out who else writes to this topic, and take the right away",
@@ -106,9 +110,7 @@ def from_record(value: bytes) -> LedgerEntry:
 
 def _require_types(entry: LedgerEntry) -> None:
     """Fail if a field has a wrong type, before somebody calculates with it."""
-    for name, kind in _KINDS:
-        if not isinstance(getattr(entry, name), kind):
-            raise TypeError(name)
+    require_types(entry, _KINDS)
     counts = *entry.skipped.values(), *entry.codecs.values()
     if entry.number < 1 or not all(isinstance(count, int) for count in counts):
         raise ValueError("number, skipped or codecs")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from relay_pipelines.model import LedgerHead, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, LedgerHead, OffsetRange, TopicPartition
 from relay_pipelines.state.checkpoint import Heads
 from relay_pipelines.state.ledger import ENTRIES_LOST, LedgerRecord
 
@@ -26,6 +26,7 @@ class Tampering(StrEnum):
     REMOVED = "removed"
     MOVED = "moved"
     INSERTED = "inserted"
+    NOT_OF_CHECKPOINT = "not of its checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class ChainBreak:
             Tampering.REMOVED: "missing",
             Tampering.MOVED: "not in the order of the commits",
             Tampering.INSERTED: "never committed with a checkpoint",
+            Tampering.NOT_OF_CHECKPOINT: "its checkpoint says another source offset",
         }[self.kind]
         if not self.is_certain:
             says = "the next entry, which was changed, does not name it"
@@ -93,6 +95,15 @@ class Chain:
     records: list[LedgerRecord] = field(default_factory=list)
     expired: int = 0
     lost: int = 0
+
+
+def not_of_checkpoint(chain: Chain, checkpoint: Checkpoint) -> list[ChainBreak]:
+    """Return a break if the newest entry ends elsewhere than the checkpoint that it came with."""
+    newest = chain.records[-1] if chain.records else None
+    if newest is None or newest.head != checkpoint.ledger_head:
+        return []
+    is_same = newest.entry.source.end == checkpoint.next_offset
+    return [] if is_same else [_of_entry(Tampering.NOT_OF_CHECKPOINT, newest)]
 
 
 def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:

@@ -15,8 +15,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
-from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
@@ -24,18 +23,18 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, LedgerFollower
+from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.chain import (
     Chain,
     ChainBreak,
+    not_of_checkpoint,
     not_vouched,
     verify_chains,
     vouched_records,
 )
+from relay_pipelines.verify.ledger_retention import ledger_kept_since_ms
 from relay_pipelines.verify.recount import own_and_replayed
-
-_RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +123,8 @@ def read_verified_ledger(
         for at in sources
     }
     chains = verify_chains(own, own_heads, kept_since_ms)
+    for at, each in found.items():
+        chains[at].breaks += not_of_checkpoint(chains[at], each)
     replays = vouched_records(others, heads)
     for broken in not_vouched(others, replays):
         at = broken.topic_partition
@@ -177,21 +178,3 @@ def _up_to_the_heads(
         if record.entry.number <= known[at]:
             before.append(record)
     return before
-
-
-def ledger_kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:
-    """Return since when no entry can have been removed by retention, by ledger topic-partition.
-
-    0 means never, because nothing was removed. Empty if there is no ledger.
-    """
-    if not client.has_topic(ledger.TOPIC):
-        return {}
-    low = client.list_offsets(checkpoint.homes(ledger.TOPIC), EARLIEST, READ_COMMITTED)
-    configs, _ = readable_topic_configs(client, [ledger.TOPIC], RETENTIONS)
-    values = {key: config.value for key, config in configs[ledger.TOPIC].items()}
-    retention_ms = int(values.get(_RETENTION_MS, ledger.CONFIGS[_RETENTION_MS]))
-    now_ms = clock.now_ms()
-    since = now_ms - retention_ms + CLOCK_SKEW_MS if retention_ms >= 0 else 0
-    if int(values.get(_RETENTION_BYTES, -1)) >= 0:
-        since = now_ms + CLOCK_SKEW_MS  # any entry may be gone
-    return {at: since if offset else 0 for at, offset in low.items()}

@@ -142,6 +142,52 @@ def test_entries_that_were_never_copied_are_not_gone_on_from(
     assert take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at] == known
 
 
+NOTHING = {"records": 0, "batches": 0, "size_bytes": 0, "codecs": {}, "digest": f"{0:08x}"}
+
+
+@pytest.mark.parametrize(
+    ("generation", "gap", "source"),
+    [(0, ledger.ENTRIES_LOST, 5_000), (1, "reset", 0), (0, "", 30)],
+    ids=["entries lost", "reset", "copies of another entry"],
+)
+def test_what_no_copies_confirm_is_not_gone_on_from(
+    copied: Copied, relay: Command, generation: int, gap: str, source: int
+) -> None:
+    """A forged entry would move the checkpoint anywhere: records would be left out, or doubled."""
+    run_on(copied)
+    known = take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at]
+    before = replace(known, generation=known.generation + generation)
+    forged = replace(copied.ledger()[-1], gap=gap, source=OffsetRange(copied.at, source, source))
+    forged = replace(forged, **NOTHING) if gap else forged
+    forged = forged if gap else replace(forged, source=OffsetRange(copied.at, 20, source))
+    _, (key, value, at_ms) = ledger.chained(before, forged)
+    home = checkpoint.home(ledger.TOPIC, key)
+    write(copied.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
+    write(copied.destination, copied.to, numbered(1, first=900))
+    assert type(copied.loss()) is CheckpointLostError
+    assert relay("restore", "--execute") == 4
+    assert take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at] == known
+
+
+@pytest.mark.parametrize("change", ["no checkpoint", "another offset"])
+def test_a_checkpoint_that_no_mirror_wrote(
+    copied: Copied, relay: Command, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever looks says so in a line; a restore makes the last one again."""
+    run_on(copied)
+    known = take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at]
+    key, value, at_ms = checkpoint.to_record(replace(known, next_offset=0))
+    value = b"rubbish" if change == "no checkpoint" else value
+    home = checkpoint.home(checkpoint.TOPIC, key)
+    write(copied.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
+    assert relay("audit", "--level", "ledger") == 4
+    error = capsys.readouterr().err
+    assert "unexpected" not in error
+    assert ("is no checkpoint of it" in error) or ("checkpoint says another source" in error)
+    assert relay("restore", "--execute") == 0
+    assert_goes_on(copied, relay)
+
+
 @pytest.mark.parametrize("how", ["deleted", "created again"])
 def test_a_ledger_is_made_again(
     copied: Copied, relay: Command, how: str, capsys: pytest.CaptureFixture[str]
@@ -217,8 +263,8 @@ def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
     """It reads the checkpoints before the other one commits, and its copies after that."""
     read_all, others = checkpoint.read_all, []
 
-    def read_before_others(*told: Any) -> Any:
-        found = read_all(*told)
+    def read_before_others(*told: Any, **more: Any) -> Any:
+        found = read_all(*told, **more)
         if not others:
             others.append("a run")
             run_on(copied)

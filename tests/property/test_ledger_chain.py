@@ -27,7 +27,7 @@ from relay_pipelines.verify.chain import Chain, Tampering, verify_chain, verify_
 
 AT, TO = TopicPartition("orders", 3), TopicPartition("copy.orders", 3)
 HOME = checkpoints.home(ledger.TOPIC, checkpoints.key_of("m", AT))
-CHANGED, REMOVED, MOVED, INSERTED = Tampering
+CHANGED, REMOVED, MOVED, INSERTED, _ = Tampering
 
 
 def entry(number: int, at: TopicPartition = AT) -> LedgerEntry:
@@ -323,7 +323,9 @@ def test_an_entry_with_an_odd_field(odd: dict[str, object]) -> None:
         ledger.from_record(json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"\xff", b'{"version":2}', b'"text"'])
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b"\xff", b'{"version":2}', b'"text"', b"[" * 100_000], ids=len
+)
 def test_a_record_that_is_no_entry(value: bytes) -> None:
     """It is one line, and not a trace."""
     with pytest.raises(TamperedError, match="a record of __relay_ledger is no ledger entry"):
@@ -334,3 +336,38 @@ def test_an_entry_of_a_newer_version_is_refused() -> None:
     """Its fields may mean something else."""
     with pytest.raises(UnsupportedError, match="upgrade relay_pipelines"):
         ledger.from_record(b'{"version": 6}')
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"next_offset": "20"},
+        {"next_offset": -1},
+        {"next_offset": 1.5},
+        {"source": {"topic": "a"}},
+        {"source": {"topic": "a", "partition": "0"}},
+        {"copies": 7},
+        {"ledger_head": None},
+        {"ledger_head": {"number": "1", "hash": ""}},
+        {"topic_ids": []},
+        {"version": "6"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_checkpoint(changed: dict[str, object]) -> None:
+    """It is named as such before somebody calculates with it."""
+    at = TopicPartition("a", 0)
+    _, value, _ = checkpoints.to_record(Checkpoint.initial("m", at, at, 0))
+    assert checkpoints.from_record(value).source == at
+    with pytest.raises(TamperedError, match="a record of __relay_checkpoints is not what mirrors"):
+        checkpoints.from_record(json.dumps(json.loads(value) | changed).encode())
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"rubbish", b"[1]", b"null", b"{}", b"[" * 100_000], ids=len
+)
+def test_what_is_no_json_of_a_checkpoint(value: bytes) -> None:
+    """The same for what is nothing like one."""
+    with pytest.raises(TamperedError):
+        checkpoints.from_record(value)

@@ -228,19 +228,41 @@ class TestWhatIsForeign:
             world.write(99)
             assert world.audited().recount.foreign == 1
 
-    def test_the_entries_of_a_replay_have_expired(self, world: World) -> None:
+    def test_the_entries_of_a_replay_have_expired(self, tmp_path: Path) -> None:
         """They are in another partition of the ledger; its records are of nobody known then."""
-        world.replay(10)
+        world = World(tmp_path)
+        world.replay(5)
+        world.copy(10)
+        world.replay(15)
         world.copy(15)
         world.attest()
         assert (world.audited().problems, world.audited().notes) == ([], [])
         world.expire(lambda entry: entry.mirror != "m")
-        assert (world.audited().problems, world.audited().notes) == ([], [f"{UNKNOWN} 10"])
-        assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
-        assert (world.audit().differences, world.audit().notes) == ([], [f"a-0: {UNKNOWN} 10"])
+        assert world.audited().recount.foreign == 10, "the entries are too young for retention"
+        now_ms = Clock().now_ms() + MONTH_MS
+        with patch.object(Clock, "now_ms", lambda _: now_ms):
+            assert (world.audited().problems, world.audited().notes) == ([], [f"{UNKNOWN} 10"])
+            assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
+            assert (world.audit().differences, world.audit().notes) == ([], [f"a-0: {UNKNOWN} 10"])
+            world.write(99)
+            for found in (world.audited().problems[0], *world.audit().differences):
+                assert found.endswith(
+                    "records at the destination that this mirror did not write: 1"
+                )
+
+    @pytest.mark.parametrize("days", [0, 365])
+    def test_a_checkpoint_alone_excuses_nothing(self, world: World, days: int) -> None:
+        """Nor one that says that its entries are old: the copies after them are known."""
         world.write(99)
-        for found in (world.audited().problems[0], *world.audit().differences):
-            assert found.endswith("records at the destination that this mirror did not write: 1")
+        known = [each for each in checkpoints_of(world.copies) if each.copies][-1]
+        ago_ms = Clock().now_ms() - days * 24 * 3_600_000
+        end = replace(known.copies, next_offset=100)
+        head = replace(known.ledger_head, number=1, hash="0" * 64, committed_at_ms=ago_ms)
+        forged = replace(known, mirror=replay_name("m", "x"), copies=end, ledger_head=head)
+        world.expire(lambda entry: entry.number == 1)
+        put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(forged))
+        assert (world.recount().foreign, world.recount().unattributed) == (1, 0)
+        assert world.audited().recount.foreign == 1
 
     def test_commits_after_the_ledger_was_read(self, world: World) -> None:
         """Their entries are not known, and they are not foreign."""
