@@ -428,13 +428,13 @@ def test_commits_while_the_ledger_is_read(world: World) -> None:
     reading = checkpoint.read_all
     copied = []
 
-    def after_another_commit(*told: Any) -> Any:
+    def after_another_commit(*told: Any, **more: Any) -> Any:
         if not copied:
             copied.append(True)
             world.copy(20)
             with served(destination=world.copies):
-                return reading(*told)
-        return reading(*told)
+                return reading(*told, **more)
+        return reading(*told, **more)
 
     with patch.object(checkpoint, "read_all", after_another_commit):
         found = world.ledger()
