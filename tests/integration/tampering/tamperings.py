@@ -475,13 +475,13 @@ CHECKPOINTS = [
     tampered(
         "checkpoint-ahead",
         "a checkpoint forged beyond the end of the source",
-        "D DDDDD . D .",
+        "D DDDDD D D .",
         after=checkpoint_forged(next_offset=1_000),
     ),
     tampered(
         "checkpoint-skips",
         "a checkpoint forged to skip records",
-        "D DDDDD . . .",
+        "D DDDDD D . .",
         after=both(
             acts.more_at_the_source, checkpoint_forged(next_offset=(len(ROUNDS) + 1) * COUNT)
         ),
