@@ -27,11 +27,13 @@ class Retention:
         ms, size_bytes: `retention.ms` and `retention.bytes`; -1 for no limit, also where the topic
             is not cleaned by deletion.
         is_by_append_time: whether the broker's clock dates the records.
+        is_compacted: whether a cleaner works on the topic, too.
     """
 
     ms: int = -1
     size_bytes: int = -1
     is_by_append_time: bool = False
+    is_compacted: bool = False
 
     @classmethod
     def of(cls, configs: Mapping[str, str]) -> Retention:
@@ -39,7 +41,8 @@ class Retention:
         if "delete" not in configs.get(CLEANUP_POLICY, "delete"):
             return cls()
         ms, size_bytes = (int(configs.get(key, -1)) for key in (_RETENTION_MS, _RETENTION_BYTES))
-        return cls(ms, size_bytes, configs.get(TIMESTAMP_TYPE) == "LogAppendTime")
+        is_compacted = "compact" in configs.get(CLEANUP_POLICY, "")
+        return cls(ms, size_bytes, configs.get(TIMESTAMP_TYPE) == "LogAppendTime", is_compacted)
 
     def __str__(self) -> str:
         if self.ms < 0 and self.size_bytes < 0:
@@ -63,9 +66,9 @@ class Retention:
         """Whether the records of a chunk below a low watermark are older than the topic keeps them.
 
         Of a chunk that is deleted in part, the first record is gone for certain; the timestamps of
-        the others are not known one by one.
+        the others are not known one by one, nor which of them a cleaner took before.
         """
-        is_whole = entry.destination.end <= low
+        is_whole = entry.destination.end <= low and not self.is_compacted
         newest_ms = entry.max_timestamp_ms if is_whole else entry.first_timestamp_ms
         if self.is_by_append_time or newest_ms < 0:
             newest_ms = entry.committed_at_ms
@@ -77,5 +80,7 @@ class Retention:
         Args:
             size_bytes: of the log as it is now; None if it is not known.
         """
+        if size_bytes is None or self.is_compacted:  # a cleaner may have made it smaller since
+            return self.size_bytes >= 0
         # a segment is deleted only if the log is not smaller than the limit without it
-        return self.size_bytes >= 0 and (size_bytes is None or size_bytes >= self.size_bytes)
+        return 0 <= self.size_bytes <= size_bytes
