@@ -151,7 +151,7 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
         by_hand=Turn.BY_HAND in newer | older,
         successor=Turn.READY in newer,
         predecessor=bool(older - {Turn.BY_HAND, Turn.BETWEEN, Turn.CHECKING}),
-        before_person=Turn.COPYING in newer | older or Turn.BY_HAND in older,
+        before_person=Turn.COPYING in newer | older or bool(older & {Turn.BY_HAND, Turn.BETWEEN}),
         was_ended=own == len(turns),
         later_checks=Turn.CHECKING in newer,
         paused=Turn.PAUSED in newer | older,
@@ -207,11 +207,17 @@ def take_again(
     context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
 ) -> None:
     """Let a session that has paused copy what is new meanwhile, and take the lane again."""
-    if others(context.instance, lane, context.run_id).paused:
+
+    def is_awaited() -> bool:
+        # it does not take its turn while another person's run waits for this one
+        found = others(context.instance, lane, context.run_id)
+        return found.paused and not found.by_hand
+
+    if is_awaited():
         tag(context.instance, lane, context.run_id, Turn.BETWEEN)
         # one that has died meanwhile is left to `bury`
         until = clock.monotonic() + DEAD_SECONDS
-        while others(context.instance, lane, context.run_id).paused and not stop():
+        while is_awaited() and not stop():
             if clock.monotonic() > until:
                 break
             clock.sleep(LOOK_SECONDS / 4)

@@ -82,6 +82,11 @@ OTHERS = [
         [("", Turn.BY_HAND), ("own", Turn.BY_HAND)],
         "by_hand before_person",
     ),
+    (
+        "of two people, the first between two windows",
+        [("", Turn.BETWEEN), ("own", Turn.BY_HAND)],
+        "before_person",
+    ),
 ]
 
 
@@ -117,6 +122,31 @@ def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
     instance.report_run_canceled(instance.get_run_by_id(session))
     turns.take_again(context, LANE, Clock(), lambda: False)
     assert len(said) == 2
+
+
+def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(instance):
+    """Else it waited for a turn that nobody takes, while the other person's run went first."""
+    run(instance, Turn.PAUSED)
+    own = run(instance, Turn.BY_HAND)
+    context = SimpleNamespace(
+        instance=instance, run_id=own, log=SimpleNamespace(info=lambda *_: None)
+    )
+    seconds = []
+
+    class Clock(SystemClock):
+        def monotonic(self) -> float:
+            return super().monotonic() + sum(seconds)
+
+        def sleep(self, some: float) -> None:
+            """Let another person start a run meanwhile."""
+            seconds.append(some)
+            if len(seconds) == 1:
+                run(instance, Turn.BY_HAND)
+
+    for _ in range(2):  # it comes while the session may take its turn, and has come before
+        turns.take_again(context, LANE, Clock(), lambda: False)
+        assert len(seconds) == 1
+    assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
 
 
 @pytest.mark.parametrize(
