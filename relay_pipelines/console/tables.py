@@ -85,7 +85,7 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Table
             "; ".join(
                 [
                     verdict.why or "healthy",
-                    *(f"{at} has no leader" for at in sorted(state.leaderless)),
+                    *(f"{at}: {why}" for at, why in sorted(state.unanswered.items())),
                 ]
             ),
         )

@@ -150,7 +150,7 @@ def unproved_logs(
     ends: Mapping[TopicPartition, int],
     checkpoints: Mapping[TopicPartition, Checkpoint],
     clock: Clock,
-) -> set[TopicPartition]:
+) -> tuple[set[TopicPartition], dict[TopicPartition, RelayError]]:
     """The topic-partitions whose log on a node nothing proves to be the one that was copied.
 
     A topic that is created again has another id. So has that of a node which was rebuilt with the
@@ -160,19 +160,27 @@ def unproved_logs(
     Args:
         ends: the last stable offsets of the topic-partitions that the node has.
 
+    Returns:
+        them, and those of which the node refuses, or cannot give, the record: nobody knows.
+
     Raises:
         RelayError: the node does not answer.
     """
-    unproved = set()
+    unproved, unreadable = set(), {}
     for at, checkpoint in checkpoints.items():
         end, last = ends.get(at, checkpoint.next_offset), checkpoint.fingerprint
         log = log_of(client, at.topic) if end != checkpoint.next_offset else None
         if log is None or checkpoint.knows(log):
             continue
         is_beyond_end = last is not None and end <= last.offset
-        if is_beyond_end or log_error(client, log, checkpoint, clock) is not None:
-            unproved.add(at)
-    return unproved
+        try:
+            if is_beyond_end or log_error(client, log, checkpoint, clock) is not None:
+                unproved.add(at)
+        except RelayError as error:
+            if error.topic_partition is None:
+                raise
+            unreadable[at] = error
+    return unproved, unreadable
 
 
 def log_error(

@@ -26,7 +26,7 @@ class NodeView:
         quarantined: why it must not be read, whatever it answers; empty if it may be.
         low_watermarks: of the same topic-partitions.
         unproved: the topic-partitions whose log there nothing proves to be the one that was copied.
-        leaderless: the topic-partitions that it cannot answer for, as they have no leader.
+        unanswered: the topic-partitions that it cannot answer for, and why.
     """
 
     name: str
@@ -35,11 +35,11 @@ class NodeView:
     quarantined: str = ""
     low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     unproved: frozenset[TopicPartition] = frozenset()
-    leaderless: frozenset[TopicPartition] = frozenset()
+    unanswered: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def answers_for(self, at: TopicPartition) -> bool:
         """Whether it is known what the node has of a topic-partition."""
-        return self.end_offsets is not None and at not in self.leaderless
+        return self.end_offsets is not None and at not in self.unanswered
 
     def has_log(self, at: TopicPartition) -> bool:
         """Whether it has the log that was copied."""
@@ -250,8 +250,8 @@ def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> 
     lines = []
     for at, next_offset in sorted(required.items()):
         end, low = (view.end_offsets or {}).get(at), view.low_watermarks.get(at, 0)
-        if at in view.leaderless:
-            lines.append(f"{at} has no leader on this node, and was copied up to {next_offset}")
+        if why := view.unanswered.get(at):
+            lines.append(f"{at}: {why} on this node, and it was copied up to {next_offset}")
         elif end is None:
             lines.append(f"it has no {at}, whose next offset to copy is {next_offset}")
         elif not view.has_log(at):

@@ -403,7 +403,9 @@ class _SnapshotBuilder:
         )
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         known = replace(checkpoints, starts=starts)
-        positions = self._positions(selection, topics, known, lost, leaderless)
+        positions, unjudged = self._positions(selection, topics, known, lost, leaderless)
+        if waits and (passing := [each for each in unjudged.values() if each.retryable]):
+            raise passing[0]
         source_configs, destination_configs, refused = (
             self._configs(topics, policies, existing) if configs else ({}, {}, {})
         )
@@ -446,7 +448,7 @@ class _SnapshotBuilder:
             state_topics=(
                 state_topics.read(self._destination, self._at_destination) if configs else ()
             ),
-            unreadable=unreadable | leaderless,
+            unreadable=unreadable | leaderless | unjudged,
         )
 
     def _missing(
@@ -642,8 +644,8 @@ class _SnapshotBuilder:
         checkpoints: CheckpointSnapshot,
         lost: Lost,
         leaderless: Container[TopicPartition],
-    ) -> list[Position]:
-        positions = Positions(
+    ) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
+        positions, unjudged = Positions(
             self._name,
             self._source,
             self._at_destination,
@@ -655,7 +657,7 @@ class _SnapshotBuilder:
             leaderless,
             among_several=bool(selection.others),
         ).all()
-        return [_with_other_nodes(selection, position) for position in positions]
+        return [_with_other_nodes(selection, position) for position in positions], unjudged
 
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]

@@ -42,7 +42,9 @@ class NodeState:
         low_watermarks: of the mirrored topic-partitions.
         cluster_id: of its cluster; empty if it did not answer.
         topic_ids: of the mirrored topics.
-        unproved, leaderless: as of `NodeView`.
+        unproved: as of `NodeView`.
+        leaderless: the topic-partitions that have no leader.
+        unreadable: those of which the last record copied cannot be read, and why.
     """
 
     node: Cluster
@@ -56,6 +58,7 @@ class NodeState:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     unproved: frozenset[TopicPartition] = frozenset()
     leaderless: frozenset[TopicPartition] = frozenset()
+    unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
 
     @property
     def view(self) -> NodeView:
@@ -67,8 +70,14 @@ class NodeState:
             self.quarantined,
             self.low_watermarks,
             self.unproved,
-            self.leaderless,
+            self.unanswered,
         )
+
+    @property
+    def unanswered(self) -> dict[TopicPartition, str]:
+        """The topic-partitions that it cannot answer for, and why."""
+        refused = {at: error.what for at, error in self.unreadable.items()}
+        return dict.fromkeys(self.leaderless, "it has no leader") | refused
 
     def has_proved(self, checkpoint: Checkpoint) -> bool:
         """Whether a log is known, or was compared: one that ends at the checkpoint never is."""
@@ -176,7 +185,7 @@ class NodeSelection:
     def _silent(self, at: TopicPartition) -> str:
         for state in self.unread:
             if not state.view.answers_for(at):
-                why = state.error or "it has no leader there"
+                why = state.error or f"{state.unanswered[at]} there"
                 return f"node {state.node.name} does not answer: {why}"
         return ""
 
@@ -370,7 +379,12 @@ def _compared(
     timeout_ms = mirror.source.health.request_timeout
     try:
         with source_client(name, state.node, timeout_ms, "health") as client:
-            unproved = unproved_logs(client, ends, unknown, clock)
+            unproved, unreadable = unproved_logs(client, ends, unknown, clock)
     except RelayError as error:
         return replace(state, end_offsets=None, error=str(error))
-    return replace(state, unproved=frozenset(unproved))
+    return replace(
+        state,
+        end_offsets={at: end for at, end in ends.items() if at not in unreadable},
+        unproved=frozenset(unproved),
+        unreadable=unreadable,
+    )

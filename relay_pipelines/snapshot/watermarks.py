@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from relay_pipelines.copy.position import read_positions, unproved_logs
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartition
 from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target
@@ -60,8 +61,11 @@ class Positions:
         self._clock = clock
         self._among_several = among_several
 
-    def all(self) -> list[Position]:
-        """Every topic-partition of the included topics, in order."""
+    def all(self) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
+        """Every topic-partition of the included topics, in order; and those that nobody can judge.
+
+        Of these, the last record copied would have to be compared, and cannot be read.
+        """
         wanted = [
             at
             for topic in self._targets
@@ -82,7 +86,7 @@ class Positions:
         )
         ends = {at: position.end_offset for at, position in at_source.items()}
         known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in ends}
-        unproved = unproved_logs(self._source, ends, known, self._clock)
+        unproved, unreadable = unproved_logs(self._source, ends, known, self._clock)
         positions = [
             replace(
                 self._completed(at_source[at], starts.get(at)),
@@ -93,8 +97,9 @@ class Positions:
                 recreated=at_source[at].recreated or at in unproved,
             )
             for at in wanted
+            if at not in unreadable
         ]
-        return self._with_open_since(positions)
+        return self._with_open_since(positions), unreadable
 
     def _completed(self, position: Position, start: int | None) -> Position:
         """Add what only the destination knows."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pytest
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -128,6 +129,18 @@ class Permitted:
             self._add(self._acl(topic, AclOperation.DESCRIBE, AclPermissionType.DENY))
         for topic in topics:
             self.wait(topic, is_shown=False)
+
+    def forbid_reading(self, topic: str) -> None:
+        """Let the user see the topic, and not its records."""
+        self._add(self._acl(topic, AclOperation.READ, AclPermissionType.DENY))
+        user = AdminClient(independent.client(self.as_user()))
+
+        def allowed() -> list[AclOperation]:
+            asked = TopicCollection([topic])
+            (found,) = user.describe_topics(asked, include_authorized_operations=True).values()
+            return found.result(30).authorized_operations or []
+
+        independent.until(lambda: AclOperation.READ not in allowed(), f"{topic} is unreadable")
 
     def show(self, *topics: str) -> None:
         filters = [

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.cli import main
+from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.metrics.mirror_metrics import Looker, samples
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.settings import load
-from tests.copying import KEPT, numbered
+from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror, load
+from relay_pipelines.snapshot import cluster_snapshot
+from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import Permitted
 from tests.support.commands import configured, mirror
 from tests.support.independent import create, delete, records_of, write
@@ -193,3 +197,41 @@ def said_of(text: str, name: str) -> list[str]:
             assert len(set(match.groups())) == 1
             found.append(match[1])
     return found
+
+
+def test_a_topic_that_may_not_be_read_holds_back_no_other(
+    guarded: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """It was created again, so that its last record would have to be compared."""
+    permitted, destination = Permitted(guarded, topic_name), destination_cluster.cluster()
+    refused, other = (permitted.create(topic_name + suffix) for suffix in ("", "-other"))
+    for topic in (refused, other):
+        permitted.write(topic, 5)
+        create(destination, topic, 1, KEPT)
+    ensure_homes(destination)
+    permitted.allow()
+    read = Mirror.model_validate(mirror(permitted.as_user(), destination, refused, other))
+
+    def copy() -> list[RelayError]:
+        taken = cluster_snapshot.take_snapshot(topic_name[-8:], read, SystemClock())
+        planned = run_plan.plan(taken)
+        job = CopyJob(taken.mirror, "run", taken.node, taken.destination)
+        assert [each.error for each in copy_ranges(job, planned.ranges)] == [""] * (
+            len(planned.ranges)
+        )
+        return list(planned.data_losses)
+
+    assert copy() == []
+    permitted.forbid_reading(refused)
+    delete(guarded.cluster(), refused)
+    permitted.create(refused)
+    permitted.wait(refused, is_shown=True)
+    for topic in (refused, other):
+        permitted.write(topic, 7)
+    (held,) = copy()
+    assert (type(held), held.topic_partition) == (
+        PermissionDeniedError,
+        TopicPartition(refused, 0),
+    )
+    arrived = [len(records_of(destination, TopicPartition(topic, 0))) for topic in (refused, other)]
+    assert arrived == [5, 12]
