@@ -17,14 +17,14 @@
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
     ├── DivergedNodeError                3   a node holds another record than the one copied
     ├── DestinationChangedError          3   the copies are not where the configuration names
+    ├── CheckpointLostError              3   the checkpoint is gone, or an older one was put back
     ├── LedgerLostError                  3   the topic of the ledger is gone
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or double records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
         ├── TopicRecreatedError          3   ... the source topic was deleted and created again
         ├── LogTruncatedError            3   ... the source's log no longer holds what was copied
-        ├── DestinationTopicLostError    3   ... the destination topic with the copies is gone
-        └── CheckpointLostError          3   ... the checkpoint is gone, but the ledger has entries
+        └── DestinationTopicLostError    3   ... the destination topic with the copies is gone
 
 Whether an error is worth a retry, and on which side it happened, are attributes of its class.
 """
@@ -217,6 +217,14 @@ class DestinationChangedError(RelayError):
     needs_operator = True
 
 
+class CheckpointLostError(RelayError):
+    """The checkpoint is gone, although the ledger says what was copied: a person decides."""
+
+    exit_code = 3
+    side = Side.DESTINATION
+    needs_operator = True
+
+
 class LedgerLostError(RelayError):
     """The topic of the ledger is gone, although checkpoints name its entries: a person decides."""
 
@@ -254,12 +262,6 @@ class LogTruncatedError(DataLossError):
 
 class DestinationTopicLostError(DataLossError):
     """The destination topic that held the copies was deleted."""
-
-    side = Side.DESTINATION
-
-
-class CheckpointLostError(DataLossError):
-    """The checkpoint is gone, although the ledger says what was copied."""
 
     side = Side.DESTINATION
 

@@ -168,9 +168,9 @@ def open_since(positions: Iterable[Position], now_ms: int) -> float | None:
 def data_loss(position: Position) -> RelayError | None:
     """The error that holds the topic-partition back; None if nothing does.
 
-    Nothing is lost while another node of the source has the records, or may have them: the error is
-    then a `SourceError`, and no configuration accepts it. Nor does one accept a
-    `DestinationChangedError` or `LedgerLostError`, which is a person's decision each time.
+    `on_data_loss: continue` accepts a `DataLossError`, and no other one. Nothing is lost while
+    another node of the source has the records, or may have them: the error is then a `SourceError`.
+    The others are a person's decision each time.
     """
     if position.ledger_lost:
         return LedgerLostError(
@@ -178,6 +178,8 @@ def data_loss(position: Position) -> RelayError | None:
             remedy=f"create it again, and note what is lost: {restore_command(position.mirror)}",
             topic_partition=position.topic_partition,
         )
+    if error := checkpoint_lost(position):
+        return error
     worst = next(iter(losses(position)), None)
     if worst is None and position.available_elsewhere:
         return SourceError(
@@ -272,38 +274,45 @@ def restore_command(mirror: str) -> str:
     return f"`relay restore --mirror {mirror} --execute`"
 
 
-def losses(position: Position) -> list[Loss]:
-    """All that was lost, the worst first."""
-    return list(_losses(position))
+def checkpoint_lost(position: Position) -> CheckpointLostError | None:
+    """Return the error if the checkpoint is not the last one: a copy from it duplicates records.
 
-
-def _losses(position: Position) -> Iterator[Loss]:
-    copied, low, end = position.next_offset, position.low_watermark, position.end_offset
+    What else is lost counts after the last offset copied, which is not known.
+    """
+    copied, at = position.next_offset, position.topic_partition
     if position.ledger_end is not None:
-        lost = "is gone" if copied is None else f"(offset {copied}) is not the last one"
+        lost = "is gone" if copied is None else "is not the last one"
         what = (
             f"its checkpoint {lost}, and according to the ledger it was copied up to offset"
             f" {position.ledger_end}"
         )
         remedy = f"make it again from the ledger: {restore_command(position.mirror)}"
-        yield Loss(CheckpointLostError, what, remedy, position.ledger_end)
-        return
-    if copied is None:
-        return
-    if position.copies_after is not None:
+    elif position.copies_after is not None:
         what = (
             "its checkpoint is not the last one, and neither is the ledger's newest entry: the"
             f" mirror's own records go on at offset {position.copies_after} of the destination, and"
             " would come again"
         )
-        command = _reset(position.mirror, position.topic_partition.topic)
+        command = _reset(position.mirror, at.topic)
         remedy = (
             "put the newest __relay_ledger back, if there is one, and make the checkpoint from it:"
-            f" {restore_command(position.mirror)}; or delete the copy, and copy all of it again:"
-            f" `{command} --to-earliest --execute`"
+            f" {restore_command(position.mirror)}; or delete the copy, or name another topic for it"
+            f" in topics.rename, and copy all of it again: `{command} --to-earliest --execute`"
         )
-        yield Loss(CheckpointLostError, what, remedy, copied)
-        return  # what else is lost counts after the last offset copied, which nobody knows
+    else:
+        return None
+    return CheckpointLostError(what, remedy=remedy, topic_partition=at, offset=copied)
+
+
+def losses(position: Position) -> list[Loss]:
+    """All that was lost, the worst first, if the checkpoint is the last one."""
+    return list(_losses(position))
+
+
+def _losses(position: Position) -> Iterator[Loss]:
+    copied, low, end = position.next_offset, position.low_watermark, position.end_offset
+    if copied is None:
+        return
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its topic id changed"
         remedy = "mirror it under a new name into a new destination topic"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 
 from relay_pipelines.errors import (
@@ -13,14 +12,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
     TransactionPendingError,
 )
-from relay_pipelines.model import (
-    Checkpoint,
-    CopyOptions,
-    DestinationPosition,
-    OffsetRange,
-    TopicPartition,
-)
-from relay_pipelines.plan.owners import own_id, shared_id, topic_scope
+from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
@@ -29,9 +21,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state.fencing import fence
 
-_MOST_PARTS = 16  # of a lane; each has up to 250 topics
 _LOG = logging.getLogger(__name__)
 
 
@@ -55,8 +45,6 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
         for position in lost:
             at = position.topic_partition
             try:
-                if position.ledger_end is not None:  # the owner records are as old, or gone
-                    fence_former_owners(client, snapshot.mirror, mirror, [at], clock)
                 error = _accept_loss(client, snapshot, position, options, clock)
             except FencedError:
                 continue  # another driver deals with it at the same time
@@ -94,28 +82,6 @@ def _accept_loss(
     return error if is_moved else None
 
 
-def fence_former_owners(
-    client: ClusterClient,
-    name: str,
-    mirror: Mirror,
-    sources: Iterable[TopicPartition],
-    clock: Clock,
-) -> None:
-    """Fence every id that may have owned them: a task may still hold one, and an open chunk.
-
-    Args:
-        name: of the mirror, or of a replay.
-    """
-    lanes = {"main", *mirror.all_lanes}
-    # the parts of a lane of very many topics
-    parts = {f"{lane}_{number}" for lane in lanes for number in range(2, _MOST_PARTS + 1)}
-    ids: set[str] = set()
-    for at in sources:
-        scopes = {"", topic_scope(at.topic), *lanes, *parts}
-        ids |= {own_id(name, at), *(shared_id(name, scope, at) for scope in scopes)}
-    fence(client, ids, mirror.copy_options, clock)
-
-
 def _moved_checkpoint(
     snapshot: ClusterSnapshot, position: Position, loss: Loss, now_ms: int
 ) -> Checkpoint:
@@ -131,10 +97,7 @@ def _moved_checkpoint(
         topic_ids={} if is_recreated else before.topic_ids,
         cluster_ids={} if is_recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
-        # after copies that come again, what is there no longer shows where they end
-        copies=None
-        if position.destination_lost or position.copies_after is not None
-        else before.copies,
+        copies=None if position.destination_lost else before.copies,
         destination=before.bound_to or snapshot.destination_of(before.source),
         is_dense=False,
         run_id=BY_DRIVER,
@@ -144,23 +107,13 @@ def _moved_checkpoint(
 
 
 def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
-    """The checkpoint; if it is lost, what is known of it from the ledger or the start record."""
+    """The checkpoint; what is known from the start record if nothing was copied."""
     at = position.topic_partition
-    record = snapshot.ledger_records.get(at)
-    if record is None and at in snapshot.checkpoints:
+    if at in snapshot.checkpoints:
         return snapshot.checkpoints[at]
-    if record is None:
-        to = snapshot.destination_of(at)
-        return replace(
-            Checkpoint.initial(snapshot.mirror, at, to, position.begin), node=snapshot.node.name
-        )
-    entry, copies = record.entry, record.entry.destination
+    to = snapshot.destination_of(at)
     return replace(
-        Checkpoint.initial(entry.mirror, at, copies.topic_partition, entry.source.end),
-        node=entry.node,
-        copies=DestinationPosition(copies.topic_partition, copies.end) if copies.end > 0 else None,
-        generation=entry.generation,
-        ledger_head=record.head,
+        Checkpoint.initial(snapshot.mirror, at, to, position.begin), node=snapshot.node.name
     )
 
 
@@ -168,8 +121,7 @@ def _skips_offsets(position: Position, loss: Loss) -> bool:
     """Whether the loss is a gap between offsets that still mean the same records and copies."""
     copied = position.next_offset
     is_kept = not position.recreated and not position.destination_lost
-    is_last = position.ledger_end is None
-    return copied is not None and is_last and is_kept and copied < loss.resume
+    return copied is not None and is_kept and copied < loss.resume
 
 
 def _gap(position: Position, loss: Loss) -> OffsetRange:

@@ -13,7 +13,7 @@ from functools import partial
 
 from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
-from relay_pipelines.plan.positions import Position, data_loss, losses, unknown_beginning
+from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.protocol.clock import Clock
@@ -97,7 +97,7 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     if to is ResetTo.EARLIEST and not planned.stays:
         error = unknown_beginning(position)
     if position.ledger_end is not None:  # what it decided on would not be the last checkpoint
-        error = data_loss(position)
+        error = checkpoint_lost(position)
     return planned if error is None else replace(planned, stays=error.what, error=error)
 
 

@@ -7,7 +7,7 @@ destination alone. docs/transactions.md argues why no record is then doubled or 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,9 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import present_owner
+from relay_pipelines.plan.owners import own_id, present_owner, shared_id, topic_scope
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import gap_entry, replace_checkpoint
-from relay_pipelines.prepare.losses import fence_former_owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -31,9 +30,12 @@ from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
+from relay_pipelines.state.fencing import fence
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.ledger_retention import ledger_kept_since_ms
+
+_MOST_PARTS = 16  # of a lane; each has up to 250 topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,33 @@ def execute(
                 for restore in restores.changes
                 if restore.name == each and restore.act is Act.AGAIN
             ]
-            fence_former_owners(client, each, mirror, again, clock)
+            _fence_former_owners(client, each, mirror, again, clock)
         for restore in restores.changes:
             commit = partial(_commit, client, restores.states[restore.name], restore, mirror, clock)
             # a task with several ranges takes an id back
             yield restore, retry(commit, name, options, clock, client, also=(FencedError,))
+
+
+def _fence_former_owners(
+    client: ClusterClient,
+    name: str,
+    mirror: Mirror,
+    sources: Iterable[TopicPartition],
+    clock: Clock,
+) -> None:
+    """Fence every id that may have owned them: a task may still hold one, and an open chunk.
+
+    Args:
+        name: of the mirror, or of a replay.
+    """
+    lanes = {"main", *mirror.all_lanes}
+    # the parts of a lane of very many topics
+    parts = {f"{lane}_{number}" for lane in lanes for number in range(2, _MOST_PARTS + 1)}
+    ids: set[str] = set()
+    for at in sources:
+        scopes = {"", topic_scope(at.topic), *lanes, *parts}
+        ids |= {own_id(name, at), *(shared_id(name, scope, at) for scope in scopes)}
+    fence(client, ids, mirror.copy_options, clock)
 
 
 def _records(name: str, mirror: Mirror, clock: Clock) -> list[LedgerRecord]:

@@ -49,7 +49,6 @@ from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
-from relay_pipelines.state.ledger import LedgerRecord
 
 NEEDED_CONFIGS = (
     "cleanup.policy",
@@ -87,8 +86,6 @@ class ClusterSnapshot:
         same_logs: the logs of other nodes that hold what was copied.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        ledger_records: the newest ledger entry per topic-partition that has lost its checkpoint, or
-            whose checkpoint is before it.
         record_policy: source topic -> how its records are copied.
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that are selected and that the node no
@@ -125,7 +122,6 @@ class ClusterSnapshot:
     same_logs: Mapping[TopicPartition, tuple[NodeIdentity, ...]] = field(default_factory=dict)
     previous_node: str = ""
     verdicts: tuple[NodeVerdict, ...] = ()
-    ledger_records: Mapping[TopicPartition, LedgerRecord] = field(default_factory=dict)
     record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
@@ -439,7 +435,6 @@ class _SnapshotBuilder:
             },
             previous_node=selection.previous,
             verdicts=selection.verdicts,
-            ledger_records=lost.entries,
             record_policy=policies,
             deleted=deleted,
             new_starts=new_starts,

@@ -12,7 +12,7 @@ import pytest
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
-from relay_pipelines.model import OffsetRange
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.run import restore, run_plan
 from relay_pipelines.run.restore_plan import Act
 from relay_pipelines.snapshot import cluster_snapshot
@@ -241,22 +241,25 @@ def test_both_are_put_back(copied: Copied, relay: Command) -> None:
     assert planned.act is Act.STAYS
     assert relay("audit", "--level", "recount") == 4
 
-    (again,) = copied.copy(copied.snapshot("continue"))
-    assert (again.start, again.end) == (10, 30)
-    assert not run_plan.plan(copied.snapshot()).data_losses
 
-
-def test_both_are_put_back_and_the_source_is_created_again(copied: Copied) -> None:
-    """Each loss is accepted on its own; no record of the new topic is left out."""
+@pytest.mark.parametrize("source", ["the same", "created again"])
+def test_a_copy_that_nothing_knows_is_made_again(
+    copied: Copied, tmp_path: Path, source: str
+) -> None:
+    """No configuration accepts what would come twice; all is copied again into another topic."""
     put_both_back(copied)
-    source_recreated(copied)
-    assert isinstance(copied.loss(), CheckpointLostError)
-    taken = copied.snapshot("continue")
-    (held,) = run_plan.plan(taken).data_losses
-    assert (len(taken.accepted), type(held)) == (1, TopicRecreatedError)
-    (went_on,) = copied.copy(copied.snapshot("continue"))
-    assert (went_on.start, went_on.end) == (0, 12)
-    assert copied.arrived()[-12:] == records_of(copied.source, copied.at)
+    if source == "created again":
+        source_recreated(copied)
+    (held,) = run_plan.plan(copied.snapshot("continue")).data_losses
+    assert type(held) is CheckpointLostError
+
+    copied.to = TopicPartition(f"again.{copied.topic}", 0)
+    create(copied.destination, copied.to.topic, 1, KEPT)
+    relay = Command(copied, tmp_path)
+    assert relay("reset", "--topic", copied.topic, "--to-earliest", "--execute") == 0
+    (again,) = copied.copy(copied.snapshot())
+    assert (again.start, again.end) == (0, 12 if source == "created again" else 30)
+    assert copied.arrived() == records_of(copied.source, copied.at)
 
 
 def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:

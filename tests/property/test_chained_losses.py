@@ -1,4 +1,4 @@
-"""Accepted losses are links of the chain, whether or not the checkpoint is still there."""
+"""Accepted losses are links of the chain."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from relay_pipelines.model import Checkpoint
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare import losses
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.verify.chain import Chain
 from tests.property.filled import chains
 from tests.property.test_odd_failures import AT, DESTINATION, Clock, checkpoints_of
@@ -34,7 +32,6 @@ def accept(
     world: World,
     position: Position,
     known: Sequence[Checkpoint] = (),
-    last: LedgerRecord | None = None,
 ) -> str:
     """Accept a loss as a driver does, and return what was lost."""
     snapshot: Any = SimpleNamespace(
@@ -45,7 +42,6 @@ def accept(
         checkpoints={one.source: one for one in known},
         checkpoint_ends={},
         owners={},
-        ledger_records={} if last is None else {AT: last},
         destinations={"a": "a"},
         destination_topics={},
         owner_of=lambda at: own_id("m", at),
@@ -68,17 +64,3 @@ def test_an_accepted_loss_is_a_link(world: World) -> None:
     chain = chain_of(world)
     assert (chain.breaks, len(chain.records)) == ([], 4)
     assert [record.entry.gap for record in chain.records] == ["", "", what, ""]
-
-
-def test_a_lost_checkpoint_is_restored_with_its_head(world: World) -> None:
-    """The new checkpoint is linked to the newest entry."""
-    last = chain_of(world).records[-1]
-    world.copies.logs[checkpoint.TOPIC].entries.clear()
-    accept(world, Position(AT, 0, 20, ledger_end=10), last=last)
-    world.copy(20)
-    chain = chain_of(world)
-    assert (chain.breaks, [record.entry.number for record in chain.records]) == (
-        [],
-        [1, 2, 3, 4, 5],
-    )
-    assert chain.records[2].entry.previous == last.head.hash

@@ -137,12 +137,11 @@ def test_a_lost_checkpoint_is_held_back():
     held = Position(TopicPartition("t", 3), 0, 20, None, ledger_end=9, mirror="m")
     assert str(data_loss(held)) == (
         "t-3: its checkpoint is gone, and according to the ledger it was copied up to offset 9;"
-        " make it again from the ledger: `relay restore --mirror m --execute`;"
-        " to accept the loss and resume from offset 9, set on_data_loss: continue"
+        " make it again from the ledger: `relay restore --mirror m --execute`"
     )
     assert not plan_windows([held]).windows
     older = Position(TopicPartition("t", 3), 0, 20, 5, ledger_end=9, mirror="m")
-    assert "its checkpoint (offset 5) is not the last one" in str(data_loss(older))
+    assert "t-3 at offset 5: its checkpoint is not the last one" in str(data_loss(older))
     assert not plan_windows([older]).windows
 
 
