@@ -2,6 +2,10 @@
 
 Python imports a file once per process: tasks of one run in reused and in new workers would use two
 versions of a file that changes, and a living driver its first one for ever.
+
+A package may be the running program's own, such as that of a Dagster project. What the program has
+imported of it stays as it is on the driver, which checks classes; tasks, which decide, import all
+as read.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ class Sources:
     """
 
     def __init__(self) -> None:
-        self.files: dict[tuple[str, str], SourceFile | None] = {}
-        """Folder and name of a module -> its file; None if Python finds it by itself, or not."""
+        self.files: dict[tuple[str, str], tuple[SourceFile, ...]] = {}
+        """Folder and name of a module -> its files; none if Python finds it by itself, or not."""
 
     @classmethod
     def of(cls, specs: Iterable[ClassSpec]) -> Self:
@@ -52,44 +56,59 @@ class Sources:
     def fix_class(self, spec: ClassSpec) -> ClassSpec:
         """Return the class with its module, and with what that imports from the same folder."""
         module, colon, _ = spec.name.partition(":")
-        found: dict[str, SourceFile | None] = {}
+        found: dict[str, tuple[SourceFile, ...]] = {}
         names = [module.partition(".")[0]] if colon and spec.folder else []
         while names:
             name = names.pop()
             if name not in found:
-                found[name] = file = self._read(spec.folder, name)
-                names += [] if file is None else _imports(file)
-        return replace(spec, sources=tuple(file for _, file in sorted(found.items()) if file))
+                found[name] = files = self._read(spec.folder, name)
+                names += [imported for file in files for imported in _imports(file)]
+        return replace(
+            spec, sources=tuple(file for _, files in sorted(found.items()) for file in files)
+        )
 
     def changes(self, before: Sources | None) -> list[str]:
         """Say which files have changed since they were read before."""
         if before is None:
             return []
         return sorted(
-            f"{name}.py has changed"
+            f"{path.relative_to(folder)} has changed"
             for folder, name in self.files.keys() & before.files.keys()
-            if self.files[folder, name] != before.files[folder, name]
+            for path in _differing(self.files[folder, name], before.files[folder, name])
         )
 
-    def _read(self, folder: str, name: str) -> SourceFile | None:
+    def _read(self, folder: str, name: str) -> tuple[SourceFile, ...]:
         key = (folder, name)
         if key not in self.files:
             self.files[key] = _read(Path(folder), name)
         return self.files[key]
 
 
-def _read(folder: Path, name: str) -> SourceFile | None:
-    """Read a module of the folder; None if it is not there, or installed as well.
+def _differing(now: Iterable[SourceFile], before: Iterable[SourceFile]) -> set[Path]:
+    return {Path(file.path) for file in set(now).symmetric_difference(before)}
 
-    A package is left to Python: it may be the running program's own, whose modules must stay.
-    """
-    path = folder / f"{name}.py"
-    if (folder / name).is_dir() or not path.is_file() or _is_installed(name, folder):
-        return None
+
+def _read(folder: Path, name: str) -> tuple[SourceFile, ...]:
+    """Read a module or package of the folder; nothing if it is not there, or installed as well."""
+    package, module = folder / name, folder / f"{name}.py"
+    if _is_installed(name, folder):
+        return ()
+    # as Python looks: a folder without __init__.py comes after a module
+    if package.is_dir() and ((package / _INIT).is_file() or not module.is_file()):
+        paths = sorted(package.rglob("*.py"))
+    else:
+        paths = [module] if module.is_file() else []
     try:
-        return SourceFile(name, str(path), path.read_bytes())
+        return tuple(
+            SourceFile(_dotted(path, folder), str(path), path.read_bytes()) for path in paths
+        )
     except OSError:
-        return None  # its import says so
+        return ()  # its import says so
+
+
+def _dotted(path: Path, folder: Path) -> str:
+    inside = path.relative_to(folder).with_suffix("")
+    return ".".join(inside.parent.parts if path.name == _INIT else inside.parts)
 
 
 def _is_installed(name: str, folder: Path) -> bool:
@@ -133,13 +152,13 @@ def use(module: str, sources: Sequence[SourceFile]) -> None:
     if any(_is_outdated(name, files.get(name)) for name in {module, *files}):
         # a module keeps what it has imported from another one
         for name, file in files.items():
-            if name in sys.modules and _is_from(sys.modules[name], file):
+            if name in sys.modules and _is_replaceable(sys.modules[name], file):
                 del sys.modules[name]
         if module not in files:
             sys.modules.pop(module, None)
-    if module not in files:
-        _FINDER.files.pop(module, None)
-    _FINDER.files.update(files)
+    replaced = {name.partition(".")[0] for name in {module, *files}}
+    kept = {n: file for n, file in _FINDER.files.items() if n.partition(".")[0] not in replaced}
+    _FINDER.files = kept | files
 
 
 def _is_outdated(name: str, file: SourceFile | None) -> bool:
@@ -147,7 +166,14 @@ def _is_outdated(name: str, file: SourceFile | None) -> bool:
     loader = getattr(imported, "__loader__", None)
     if isinstance(loader, _Loader):
         return loader.file != file and (file is None or loader.file.path == file.path)
-    return file is not None and _is_from(imported, file)
+    return file is not None and _is_replaceable(imported, file)
+
+
+def _is_replaceable(imported: Any, file: SourceFile) -> bool:
+    """Whether the module is from this file, and not the running program's own."""
+    is_of_package = "." in file.module or Path(file.path).name == _INIT
+    is_ours = isinstance(getattr(imported, "__loader__", None), _Loader)
+    return (is_ours or not is_of_package) and _is_from(imported, file)
 
 
 def _is_from(imported: Any, file: SourceFile) -> bool:
@@ -177,14 +203,18 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - Python's signature
-        target: Any = None,  # noqa: ARG002 - Python's signature
+        _path: Sequence[str] | None,
+        _target: Any = None,
     ) -> ModuleSpec | None:
         file = self.files.get(fullname)
         if file is None:
             return None
+        path = Path(file.path)
         return importlib.util.spec_from_file_location(
-            fullname, file.path, loader=_Loader(file), submodule_search_locations=None
+            fullname,
+            path,
+            loader=_Loader(file),
+            submodule_search_locations=[str(path.parent)] if path.name == _INIT else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import uuid
 from pathlib import Path
@@ -27,12 +28,9 @@ def test_what_was_read_is_imported_until_something_else_was(tmp_path: Path, name
     """With what a module imports from its folder; `__file__` is where its data may be."""
     letters = tmp_path / f"{name}.py"
     letters.write_text("LETTER = 'a'")
-    package = tmp_path / f"{name}_package"  # it may be the running program's own
-    package.mkdir()
-    (package / "__init__.py").write_text("")
     module = tmp_path / f"{name}_module.py"
     module.write_text(
-        f"import json, {name}_package, relay_pipelines\ndef value():\n    import {name}\n"
+        f"import json, relay_pipelines\ndef value():\n    import {name}\n"
         f"    return {name}.LETTER, __file__"
     )
     (tmp_path / f"{name}_other.py").write_text("this is not imported")
@@ -76,3 +74,54 @@ def test_a_module_that_was_imported_from_the_disk_is_imported_again(
     fixed = Sources().fix_class(spec)
     assert fixed.sources == ()
     assert value(fixed) == 3
+
+
+@pytest.mark.parametrize("is_regular", [True, False], ids=["package", "without __init__.py"])
+def test_a_package_is_imported_as_it_was_read(
+    tmp_path: Path, name: str, *, is_regular: bool
+) -> None:
+    """With all its modules; its data is where it was."""
+    package = tmp_path / name
+    (package / "inner").mkdir(parents=True)
+    if is_regular:
+        (package / "__init__.py").write_text("from .letters import LETTER")
+        (package / "inner" / "__init__.py").write_text("")
+    (package / "letters.py").write_text("LETTER = 'a'")
+    (package / "inner" / "filters.py").write_text(
+        "from pathlib import Path\nfrom ..letters import LETTER\n"
+        "def value():\n    return LETTER, Path(__file__).parent.parent.name"
+    )
+    spec = ClassSpec(f"{name}.inner.filters:value", folder=str(tmp_path))
+    first = Sources.of([spec])
+    before = first.fix_class(spec)
+    (package / "letters.py").write_text("LETTER = 'b'")
+    assert value(before) == ("a", name)
+    second = Sources.of([spec])
+    assert value(second.fix_class(spec)) == ("b", name)
+    assert value(before) == ("a", name)
+    (package / "inner" / "filters.py").unlink()
+    with pytest.raises(ConfigError, match="cannot be imported: ModuleNotFoundError"):
+        value(Sources().fix_class(spec))
+    (package / "inner" / "filters.py").write_text("from ..letters import LETTER as value")
+    (package / "new.py").write_text("")
+    changed = ("inner/filters.py", "letters.py", "new.py")
+    assert Sources.of([spec]).changes(first) == [f"{name}/{file} has changed" for file in changed]
+
+
+def test_what_the_program_has_imported_of_its_own_package_stays(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Dagster project would otherwise have two versions of its definitions in one process."""
+    package = tmp_path / name
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "filters.py").write_text("def value():\n    return 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module(f"{name}.filters")
+    (package / "filters.py").write_text("def value():\n    return 2")
+    spec = ClassSpec(f"{name}.filters:value", folder=str(tmp_path))
+    fixed = Sources().fix_class(spec)
+    assert value(fixed) == 1
+    assert sys.modules[f"{name}.filters"] is own
+    del sys.modules[f"{name}.filters"], sys.modules[name]
+    assert value(fixed) == 2, "as in a task, which has imported nothing of it"
