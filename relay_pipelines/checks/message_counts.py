@@ -73,7 +73,9 @@ def _words(topic: TopicReport) -> str:
     if verdict.state is State.DIFFERS:
         return "; ".join(found)
     offsets = plural(sum(map(len, topic.ranges)), "source offset")
-    return "; ".join([str(verdict), *found, f"the ledger accounts for {offsets}"])
+    more = topic.recorded - topic.records
+    beyond = [f"its chunks reach beyond the window, with {plural(more, 'record')}"] if more else []
+    return "; ".join([str(verdict), *found, f"the ledger accounts for {offsets}", *beyond])
 
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:
@@ -83,8 +85,9 @@ def _metadata(topic: TopicReport) -> dict[str, Any]:
         "compared by content (records)": seen.by_content,
         "compared by count (records)": seen.by_count,
         "not verified (records)": seen.unverified,
-        "committed (records)": topic.recorded,
-        "counted (records)": topic.counted,
+        "committed (records)": topic.records,
+        "counted (records)": sum(found.counted for found in topic.recounts.values()),
+        "of other windows (records)": topic.recorded - topic.records,
         "superseded (offsets)": sum(found.superseded for found in topic.recounts.values()),
         "written by others (records)": sum(found.foreign for found in topic.recounts.values()),
         "topic-partitions": metadata.counts(topic),

@@ -17,9 +17,13 @@ _COUNTS = dg.TableSchema(
     columns=[
         dg.TableColumn("partition", "int"),
         dg.TableColumn(
-            "committed", "int", description="records, by the ledger entries that cover the offsets"
+            "committed", "int", description="records of the window, by its ledger entries"
         ),
-        dg.TableColumn("counted", "int", description="records found at the destination"),
+        dg.TableColumn(
+            "counted",
+            "int",
+            description="records found at the destination, of all chunks that cover the window",
+        ),
         dg.TableColumn("result", description="complete, or what is wrong"),
         dg.TableColumn("source offsets", description="of the window, half-open: [start, end)"),
     ]
@@ -62,7 +66,7 @@ def of_topic(
     """The metadata of one topic's materialisation; docs/metrics.md explains the keys."""
     copied, spent = topic.totals.records, topic.copying_seconds
     found = {
-        "records": topic.recorded,
+        "records": topic.records,
         "copied by this run (records)": copied,
         "copied by this run (bytes)": topic.totals.size_bytes,
         "copying (seconds)": round(spent, 3) if copied else None,
@@ -123,7 +127,7 @@ def _time(ms: int | None) -> dg.TimestampMetadataValue | None:
 def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
     return {
         "partition": planned.topic_partition.partition,
-        "committed": found.recorded if found else 0,
+        "committed": found.records if found else 0,
         "counted": found.counted if found else 0,
         "result": _result(found) if found else "",
         "source offsets": f"[{planned.start}, {planned.end})",

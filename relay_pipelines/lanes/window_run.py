@@ -60,13 +60,13 @@ class TopicReport:
 
     @property
     def recorded(self) -> int:
-        """Records that the ledger has for the window."""
+        """Records that the ledger has for the chunks that cover the window."""
         return sum(found.recorded for found in self.recounts.values())
 
     @property
-    def counted(self) -> int:
-        """Records found at the destination."""
-        return sum(found.counted for found in self.recounts.values())
+    def records(self) -> int:
+        """Those of the window: its chunks may reach beyond it, if they were copied before."""
+        return sum(found.records for found in self.recounts.values())
 
     @property
     def first_ms(self) -> int | None:
@@ -314,7 +314,7 @@ def _failure(
     """Say why a topic is incomplete; empty if it is complete.
 
     The checkpoints decide what is missing, no matter which run copied it. Only a takeover by
-    another run is reported in any case: two schedulers on one mirror do no harm, but are a mistake.
+    another run is reported in any case: two schedulers on one mirror are a mistake.
     """
     failed = [
         outcome

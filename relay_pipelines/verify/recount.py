@@ -92,6 +92,9 @@ class Recount:
         by_destination: the counts of each destination topic-partition that was read: each is judged
             by itself, because another topic's retention excuses nothing. The fields above are their
             sums.
+        beyond: how many of the recorded ones are not of the range, so that ranges side by side
+            count each once. Where a chunk skipped offsets, nobody knows which of its records are of
+            the range: they are all of the one in which it ends.
     """
 
     range: OffsetRange
@@ -122,6 +125,7 @@ class Recount:
     first_ms: int | None = None
     last_ms: int | None = None
     by_destination: dict[str, Recount] = field(default_factory=dict)
+    beyond: int = 0
 
     def add(self, other: Recount) -> None:
         """Add what was counted at the destination, of the same source topic-partition."""
@@ -146,6 +150,11 @@ class Recount:
         """Add what was counted in each destination topic-partition to the counts of that one."""
         for at, found in counts.items():
             self.by_destination.setdefault(at, Recount(self.range)).add(found)
+
+    @property
+    def records(self) -> int:
+        """Records of the range, according to the ledger."""
+        return self.recorded - self.beyond
 
     @property
     def by_count(self) -> int:
@@ -691,6 +700,7 @@ class _RangeCount:
             entry.source for entry in ours
         )
         if ours:
+            result.beyond = sum(_beyond(entry, result.range) for entry in ours)
             result.rewritten = sum(entry.rewritten for entry in ours)
             for entry in ours:
                 result.skipped.update(entry.skipped)
@@ -868,6 +878,14 @@ def _joined(one: OffsetRange | None, other: OffsetRange | None) -> OffsetRange |
 def _concerns(gap: OffsetRange, wanted: OffsetRange) -> bool:
     """Whether the gap is just before the range, or within it."""
     return gap.start < wanted.end and gap.end >= wanted.start
+
+
+def _beyond(entry: LedgerEntry, wanted: OffsetRange) -> int:
+    """How many records of a chunk are not of a range that it covers in part."""
+    source = entry.source
+    if entry.records < len(source):
+        return 0 if source.end <= wanted.end else entry.records
+    return len(source) - (min(source.end, wanted.end) - max(source.start, wanted.start))
 
 
 def _covered(ranges: Iterable[OffsetRange]) -> int:

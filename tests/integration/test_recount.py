@@ -118,11 +118,12 @@ class TestComplete:
 
     @pytest.mark.parametrize("cut", [1, 40, 99])
     def test_a_chunk_that_spans_two_windows(self, mirror: Mirror, cut: int) -> None:
-        """Two windows copied in one chunk both pass."""
+        """Two windows copied in one chunk both pass, and each of its records is of one of them."""
         mirror.copy()
         for start, end in ((0, cut), (cut, 100)):
             found = count(mirror, start, end)
             assert (found.problems, found.recorded, found.counted) == ([], 100, 100)
+            assert found.records == end - start
 
     def test_a_window_between_others(self, mirror: Mirror) -> None:
         """The records of its neighbours are neither its own nor foreign."""
@@ -140,6 +141,8 @@ class TestComplete:
         found = count(mirror, 0, 127)
         assert (found.problems, found.recorded, found.counted) == ([], 115, 115)
         assert found.skipped == {"control": 2, "aborted": 10}
+        halves = count(mirror, 0, 105), count(mirror, 105, 127)
+        assert [half.records for half in halves] == [0, 115], "nobody knows which are whose"
 
     def test_a_range_of_aborted_records_alone(self, mirror: Mirror) -> None:
         """A range of aborted records alone expects no records."""

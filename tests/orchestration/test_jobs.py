@@ -52,6 +52,14 @@ def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
     assert again.success, failure(again)
     assert len(environment.windows()) == 4
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
+    # windows that cut the chunks of before count each record once
+    environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 40})
+    cut = environment.job("backfill_by_date", {"from": "1970-01-01"})
+    assert cut.success, failure(cut)
+    assert len(environment.windows()) > 6
+    found = [evaluation.metadata for evaluation in cut.get_asset_check_evaluations()]
+    committed = [each["committed (records)"].value for each in found if "verdict" in each]
+    assert sum(committed) == 150
 
 
 def test_replay(environment: Environment, topics: list[str]) -> None:
