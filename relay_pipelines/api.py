@@ -126,12 +126,13 @@ class Mirror:
         *,
         patient: bool = True,
         cache: CheckpointCache | None = None,
+        run_id: str = "",
     ) -> RunPlan:
         """Plan a run and write what it needs: where topics start, and accepted losses.
 
         Args:
             topic: only this source topic.
-            patient, cache: as in `take_snapshot`.
+            patient, cache, run_id: as in `take_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
@@ -144,6 +145,7 @@ class Mirror:
             only_topic=topic,
             patient=patient,
             cache=cache,
+            run_id=run_id,
         )
         return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK))
 
@@ -153,12 +155,13 @@ class Mirror:
         topic: str | None = None,
         observers: Sequence[Observer] = (),
         sources: Sources | None = None,
+        run_id: str | None = None,
     ) -> RunResult:
         """Copy what `prepare` has planned; a command's signal stops it at committed checkpoints.
 
         Args:
             topic: only this source topic.
-            sources: as in `run`.
+            sources, run_id: as in `run`.
         """
         signals = self._session.stop_signal
         with signals.deferred() if signals else nullcontext():
@@ -171,6 +174,7 @@ class Mirror:
                 stop=self._session.stopped,
                 scope=topic_scope(topic) if topic else "",
                 sources=sources,
+                run_id=run_id,
             )
 
     def run(self, topic: str | None = None) -> RunResult:

@@ -43,7 +43,7 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.model import Cluster, Intervals, OffsetRange, TopicPartition
-from relay_pipelines.plan.topic_selection import Target, targets
+from relay_pipelines.plan.topic_selection import Target, renamed_target
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
@@ -428,7 +428,7 @@ class _Place:
         """The topic's name on this side."""
         if self.at_source:
             return Target(self.topic)
-        return targets([self.topic], self.mirror.topics.rename)[self.topic]
+        return renamed_target(self.topic, self.mirror.topics.rename)
 
     def client(self) -> ClusterClient:
         """Connect to the cluster."""

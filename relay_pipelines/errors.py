@@ -18,6 +18,7 @@
     ├── DivergedNodeError                3   a node holds another record than the one copied
     ├── DestinationChangedError          3   the copies are not where the configuration names
     ├── CheckpointLostError              3   the checkpoint is gone, or an older one was put back
+    ├── PolicySupersededError            3   another configuration decides the records by now
     ├── LedgerLostError                  3   the topic of the ledger is gone
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or double records
@@ -222,6 +223,13 @@ class CheckpointLostError(RelayError):
 
     exit_code = 3
     side = Side.DESTINATION
+    needs_operator = True
+
+
+class PolicySupersededError(RelayError):
+    """Another configuration of the mirror decides the topic's records by now: a person decides."""
+
+    exit_code = 3
     needs_operator = True
 
 

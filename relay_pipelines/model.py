@@ -88,6 +88,11 @@ class ClassSpec:
     folder: str = ""
     sources: tuple[SourceFile, ...] = field(default=(), repr=False)
 
+    @property
+    def arguments(self) -> tuple[str, object]:
+        """The name and its arguments, which are the same in whatever folder and order."""
+        return self.name, json.loads(self.config)
+
 
 @dataclass(frozen=True, slots=True)
 class Security:
@@ -182,6 +187,25 @@ class LedgerHead:
     committed_at_ms: int = 0
 
 
+Policy = dict[str, str]
+"""What decides the records of a topic, by its key in relay.yaml: 12 hex digits of each SHA-256.
+
+`code` is the content of the classes' files. Empty if all records are copied as they are.
+"""
+_MOST_SUPERSEDED = 64
+"""How many former policies a checkpoint remembers: it is rewritten with each chunk."""
+
+
+def policy_id(policy: Policy) -> str:
+    """Return what identifies a policy: 12 hex digits, or `verbatim`."""
+    return digest_of(sorted(policy.items())) if policy else "verbatim"
+
+
+def digest_of(value: object) -> str:
+    """Return 12 hex digits of the SHA-256 of a value as JSON."""
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
 CHAIN_START = LedgerHead(0, "start")
 """Nothing was copied before."""
 
@@ -227,6 +251,8 @@ class Checkpoint:
         is_dense: whether the source node had no record between the last one copied and
             `next_offset`: neither a filter nor the quarantine, the cleaner or a loss took one.
         ledger_head: the ledger entry that was committed together with the checkpoint.
+        policy: what decides the records from `next_offset` on, as `RecordPolicy.digests`.
+        superseded: the ids of the policies that decided before it, the oldest first.
     """
 
     mirror: str
@@ -245,6 +271,8 @@ class Checkpoint:
     leader_epoch_end: int = -1
     is_dense: bool = False
     ledger_head: LedgerHead = CHAIN_START
+    policy: dict[str, str] = field(default_factory=dict)
+    superseded: tuple[str, ...] = ()
 
     @property
     def bound_to(self) -> TopicPartition | None:
@@ -261,6 +289,17 @@ class Checkpoint:
         if self.copies is None or self.copies.topic_partition != destination:
             return None
         return self.copies.next_offset
+
+    def decided_by(self, policy: Policy) -> Checkpoint:
+        """Return the checkpoint with this policy in force; the one before it is superseded."""
+        if policy == self.policy:
+            return self
+        former = [each for each in self.superseded if each != policy_id(policy)]
+        return replace(
+            self,
+            policy=policy,
+            superseded=(*former, policy_id(self.policy))[-_MOST_SUPERSEDED:],
+        )
 
     def knows(self, log: NodeIdentity) -> bool:
         """Whether a log was copied, or proved to hold what was; its node may have a new name.
@@ -366,9 +405,9 @@ class LedgerEntry:
             removed it; 0 if there is none.
         generation: of the checkpoint that was committed with it. Offsets are comparable within one
             generation only.
-        code: identifies the content of the user's files that filtered and changed the records, 12
-            hex digits of its SHA-256; empty if there are none, for installed code, or if an older
-            version wrote it.
+        policy: of the checkpoint that was committed with it: what decided the records, by its key
+            in relay.yaml, 12 hex digits of each SHA-256. `code` is the content of the user's files,
+            and is missing for installed code. Empty if all records are copied as they are.
         codecs: number of batches produced by compression codec, as `compression.type` names it.
         first_timestamp_ms, max_timestamp_ms: the timestamps of the first record and of the newest
             one, by the headers of the batches; -1 if they do not say it.
@@ -392,10 +431,20 @@ class LedgerEntry:
     previous: str = ""
     previous_at_ms: int = 0
     generation: int = 0
-    code: str = ""
+    policy: dict[str, str] = field(default_factory=dict)
     codecs: dict[str, int] = field(default_factory=dict)
     first_timestamp_ms: int = -1
     max_timestamp_ms: int = -1
+
+    @property
+    def may_change_records(self) -> bool:
+        """Whether the copies may differ from their records."""
+        return not self.policy.keys().isdisjoint(("select", "transform"))
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether a filter may have left records out."""
+        return not self.policy.keys().isdisjoint(("filters", "where"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,14 +527,22 @@ class RecordPolicy:
         return self.where, self.select
 
     @property
-    def code(self) -> str:
-        """What identifies the content of the classes' files; empty if none was read."""
+    def digests(self) -> Policy:
+        """What decides the records.
+
+        Not `options`, which change none, nor `on_record_error`: with `fail`, a record that would go
+        to the quarantine is waited for, and the others are the same.
+        """
         classes = [*self.filters, *filter(None, [self.transform])]
-        files = {(file.module, file.content) for spec in classes for file in spec.sources}
-        digest = sha256()
-        for module, content in sorted(files):
-            digest.update(f"{module}:{len(content)}:".encode() + content)
-        return digest.hexdigest()[:12] if files else ""
+        files = {(file.module, file.content.hex()) for spec in classes for file in spec.sources}
+        parts = {
+            "where": self.where,
+            "filters": [spec.arguments for spec in self.filters],
+            "transform": self.transform.arguments if self.transform else None,
+            "select": self.select,
+            "code": sorted(files),
+        }
+        return {name: digest_of(part) for name, part in parts.items() if part}
 
     @property
     def may_quarantine(self) -> bool:

@@ -1,6 +1,7 @@
 """Whether only runs of this Dagster instance copy the topics of a lane.
 
-Others do no harm, because runs fence each other; but they waste each other's work.
+Runs fence each other, so that nothing is doubled; but others waste each other's work, and of two
+whose filters differ only the newer one goes on (`PolicySupersededError`).
 """
 
 from collections.abc import Sequence

@@ -53,7 +53,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
 
 def _found(snapshot: ClusterSnapshot, without_asset: Sequence[str]) -> dict[str, Any]:
-    missing = [*topics.unseen(snapshot), *snapshot.unreadable.values()]
+    missing = [*topics.unseen(snapshot), *snapshot.held_back]
     lines = [*topics.deleted(snapshot), *map(str, missing)]
     if without_asset:
         lines.append(

@@ -224,6 +224,9 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
     for at, each in audit.partitions.items():
+        if each.policies:
+            line = f"{at}: several configurations decided its records: {', '.join(each.policies)}"
+            console.print(f"{audit.mirror}: {line}", soft_wrap=True)
         first = each.first_difference
         if first is not None and first.difference is not None:
             tables.show(console, tables.difference(str(at), first.difference))

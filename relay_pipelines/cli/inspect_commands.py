@@ -78,8 +78,8 @@ def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
         console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
     if why:
         tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
-    for conflict in topics.conflicts(planned.snapshot):
-        messages.warning(f"{name}: {conflict}")
+    for line in [*planned.snapshot.all_takeovers, *topics.conflicts(planned.snapshot)]:
+        messages.warning(f"{name}: {line}")
     for difference in topic_configs.differences(planned.snapshot):
         messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
     for deleted in topics.deleted(planned.snapshot):
@@ -120,10 +120,13 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
                 )
                 for problem in [*json_output.problems(document), *hanging]:
                     messages.error(f"{name}: {problem}")
-                for missing in [*topics.deleted(snapshot), *topics.unseen(snapshot)]:
-                    messages.warning(f"{name}: {missing}")
-                for missing in topics.nothing_selected(snapshot, mirror.topics.allow):
-                    messages.warning(f"{name}: {missing}")
+                for line in [
+                    *snapshot.all_takeovers,
+                    *topics.deleted(snapshot),
+                    *topics.unseen(snapshot),
+                    *topics.nothing_selected(snapshot, mirror.topics.allow),
+                ]:
+                    messages.warning(f"{name}: {line}")
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code

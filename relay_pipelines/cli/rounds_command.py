@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ class _Rounds:
         default_factory=lambda: defaultdict(CheckpointCache), init=False
     )
     _sources: Sources | None = field(default=None, init=False)
+    _run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], init=False)
     _rounds: int = field(default=0, init=False)
     _records: int = field(default=0, init=False)
     _size_bytes: int = field(default=0, init=False)
@@ -142,12 +144,14 @@ class _Rounds:
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
             bound = api.Mirror(name, mirror, self.session)
-            planned = bound.prepare(self.topic, patient=False, cache=self._caches[name])
+            planned = bound.prepare(
+                self.topic, patient=False, cache=self._caches[name], run_id=self._run_id
+            )
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
                 observers.append(self.metrics)
-            result = bound.copy(planned, self.topic, observers, self._sources)
+            result = bound.copy(planned, self.topic, observers, self._sources, self._run_id)
         except RelayError as error:
             if self.invocation.debug:
                 messages.trace(error)

@@ -74,13 +74,14 @@ def _mirror(
 
 
 def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
-    """Yield what a run leaves as it is: losses, conflicts, missing topics, other settings."""
+    """Yield what a run leaves as it is, such as losses and conflicts, and what it takes over."""
     snapshot = planned.snapshot
     for lost in snapshot.accepted:
         yield (
             f"{lost.topic_partition}: {lost.what};"
             " the copy resumes after the gap: on_data_loss is continue"
         )
+    yield from planned.takeovers
     yield from topics.conflicts(snapshot)
     yield from topics.deleted(snapshot)
     yield from topics.nothing_selected(snapshot, mirror.topics.allow)

@@ -93,6 +93,7 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
             if (transaction := _open_transaction(position, now_ms))
         ],
         "to_be_created": [topic.name for topic in topics.missing(snapshot)],
+        "takeovers": snapshot.all_takeovers,
         "conflicts": topics.conflicts(snapshot),
         "config_differences": [
             dataclasses.asdict(difference) for difference in topic_configs.differences(snapshot)
@@ -149,6 +150,7 @@ def status(
         **_lag(lags.values()),
         "open_transaction_records": _open_records(snapshot.positions),
         "topics": found,
+        "takeovers": snapshot.all_takeovers,
         "deleted": dict(snapshot.deleted),
         "held_back": [str(error) for error in snapshot.held_back],
         "unknown": sorted(
@@ -364,6 +366,7 @@ def _audited(found: PartitionAudit) -> Document:
             "end": first.chunk.source.end,
             **dataclasses.asdict(first.difference),  # type: ignore[arg-type]  # it has one
         },
+        "policies": list(found.policies),
         "problems": found.problems,
         "notes": found.notes,
         "errors": found.errors,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay_pipelines.console.formatting import count, format_time, seconds, size
-from relay_pipelines.model import LedgerEntry, OffsetRange
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition, policy_id
 from relay_pipelines.plan.acl_decisions import AclDecision
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.topic_selection import Target, TopicDecision
@@ -130,7 +130,12 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
         ("records", "bytes", "rewritten", "skipped"),
         ("node", "digest", "run"),
     )
+    policies: dict[tuple[str, TopicPartition], str] = {}
     for entry in entries:
+        policy, at = policy_id(entry.policy), (entry.mirror, entry.source.topic_partition)
+        is_changed = policies.setdefault(at, policy) != policy
+        policies[at] = policy
+        decided = f"from here on decided by {policy}" if is_changed else ""
         replay = entry.mirror.removeprefix(mirror)  # of the mirror itself, nothing is left
         table.add_row(
             format_time(entry.committed_at_ms),
@@ -139,7 +144,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
             count(entry.records),
             size(entry.size_bytes),
             count(entry.rewritten),
-            "; ".join(part for part in (_reasons(entry.skipped), entry.gap) if part),
+            "; ".join(part for part in (_reasons(entry.skipped), entry.gap, decided) if part),
             entry.node,
             entry.digest,
             entry.run_id,

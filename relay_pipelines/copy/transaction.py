@@ -33,6 +33,7 @@ from relay_pipelines.model import (
     Segment,
     TopicPartition,
 )
+from relay_pipelines.plan import policies
 from relay_pipelines.plan.owners import own_id, owner_of
 from relay_pipelines.plan.positions import copy_again, destination_changed, restore_command
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
@@ -69,7 +70,7 @@ class RangeProgress:
         self.committed: list[Chunk] = []
         self.segments: list[Segment] = []
         self.commit_seconds = 0.0
-        self._code = copy_range.record_policy.code
+        self._policy = copy_range.record_policy.digests
 
     @property
     def owner(self) -> str:
@@ -85,11 +86,12 @@ class RangeProgress:
         """Start another attempt from what the checkpoint topic holds now.
 
         Raises:
-            FencedError: another run has made another transactional id the owner, or has begun
-                another generation since the range was planned.
+            FencedError: another run has made another transactional id the owner, has begun
+                another generation, or copied with another policy since the range was planned.
             CheckpointLostError: the checkpoint is older than the one that was planned from, or than
                 what this task has committed.
             DestinationChangedError: the checkpoint is bound to another destination.
+            PolicySupersededError: another policy decides by now what this one decided before.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
         if found.owner not in {None, self.owner}:
@@ -100,6 +102,7 @@ class RangeProgress:
             )
         self._require_last(found.checkpoint)
         self._require_same_generation(found.checkpoint)
+        self._require_policy(found.checkpoint)
         self._require_same_destination_topic(found.checkpoint)
         self.checkpoint = found.checkpoint
 
@@ -178,6 +181,17 @@ class RangeProgress:
                 topic_partition=self.source,
             )
 
+    def _require_policy(self, found: Checkpoint | None) -> None:
+        """Fail if another policy decides now than when the driver decided for this one."""
+        planned = self.range.checkpoint
+        expected = [self._policy, *([] if planned is None else [planned.policy])]
+        if found is not None and found.policy not in expected:
+            raise policies.refusal(found, self._policy) or FencedError(
+                "another configuration has taken it over since this run planned it",
+                remedy="run again, or stop one of the two deployments",
+                topic_partition=self.source,
+            )
+
     def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
         """Fail if the checkpoint is bound to another one, or the copies' was created again."""
         to = self.range.destination
@@ -204,8 +218,9 @@ class RangeProgress:
         self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None, now_ms: int
     ) -> Checkpoint:
         to = self.range.destination
-        before = self.checkpoint or Checkpoint.initial(
-            self._job.mirror, self.source, to, chunk.start
+        before = self.checkpoint or replace(
+            Checkpoint.initial(self._job.mirror, self.source, to, chunk.start),
+            policy=self._policy,
         )
         epoch = chunk.leader_epoch, chunk.leader_epoch_end
         return replace(
@@ -225,7 +240,7 @@ class RangeProgress:
             else before.copies,
             run_id=self._job.run_id,
             committed_at_ms=now_ms,
-        )
+        ).decided_by(self._policy)
 
     def _entry(
         self, chunk: Chunk, checkpoint: Checkpoint, landed: tuple[int, int] | None
@@ -250,7 +265,6 @@ class RangeProgress:
             window=self._job.window,
             run_id=checkpoint.run_id,
             committed_at_ms=checkpoint.committed_at_ms,
-            code=self._code,
         )
 
 

@@ -89,7 +89,7 @@ class LaneRun:
             RelayError: no source node or no destination broker answers.
         """
         snapshot = self.survey(without)
-        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.unreadable.values()])]
+        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
         if frozen is None:
@@ -118,6 +118,7 @@ class LaneRun:
             patient=self.patient,
             start=start,
             cache=self._cache,
+            run_id=self.context.run_id,
         )
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without

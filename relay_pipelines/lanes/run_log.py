@@ -35,6 +35,8 @@ class RunLog(Lines):
         if not self._brief:
             self._log.info("survey of both clusters: %s", seconds(self._surveyed_seconds))
         super().begin(plan)
+        for line in plan.takeovers:
+            self._log.warning("%s", line)
         for superseded in plan.superseded:
             self._log.warning(
                 "%s is superseded: a loss was accepted after this window was planned, and its"

@@ -21,6 +21,7 @@ def prepare(
     patient: bool = True,
     start: Start | None = None,
     cache: CheckpointCache | None = None,
+    run_id: str = "",
 ) -> ClusterSnapshot:
     """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
 
@@ -31,6 +32,7 @@ def prepare(
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         start: where topics start that were never copied; as configured if None.
         cache: the checkpoints that were read before, which need not be read again.
+        run_id: as in `take_snapshot`.
 
     Raises:
         RelayError: a cluster does not answer, or refuses.
@@ -46,6 +48,7 @@ def prepare(
         first_node=attempt,
         patient=patient,
         cache=cache,
+        run_id=run_id,
     )
     snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock)
     for lost in snapshot.accepted:

@@ -23,7 +23,12 @@ def new_windows(
         limits: a window is not larger than this; the rest comes with the next one.
         now_ms: the time of the plan; no record of these windows is committed before.
     """
-    windows = plan_windows(snapshot.positions).windows
+    accepted = (
+        position
+        for position in snapshot.positions
+        if position.topic_partition.topic not in snapshot.refused
+    )
+    windows = plan_windows(accepted).windows
     ranges = [offset_range for window in windows for offset_range in window.ranges]
     return cut_windows(snapshot, ranges, limits, now_ms)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from relay_pipelines.errors import PermissionDeniedError
+from relay_pipelines.errors import ConfigError, PermissionDeniedError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, data_loss, open_since
@@ -155,7 +155,10 @@ def _guards(look: Look, *, by_partition: bool) -> Iterator[Sample]:
         for position in look.snapshot.positions
         if (loss := data_loss(position)) and (at := position.topic_partition)
     )
-    # configurations are not asked for in every look
+    # configurations are not asked for in every look, and those of refused topics neither
+    for topic, refusal in look.snapshot.refused.items():
+        if isinstance(refusal, ConfigError):
+            held_back[topic, "", type(refusal).__name__] += 1
     for at, error in look.snapshot.unreadable.items():
         is_hidden = isinstance(error, PermissionDeniedError)  # a whole topic
         partition = str(at.partition) if by_partition and not is_hidden else ""

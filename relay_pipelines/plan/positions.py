@@ -46,6 +46,7 @@ class Position:
             still exists.
         destination_changed: the error, if the copies are, or were decided to go on, in another
             destination topic-partition than the configuration names.
+        policy_superseded: the error, if another configuration decides the records by now.
         ledger_end: up to where it was copied according to the ledger, if that has an entry which is
             newer than the checkpoint, or if there is none; else None.
         copies_after: where the destination has records of the mirror after those that its
@@ -70,6 +71,7 @@ class Position:
     truncated_at: int | None = None
     destination_lost: str = ""
     destination_changed: DestinationChangedError | None = None
+    policy_superseded: RelayError | None = None
     ledger_end: int | None = None
     copies_after: int | None = None
     ledger_lost: bool = False
@@ -101,12 +103,14 @@ class Loss:
         error: what holds it back.
         remedy: what to do other than to accept the loss.
         resume: where the copy resumes if the loss is accepted.
+        accepted: what that means for the records, as a clause; empty if it has been said.
     """
 
     error: type[DataLossError]
     what: str
     remedy: str
     resume: int
+    accepted: str = ""
 
 
 ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
@@ -178,7 +182,8 @@ def data_loss(position: Position) -> RelayError | None:
             remedy=f"create it again, and note what is lost: {restore_command(position.mirror)}",
             topic_partition=position.topic_partition,
         )
-    if error := checkpoint_lost(position):
+    # what is lost is for the deployment to decide that copies the topic
+    if error := checkpoint_lost(position) or position.policy_superseded:
         return error
     worst = next(iter(losses(position)), None)
     if worst is None and position.available_elsewhere:
@@ -206,7 +211,8 @@ def data_loss(position: Position) -> RelayError | None:
     return worst.error(
         worst.what,
         remedy=f"{worst.remedy};"
-        f" to accept the loss and resume from offset {worst.resume}, set on_data_loss: continue",
+        f" to accept the loss and resume from offset {worst.resume},{worst.accepted} set"
+        " on_data_loss: continue",
         topic_partition=position.topic_partition,
         offset=position.next_offset,
     )
@@ -316,17 +322,21 @@ def _losses(position: Position) -> Iterator[Loss]:
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its topic id changed"
         remedy = "mirror it under a new name into a new destination topic"
-        yield Loss(TopicRecreatedError, what, remedy, low)
+        accepted = f" which copies all that the new topic has, {_span(low, end)},"
+        yield Loss(TopicRecreatedError, what, remedy, low, accepted)
     if copied < low:
         what = f"retention took the offsets [{copied}, {low}) before they were copied"
-        yield Loss(RetentionPassedError, what, "run more often or keep records longer", low)
+        remedy = "run more often or keep records longer"
+        accepted = f" without {_span(copied, low)},"
+        yield Loss(RetentionPassedError, what, remedy, low, accepted)
     if copied > end:
         what = (
             f"the next offset to copy is above the source's end offset {end}:"
             " the topic was truncated or recreated"
         )
         remedy = "restore the topic, or mirror it under a new name into a new destination topic"
-        yield Loss(LogTruncatedError, what, remedy, end)
+        accepted = f" which takes all that it has, {_span(low, end)}, for copied,"
+        yield Loss(LogTruncatedError, what, remedy, end, accepted)
     if position.truncated_at is not None:
         what = (
             f"the log was truncated at offset {position.truncated_at}, below the checkpoint,"
@@ -336,7 +346,16 @@ def _losses(position: Position) -> Iterator[Loss]:
             "find out whether a leader was elected uncleanly or a disk restored,"
             " and which records are right"
         )
-        yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
+        other = _span(position.truncated_at, end)
+        accepted = f" which copies {other}, after the copies of the former records,"
+        yield Loss(LogTruncatedError, what, remedy, position.truncated_at, accepted)
     if position.destination_lost:
         remedy = copy_again(position.mirror, position.topic_partition.topic)
-        yield Loss(DestinationTopicLostError, position.destination_lost, remedy, copied)
+        accepted = f" without {_span(low, copied)} that the source still has,"
+        yield Loss(DestinationTopicLostError, position.destination_lost, remedy, copied, accepted)
+
+
+def _span(start: int, end: int) -> str:
+    """Name source offsets and their number."""
+    count = max(0, end - start)
+    return f"[{start}, {start + count}), {count:,} offset{'s' * (count != 1)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -108,16 +109,12 @@ def target(name: str) -> Target:
 
 
 def destinations(topics: Iterable[str], rename: Rename) -> dict[str, str]:
-    """Source topic -> destination topic.
-
-    Raises:
-        ConfigError: as `targets`.
-    """
+    """Source topic -> destination topic."""
     return {source: to.topic for source, to in targets(topics, rename).items()}
 
 
 def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
-    """Source topic -> where its records go.
+    """Source topic -> where its records go, unless `refusals` has the topic.
 
     Args:
         topics: the included ones.
@@ -125,27 +122,64 @@ def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
             first that matches counts; topics that are not in the map, or match no rule, keep their
             names. If the new name ends in `:3`, every topic-partition goes to that partition;
             pinned topics may share one.
-
-    Raises:
-        ConfigError: two topics that are not both pinned would be copied to the same topic, which
-            would mix their records; or a name is illegal or internal.
     """
-    renamed = {topic: renamed_target(topic, rename) for topic in sorted(set(topics))}
-    sources: dict[str, str] = {}
-    for source, to in renamed.items():
-        _refuse_bad_name(source, to.topic)
-        other = sources.setdefault(to.topic, source)
-        if other != source and (to.partition is None or renamed[other].partition is None):
-            raise ConfigError(
-                f"topics {other!r} and {source!r} would both be copied to {to.topic!r}",
-                remedy="change rename so that each has its own destination topic, pin both to"
-                f' partitions of it ("{to.topic}:0"), or deny one',
-            )
-    return renamed
+    return {topic: renamed_target(topic, rename) for topic in sorted(set(topics))}
+
+
+def refusals(
+    wanted: Mapping[str, Target], quarantines: Mapping[str, str], holders: Container[str]
+) -> dict[str, ConfigError]:
+    """Return source topic -> why it is not copied: its name, or the one that its copy would get.
+
+    Two topics that are not both pinned would mix their records in one destination topic, and so
+    would a quarantine with the copy of a topic. Whoever creates such a topic stops no other one.
+
+    Args:
+        wanted: all topics that the mirror copies.
+        quarantines: source topic -> the destination topic of its quarantine, if it may have one.
+        holders: source topics whose copies are where they are wanted: the others give way.
+    """
+    found: dict[str, ConfigError] = {}
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, to in wanted.items():
+        if error := _bad_name(source, to.topic):
+            found[source] = error
+        sources[to.topic].append(source)
+    for topic, some in sources.items():
+        for source in some:
+            others = [
+                other for other in some if other != source and not _pinned(wanted, source, other)
+            ]
+            if others and (source not in holders or any(other in holders for other in others)):
+                found[source] = _both(min(source, others[0]), max(source, others[0]), topic)
+    for source, quarantine in quarantines.items():
+        for copied in sources.get(quarantine, ()):
+            found[source if copied in holders else copied] = _quarantine(source, quarantine, copied)
+    return found
+
+
+def _pinned(wanted: Mapping[str, Target], *sources: str) -> bool:
+    return all(wanted[source].partition is not None for source in sources)
+
+
+def _both(one: str, other: str, topic: str) -> ConfigError:
+    return ConfigError(
+        f"topics {one!r} and {other!r} would both be copied to {topic!r}",
+        remedy="change rename so that each has its own destination topic, pin both to"
+        f' partitions of it ("{topic}:0"), or deny one',
+    )
+
+
+def _quarantine(source: str, quarantine: str, copied: str) -> ConfigError:
+    return ConfigError(
+        f"the quarantine of topic {source!r} is {quarantine!r}, which is also the copy of topic"
+        f" {copied!r}",
+        remedy="rename one of them with topics.rename, or exclude one with topics.deny",
+    )
 
 
 def renamed_target(topic: str, rename: Rename) -> Target:
-    """Where a topic's records go, whether or not `targets` accepts that."""
+    """Where a topic's records go, whether or not that is refused."""
     return target(_rename(topic, rename))
 
 
@@ -160,17 +194,18 @@ def _rename(topic: str, rename: Rename) -> str:
     return topic
 
 
-def _refuse_bad_name(source: str, destination: str) -> None:
+def _bad_name(source: str, destination: str) -> ConfigError | None:
     if destination.startswith(INTERNAL_PREFIX):
-        raise ConfigError(
+        return ConfigError(
             f"topic {source!r} would be copied to the internal topic {destination!r}",
             remedy="change rename",
         )
     if not is_topic_name(destination):
-        raise ConfigError(
+        return ConfigError(
             f"topic {source!r} would be called {destination!r}, which is not a valid topic name",
             remedy="change rename: up to 249 letters, digits, '.', '_' and '-' are allowed",
         )
+    return None
 
 
 def matches_nothing(topics: Iterable[str], patterns: Iterable[str]) -> list[str]:

@@ -113,7 +113,9 @@ def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpo
         return snapshot.checkpoints[at]
     to = snapshot.destination_of(at)
     return replace(
-        Checkpoint.initial(snapshot.mirror, at, to, position.begin), node=snapshot.node.name
+        Checkpoint.initial(snapshot.mirror, at, to, position.begin),
+        node=snapshot.node.name,
+        policy=snapshot.record_policy[at.topic].digests,
     )
 
 

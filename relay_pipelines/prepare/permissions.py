@@ -82,7 +82,9 @@ def _write(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
         return
     name = own_id(snapshot.mirror, snapshot.positions[0].topic_partition)
     # one id, as the same prefix grants the others
-    written = dict.fromkeys([*snapshot.destinations.values(), *_STATE_TOPICS])
+    written = dict.fromkeys(
+        [*(to.topic for to in snapshot.accepted_targets.values()), *_STATE_TOPICS]
+    )
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=-1,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 
 from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
-from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
 from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
@@ -39,6 +39,7 @@ class Reset:
     Args:
         checkpoint: as it is now; None if nothing was copied.
         destination: where the configuration wants the copies.
+        policy: what decides the records from then on.
         next_offset: where the copy goes on.
         stays: why the checkpoint is not moved; empty if it is.
         error: why it cannot be moved now; it then stays, too.
@@ -48,6 +49,7 @@ class Reset:
     checkpoint: Checkpoint | None
     destination: TopicPartition
     to: ResetTo
+    policy: Policy
     next_offset: int
     stays: str = ""
     error: RelayError | None = None
@@ -58,10 +60,21 @@ class Reset:
         return self.position.topic_partition
 
     @property
+    def decides_only(self) -> bool:
+        """Whether only the configuration that decides the records is another one."""
+        is_there = not (self.position.destination_changed or self.position.destination_lost)
+        return is_there and self.to is ResetTo.CURRENT
+
+    @property
     def what(self) -> str:
         """What becomes of the topic-partition, in a line."""
         if self.stays:
             return f"stays as it is: {self.stays}"
+        if self.decides_only:
+            return (
+                f"goes on at offset {self.next_offset} into {self.destination}, and this"
+                " configuration decides its records from there on"
+            )
         before = f"of the offsets before {self.position.begin}"
         copies = self.checkpoint.copies if self.checkpoint else None
         if copies is None:
@@ -92,7 +105,8 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     begin = position.begin
     if to is ResetTo.EARLIEST:
         begin = _at_best_node(position).low_watermark
-    planned = _with_reason(Reset(position, checkpoint, destination, to, begin))
+    policy = snapshot.record_policy[at.topic].digests
+    planned = _with_reason(Reset(position, checkpoint, destination, to, policy, begin))
     error: RelayError | None = None
     if to is ResetTo.EARLIEST and not planned.stays:
         error = unknown_beginning(position)
@@ -114,12 +128,15 @@ def _with_reason(planned: Reset) -> Reset:
         return replace(planned, stays="it has no checkpoint")
     if position.destination_changed or position.destination_lost:
         return planned
+    is_decided = planned.policy == checkpoint.policy
+    if planned.to is ResetTo.CURRENT and not is_decided:
+        return planned
     if checkpoint.copies is not None:
         why = f"its copies are in {destination}, as relay.yaml says"
         return replace(planned, stays=f"{why} (`relay replay` copies records again)")
     begin = checkpoint.next_offset
     gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_node(position))
-    if planned.next_offset != begin or gives_up:
+    if planned.next_offset != begin or gives_up or not is_decided:
         return planned
     why = f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"
     return replace(planned, stays=why)
@@ -172,7 +189,9 @@ def execute(
                 continue
             moved = _moved(each, each.checkpoint, clock.now_ms())
             nothing = OffsetRange(each.topic_partition, moved.next_offset, moved.next_offset)
-            gap = nothing, f"`relay reset --to-{each.to}`: it {each.what}"
+            # its policy says what was decided: no offset means anything else than before
+            why = "" if each.decides_only else f"`relay reset --to-{each.to}`: it {each.what}"
+            gap = nothing, why
             move = partial(move_checkpoint, client, snapshot, moved, gap, options, clock)
             # a task with several ranges takes an id back once
             is_moved = retry(move, snapshot.mirror, options, clock, client, also=(FencedError,))
@@ -180,6 +199,9 @@ def execute(
 
 
 def _moved(reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
+    before = before.decided_by(reset.policy)
+    if reset.decides_only:  # offsets and copies mean what they meant
+        return replace(before, run_id=BY_DRIVER, committed_at_ms=now_ms)
     after = replace(
         before,
         next_offset=reset.next_offset,

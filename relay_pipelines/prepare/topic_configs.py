@@ -83,7 +83,7 @@ def differences(snapshot: ClusterSnapshot) -> list[Difference]:
             at_destination[key].value,
             topic in snapshot.copied_to,
         )
-        for source, (topic, pinned) in snapshot.targets.items()
+        for source, (topic, pinned) in snapshot.accepted_targets.items()
         if pinned is None
         for at_destination in [snapshot.destination_configs.get(topic, {})]
         for key, at_source in snapshot.source_configs.get(source, {}).items()

@@ -204,10 +204,7 @@ def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
 def conflicts(snapshot: ClusterSnapshot) -> list[str]:
     """Say which destination topics would alter the records they get, and what to do about it."""
     lines = []
-    accepted = [
-        to for source, to in snapshot.destinations.items() if source not in snapshot.refused
-    ]
-    for destination in dict.fromkeys(accepted):
+    for destination in dict.fromkeys(to.topic for to in snapshot.accepted_targets.values()):
         configs = _configs_at_destination(snapshot, destination)
         kind, codec = configs.get(_TIMESTAMP_TYPE), configs.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:

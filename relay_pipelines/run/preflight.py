@@ -173,6 +173,8 @@ def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Fi
     if included:
         what = f"{_count(len(included), 'topic')} selected: {_some(included)}"
         yield Finding(Level.OK, name, what)
+    for line in snapshot.all_takeovers:
+        yield Finding(Level.WARNING, name, line)
     for conflict in topics.conflicts(snapshot):
         yield Finding(Level.WARNING, name, conflict)
     for difference in topic_configs.differences(snapshot):
@@ -218,7 +220,8 @@ def _shared(
     name: str, mirror: Mirror, snapshot: ClusterSnapshot, taken: Taken
 ) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
-    unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
+    accepted = snapshot.accepted_targets
+    unpinned = {topic for topic, to in accepted.items() if to.partition is None}
     wanted = [
         snapshot.destination_of(position.topic_partition)
         for position in snapshot.positions

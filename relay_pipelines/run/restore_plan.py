@@ -198,6 +198,9 @@ class Planner:
         is_same = before is not None and before.generation == entry.generation
         base = before if before and is_same else Checkpoint.initial(name, at, to, 0)
         last = _last_copied(chain)
+        decided = before or replace(base, policy=chain.records[0].entry.policy)
+        for record in chain.records:
+            decided = decided.decided_by(record.entry.policy)
         return replace(
             base,
             next_offset=entry.source.end,
@@ -213,6 +216,8 @@ class Planner:
             committed_at_ms=self.clock.now_ms(),
             generation=entry.generation,
             ledger_head=newest.head,
+            policy=entry.policy,
+            superseded=decided.superseded,
         )
 
     def _position(self, last: LedgerEntry, base: Checkpoint) -> DestinationPosition:
@@ -231,13 +236,14 @@ class Planner:
         The guards compare it with the source, whose topic ids the ledger does not have. A chunk
         that skipped nothing ends with the record before its end.
         """
-        policy = self.mirror.record_policy(chain.topic_partition.topic)
-        if policy.transform or policy.select or checkpoints.REPLAY in name:
-            return None  # copies may differ from their records
+        if checkpoints.REPLAY in name:
+            return None  # copies of copies, perhaps
         generation = chain.records[-1].entry.generation
         for record in reversed(chain.records):
             entry = record.entry
             if entry.generation == generation and 0 < entry.records == len(entry.source):
+                if entry.may_change_records:
+                    return None  # its copies may differ from their records
                 return self._fingerprint_of_last(entry)
         return None
 

@@ -33,7 +33,7 @@ class TopicTotals:
         self.rewritten += entry.rewritten
         self.skipped.update(entry.skipped)
         self.nodes.add(entry.node)
-        self.code.update(filter(None, [entry.code]))
+        self.code.update(filter(None, [entry.policy.get("code")]))
 
 
 @dataclass(slots=True)

@@ -53,6 +53,12 @@ class RunPlan:
             for offset_range in window.ranges
         ]
 
+    @property
+    def takeovers(self) -> list[str]:
+        """Lines on topics of which this run decides the records in another way than the last."""
+        ranges = (each for window in self.windows for each in window.ranges)
+        return self.snapshot.takeovers(each.topic_partition for each in ranges)
+
     def offsets(self, window: Window) -> int:
         """The number of offsets: of records, unless some were compacted away or aborted."""
         return sum(map(len, window.ranges))

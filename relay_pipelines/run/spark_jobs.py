@@ -230,9 +230,12 @@ class SparkJobs:
 
 
 def _with_checkpoint(copy_range: CopyRange, committed: Checkpoint | None) -> CopyRange:
-    """The range with a newer checkpoint of the generation in which it was planned."""
-    planned = 0 if copy_range.checkpoint is None else copy_range.checkpoint.generation
-    is_other = committed is not None and committed.generation != planned
+    """The range with a newer checkpoint of the generation and policy that it was planned with."""
+    planned, policy = copy_range.checkpoint, copy_range.record_policy.digests
+    is_other = committed is not None and (
+        committed.generation != (0 if planned is None else planned.generation)
+        or committed.policy not in [policy, planned.policy if planned else policy]
+    )
     return copy_range if is_other else replace(copy_range, checkpoint=committed)
 
 

@@ -132,7 +132,8 @@ class _Tick:
             late=sorted(stays.union(topic for topic, why in late.items() if why)),
             topics=len(self.lane.topics),
         )
-        gone = [*self.snapshot.deleted, *self.snapshot.unseen, *map(str, self.snapshot.unreadable)]
+        unseen = [*self.snapshot.unseen, *self.snapshot.refused]
+        gone = [*self.snapshot.deleted, *unseen, *map(str, self.snapshot.unreadable)]
         missing = sorted([*gone, *self._without_asset()])
         if missing != cursor.missing:
             found = source_topics.evaluation(self.lane, self.snapshot, self._without_asset())
@@ -176,13 +177,14 @@ class _Tick:
             )
 
     def _warn_of_missing_topics(self) -> None:
+        self.remarks += self.snapshot.all_takeovers
         if self.snapshot.deleted:
             self.remarks.append(
                 f"missing at the source: {', '.join(sorted(self.snapshot.deleted))}"
             )
         allow = self.kafka.mirror(self.lane.mirror).topics.allow
         for line in [
-            *map(str, [*topics.unseen(self.snapshot), *self.snapshot.unreadable.values()]),
+            *map(str, [*topics.unseen(self.snapshot), *self.snapshot.held_back]),
             *topics.nothing_selected(self.snapshot, allow),
         ]:
             self.context.log.warning(line)
@@ -231,6 +233,7 @@ class _Tick:
 
     def _has_news(self, without: Collection[str]) -> bool:
         positions = self.snapshot.positions
+        without = {*without, *self.snapshot.refused}
         news = [at for at in positions if at.topic_partition.topic not in without]
         return bool(plan_windows(news).windows) or self._must_prepare(news)
 

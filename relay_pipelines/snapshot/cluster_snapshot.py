@@ -15,6 +15,7 @@ from relay_pipelines.model import (
     RecordPolicy,
     TopicPartition,
 )
+from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.plan.positions import Position, losses
@@ -22,6 +23,7 @@ from relay_pipelines.plan.topic_selection import (
     Target,
     TopicDecision,
     literal_names,
+    refusals,
     select,
     targets,
 )
@@ -49,6 +51,7 @@ from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
+from relay_pipelines.user_sources import Sources
 
 NEEDED_CONFIGS = (
     "cleanup.policy",
@@ -86,14 +89,15 @@ class ClusterSnapshot:
         same_logs: the logs of other nodes that hold what was copied.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        record_policy: source topic -> how its records are copied.
+        record_policy: source topic -> how its records are copied, with the files of its classes.
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that are selected and that the node no
             longer has; the destination topic is empty if nothing was copied.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
         refused: source topic -> why it is not copied: its configuration, or that of its copy,
-            cannot be read, and the copy has to know both; or another mirror has copied there.
+            cannot be read, and the copy has to know both; another mirror has copied there; it is a
+            copy itself; or its copy would have the name of another one.
         created: as `CheckpointSnapshot.created`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
@@ -160,6 +164,24 @@ class ClusterSnapshot:
         every = (committed.copies for committed in self.checkpoints.values())
         return {copies.topic_partition.topic for copies in every if copies is not None}
 
+    def takeovers(self, of: Iterable[TopicPartition]) -> list[str]:
+        """Say of which topics another configuration decides the records than until now.
+
+        Args:
+            of: the source topic-partitions to look at.
+        """
+        policies = {topic: policy.digests for topic, policy in self.record_policy.items()}
+        return record_policies.takeovers(self.checkpoints, policies, of)
+
+    @property
+    def all_takeovers(self) -> list[str]:
+        """The same of every topic that no guard holds back for that."""
+        return self.takeovers(
+            position.topic_partition
+            for position in self.positions
+            if position.policy_superseded is None
+        )
+
     def positions_of(self, topic: str) -> list[Position]:
         """The positions of one topic."""
         return [position for position in self.positions if position.topic_partition.topic == topic]
@@ -181,7 +203,7 @@ class ClusterSnapshot:
     def partitions_needed(self) -> dict[str, int]:
         """How many partitions every topic that is written must have, quarantines included."""
         needed: dict[str, int] = {}
-        for source, to in self._accepted_targets():
+        for source, to in self.accepted_targets.items():
             count = (
                 len(self.source_topics[source].leaders)
                 if to.partition is None
@@ -195,13 +217,15 @@ class ClusterSnapshot:
     def first_sources(self) -> dict[str, str]:
         """Destination topic, or quarantine -> the source topic whose configuration it gets."""
         sources: dict[str, str] = {}
-        for source, to in self._accepted_targets():
+        for source, to in self.accepted_targets.items():
             for topic in _topics_written(to.topic, self.record_policy.get(source)):
                 sources.setdefault(topic, source)
         return sources
 
-    def _accepted_targets(self) -> list[tuple[str, Target]]:
-        return [(source, to) for source, to in self.targets.items() if source not in self.refused]
+    @cached_property
+    def accepted_targets(self) -> dict[str, Target]:
+        """Source topic -> destination topic, of the topics that are not refused."""
+        return {source: to for source, to in self.targets.items() if source not in self.refused}
 
 
 def all_topics(_topic: str) -> bool:
@@ -221,6 +245,7 @@ def take_snapshot(
     patient: bool = True,
     cache: CheckpointCache | None = None,
     refuse_loops: bool = True,
+    run_id: str = "",
 ) -> ClusterSnapshot:
     """Choose the source node to read, and ask it and the destination.
 
@@ -234,10 +259,10 @@ def take_snapshot(
         cache: what was read before of checkpoints and ledger, and need not be read again.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
+        run_id: of the run that copies from it, as of `policies.refusal`.
 
     Raises:
-        ConfigError: a topic would be copied to one that the mirror reads, or back to where it was
-            copied from, or `only_topic` is not mirrored.
+        ConfigError: `only_topic` is not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
     options, began = mirror.copy_options, clock.monotonic()
@@ -264,7 +289,9 @@ def take_snapshot(
                 else options.request_timeout_ms
             )
             with source_client(name, selection.node, timeout_ms) as source:
-                builder = _SnapshotBuilder(name, mirror, clock, source, destination, metadata)
+                builder = _SnapshotBuilder(
+                    name, mirror, clock, source, destination, metadata, run_id
+                )
                 return builder.build(
                     selection,
                     checkpoints,
@@ -352,7 +379,9 @@ class _SnapshotBuilder:
         source: ClusterClient,
         destination: ClusterClient,
         at_destination: Metadata,
+        run_id: str,
     ) -> None:
+        self._run_id = run_id
         self._name = name
         self._mirror = mirror
         self._clock = clock
@@ -375,12 +404,19 @@ class _SnapshotBuilder:
     ) -> ClusterSnapshot:
         unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
         topics = self._select_topics(only_topic, belongs)
-        policies = {topic: self._mirror.record_policy(topic) for topic in topics.names}
+        sources = Sources()
+        policies = {topic: sources.fix(self._mirror.record_policy(topic)) for topic in topics.names}
+        named = self._refused_names(topics, checkpoints)
         if refuse_loops:
-            self._refuse_loops(topics.destinations, policies, selection)
-        _refuse_shared_quarantines(policies, topics.all_targets)
-        checkpoints, lost = self._find_lost(topics, checkpoints, cache)
-        shared = self._shared(topics, checkpoints)
+            named |= self._loops(topics, policies, selection)
+        named = {
+            topic: error.of(TopicPartition(topic, 0))
+            for topic, error in named.items()
+            if topic in policies
+        }
+        accepted = replace(topics, names=[name for name in topics.names if name not in named])
+        checkpoints, lost = self._find_lost(accepted, checkpoints, cache)
+        shared = self._shared(accepted, checkpoints)
         unreadable |= self._missing(selection, checkpoints, only_topic, belongs)
         hidden = {at.topic for at in unreadable}
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
@@ -400,6 +436,15 @@ class _SnapshotBuilder:
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         known = replace(checkpoints, starts=starts)
         positions, unjudged = self._positions(selection, topics, known, lost, leaderless)
+        superseded = record_policies.refusals(
+            checkpoints.checkpoints.values(),
+            {topic: policy.digests for topic, policy in policies.items()},
+            self._run_id,
+        )
+        positions = [
+            replace(position, policy_superseded=superseded.get(position.topic_partition))
+            for position in positions
+        ]
         if waits and (passing := [each for each in unjudged.values() if each.retryable]):
             raise passing[0]
         source_configs, destination_configs, refused = (
@@ -439,7 +484,7 @@ class _SnapshotBuilder:
             deleted=deleted,
             new_starts=new_starts,
             unseen=tuple(unseen),
-            refused=refused | shared,
+            refused=refused | shared | named,
             state_topics=(
                 state_topics.read(self._destination, self._at_destination) if configs else ()
             ),
@@ -546,23 +591,44 @@ class _SnapshotBuilder:
     def _selects(self, topic: str) -> bool:
         return self._decide([topic])[0].included
 
-    def _refuse_loops(
-        self,
-        destinations: Mapping[str, str],
-        policies: Mapping[str, RecordPolicy],
-        selection: NodeSelection,
-    ) -> None:
+    def _refused_names(
+        self, topics: _Topics, checkpoints: CheckpointSnapshot
+    ) -> dict[str, RelayError]:
+        """Return why topics are not copied whose copies would be mixed with other records."""
+        copies = {to.topic for to in topics.all_targets.values()}
+        quarantines = {
+            topic: quarantine
+            for topic, to in topics.all_targets.items()
+            if (quarantine := to.topic + QUARANTINE) in copies
+            and self._mirror.record_policy(topic).may_quarantine
+        }
+        holders = {
+            at.topic
+            for at, committed in checkpoints.checkpoints.items()
+            if at.topic in topics.all_targets
+            and committed.bound_to == topics.all_targets[at.topic].of(at)
+        }
+        return {**refusals(topics.all_targets, quarantines, holders)}
+
+    def _loops(
+        self, topics: _Topics, policies: Mapping[str, RecordPolicy], selection: NodeSelection
+    ) -> dict[str, RelayError]:
+        """Return why topics are not copied that are copies, or would be, of this mirror."""
+        found: dict[str, RelayError] = {}
         destination_id = self._at_destination.cluster_id
         if destination_id in {self._at_source.cluster_id, *selection.cluster_ids}:
             written = {
                 topic: _topics_written(destination, policies[topic])
-                for topic, destination in destinations.items()
+                for topic, destination in topics.destinations.items()
             }
-            loop_guard.refuse_copies_onto_sources(self._destination.cluster, written, self._selects)
-        if checkpoint.TOPIC in self._at_source.topics:
-            loop_guard.refuse_copies_of_copies(
-                self._name, self._source, destination_id, destinations, self._clock
+            found |= loop_guard.copies_onto_sources(
+                self._destination.cluster, written, self._selects
             )
+        if checkpoint.TOPIC in self._at_source.topics:
+            found |= loop_guard.copies_of_copies(
+                self._name, self._source, destination_id, topics.destinations, self._clock
+            )
+        return found
 
     def _find_lost(
         self, topics: _Topics, checkpoints: CheckpointSnapshot, cache: CheckpointCache
@@ -689,21 +755,6 @@ def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:
 def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:
     quarantine = [destination + QUARANTINE] if policy and policy.may_quarantine else []
     return [destination, *quarantine]
-
-
-def _refuse_shared_quarantines(
-    policies: Mapping[str, RecordPolicy], all_targets: Mapping[str, Target]
-) -> None:
-    """A quarantine topic must not be the copy of another topic: it would mix their records."""
-    copies = {to.topic: source for source, to in all_targets.items()}
-    for topic, policy in policies.items():
-        for quarantine in _topics_written(all_targets[topic].topic, policy)[1:]:
-            if quarantine in copies:
-                raise ConfigError(
-                    f"the quarantine of topic {topic!r} is {quarantine!r},"
-                    f" which is also the copy of topic {copies[quarantine]!r}",
-                    remedy="rename one of them with topics.rename, or exclude one with topics.deny",
-                )
 
 
 def _not_mirrored(topic: str, decisions: Sequence[TopicDecision]) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Refuses a mirror that would copy its own copies, before anything is read."""
+"""Refuses topics that are copies of this mirror, or would become ones, before anything is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint
 
 
-def refuse_copies_onto_sources(
+def copies_onto_sources(
     destination: Cluster, written: Mapping[str, Sequence[str]], selects: Callable[[str], bool]
-) -> None:
-    """Refuse topics whose copies the same mirror would copy, in one cluster for both sides.
+) -> dict[str, ConfigError]:
+    """Return why topics are refused whose copies the mirror would copy, in one cluster for both.
 
     The names decide, so that a topic is refused before its copy exists.
 
@@ -22,29 +22,26 @@ def refuse_copies_onto_sources(
         written: source topic -> the destination topics that get its records.
         selects: whether the mirror copies a source topic of this name.
     """
-    conflicts = [
-        f"topic {topic!r} would be copied to {'itself' if name == topic else repr(name)}: this"
-        f" mirror reads {name!r}, too, because a source node and the {destination} are the same"
-        f" cluster; change topics.rename, or add {name!r} to topics.deny"
+    return {
+        topic: ConfigError(
+            f"topic {topic!r} would be copied to {'itself' if name == topic else repr(name)}: this"
+            f" mirror reads {name!r}, too, because a source node and the {destination} are the same"
+            " cluster",
+            remedy=f"change topics.rename, or add {name!r} to topics.deny",
+        )
         for topic, names in written.items()
-        for name in names
-        if selects(name)
-    ]
-    if len(conflicts) == 1:
-        raise ConfigError(conflicts[0])
-    if conflicts:
-        what = f"{len(conflicts)} topics would be copied to topics that this mirror reads, too:"
-        raise ConfigError("\n  ".join([what, *conflicts]))
+        if (name := next(filter(selects, names), None)) is not None
+    }
 
 
-def refuse_copies_of_copies(
+def copies_of_copies(
     mirror: str,
     source: ClusterClient,
     destination_id: str,
     destinations: Mapping[str, str],
     clock: Clock,
-) -> None:
-    """Refuse topics that are themselves copies from the destination: it would create a loop.
+) -> dict[str, ConfigError]:
+    """Return why topics are refused that are copies from the destination: it would create a loop.
 
     Within one cluster, a copy of another mirror's copy is allowed, unless it is written back to the
     first topic.
@@ -55,22 +52,21 @@ def refuse_copies_of_copies(
     try:
         checkpoints = checkpoint.read_all_mirrors(source, clock)
     except PermissionDeniedError:
-        return  # without the permission, a loop cannot be detected
+        return {}  # without the permission, a loop cannot be detected
     one_cluster = source.cluster_id == destination_id
-    for committed in checkpoints:
-        topic = committed.destination.topic
-        if (
-            topic in destinations
-            and destination_id in committed.cluster_ids.values()
-            and (
-                not one_cluster
-                or committed.mirror == mirror
-                or destinations[topic] == committed.source.topic
-            )
-        ):
-            raise ConfigError(
-                f"topic {topic!r} at source node {source.cluster} is a copy of topic"
-                f" {committed.source.topic!r} of the destination, made by mirror"
-                f" {committed.mirror!r}: copying it would create a loop",
-                remedy=f"add {topic!r} to topics.deny",
-            )
+    return {
+        topic: ConfigError(
+            f"topic {topic!r} at source node {source.cluster} is a copy of topic"
+            f" {committed.source.topic!r} of the destination, made by mirror"
+            f" {committed.mirror!r}: copying it would create a loop",
+            remedy=f"add {topic!r} to topics.deny",
+        )
+        for committed in checkpoints
+        if (topic := committed.destination.topic) in destinations
+        and destination_id in committed.cluster_ids.values()
+        and (
+            not one_cluster
+            or committed.mirror == mirror
+            or destinations[topic] == committed.source.topic
+        )
+    }

@@ -395,6 +395,7 @@ def from_record(value: bytes) -> Checkpoint:
         copies=None if copies is None else _position_from(copies),
         fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
         ledger_head=LedgerHead(**head),
+        superseded=tuple(fields.pop("superseded", ())),
         **fields,
     )
     parts = (

@@ -77,6 +77,7 @@ def chained(
         previous=before.hash,
         previous_at_ms=before.committed_at_ms,
         generation=checkpoint.generation,
+        policy=checkpoint.policy,
     )
     record = to_record(entry)
     return replace(checkpoint, ledger_head=head_of(entry, record[1])), record

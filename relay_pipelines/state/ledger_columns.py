@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relay_pipelines.model import policy_id
 from relay_pipelines.state.ledger import LedgerRecord
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ COLUMNS = {
     "previous": "string",
     "previous_at": "timestamp",
     "generation": "bigint",
+    "policy": "string",
     "code": "string",
     "codecs": "map<string, bigint>",
     "first_timestamp": "timestamp",
@@ -76,7 +78,8 @@ def row(record: LedgerRecord) -> dict[str, Any]:
         "previous": entry.previous,
         "previous_at": _time(entry.previous_at_ms) if entry.previous_at_ms else None,
         "generation": entry.generation,
-        "code": entry.code,
+        "policy": policy_id(entry.policy),
+        "code": entry.policy.get("code", ""),
         "codecs": entry.codecs,
         "first_timestamp": _known_time(entry.first_timestamp_ms),
         "max_timestamp": _known_time(entry.max_timestamp_ms),

@@ -17,10 +17,10 @@ from relay_pipelines.model import (
     Checkpoint,
     LedgerEntry,
     OffsetRange,
-    RecordPolicy,
     Skipped,
     TopicPartition,
 )
+from relay_pipelines.plan.policies import stretches
 from relay_pipelines.protocol.admin import CLEANUP_POLICY
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -53,6 +53,7 @@ from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified
 BY_RECORD = "record by record"
 BY_KEY = "key by key, because it is compacted"
 _NOT_COMPARED = "not compared: "
+_CHANGED = "select or transform may have changed the records"
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
@@ -88,6 +89,8 @@ class PartitionAudit:
         results: of those that were compared so far.
         lost: why the copies are gone as a whole; empty if they are not.
         replaced: that the destination's log is not the one that was written; empty if it is.
+        policies: which source offsets were decided by which configuration, in words; empty if all
+            were by one.
     """
 
     coverage: CoverageMap
@@ -102,6 +105,7 @@ class PartitionAudit:
     results: list[ChunkResult] = field(default_factory=list)
     lost: str = ""
     replaced: str = ""
+    policies: Sequence[str] = ()
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -358,6 +362,7 @@ def begin(
             ledger.chains[each.topic_partition],
             level,
             _destination(each.entries),
+            policies=stretches(each.copied),
         )
         found.lost = there.lost(_topics_of_copies(each))
     for at in sorted((broken | without_chunks) - audit.partitions.keys()):
@@ -375,7 +380,7 @@ def begin(
         topics = {at.topic for at in audit.partitions}
         logs = read_source_logs(mirror, ledger, topics, clock)
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
-        planning = _Planning(audit, mirror, ledger.checkpoints, logs, there.configs, shared)
+        planning = _Planning(audit, ledger.checkpoints, logs, there.configs, shared)
         for each in selected:
             if audit.partitions[each.topic_partition].destination is not None:
                 planning.plan(each)
@@ -509,7 +514,6 @@ class _Planning:
     """
 
     audit: Audit
-    mirror: Mirror
     checkpoints: Mapping[TopicPartition, Checkpoint]
     logs: SourceLogs
     configs: Configs
@@ -541,21 +545,26 @@ class _Planning:
         topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
         here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
         kinds = here.get(CLEANUP_POLICY, ""), there.get(CLEANUP_POLICY, "")
-        policy, is_shared = self.mirror.record_policy(topic), to in self.shared
         why = (
             ""
             if topic not in self.logs.configs
-            else _why_not(self.audit, policy, kinds, is_shared=is_shared)
+            else _why_not(self.audit, entries, kinds, is_shared=to in self.shared)
         )
         if why:
             return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
-        rule, retention = BY_RECORD, Retention.of(there)
+        rule, retention, changed = BY_RECORD, Retention.of(there), Counter[str]()
         if _is_compacted(kinds):
             rule = BY_KEY
             chunks = [_compacted(selected, to, kinds, retention)] if records else []
         else:
-            chunks = [_chunk(each, self.shared, retention) for each in entries]
+            chunks = [
+                _chunk(each, self.shared, retention)
+                for each in entries
+                if not each.may_change_records
+            ]
+            changed[_CHANGED] = sum(each.records for each in entries if each.may_change_records)
         readable, uncompared = self._with_nodes(chunks)
+        uncompared += changed
         if uncompared and not readable:
             rule = _NOT_COMPARED + "; ".join(uncompared)
         return rule, readable, uncompared
@@ -577,17 +586,22 @@ class _Planning:
         return readable, uncompared
 
 
-def _why_not(audit: Audit, policy: RecordPolicy, kinds: tuple[str, str], *, is_shared: bool) -> str:
+def _why_not(
+    audit: Audit, entries: Sequence[LedgerEntry], kinds: tuple[str, str], *, is_shared: bool
+) -> str:
     """Return why a topic's records cannot be compared; empty if they can.
 
     Args:
+        entries: which say how the records were copied; relay.yaml may say something else by now.
         kinds: cleanup.policy on both sides.
         is_shared: whether several sources are copied to the same destination.
     """
     compacted = _is_compacted(kinds)
     reasons = {
-        "select or transform may change the records": bool(policy.transform or policy.select),
-        "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
+        _CHANGED: any(each.may_change_records for each in entries)
+        if compacted
+        else all(each.may_change_records for each in entries),
+        "it is compacted and filtered": compacted and any(each.may_leave_out for each in entries),
         "other topic-partitions are copied there, too, and librdkafka does not show which records"
         " are whose": is_shared and audit.job.client is Client.LIBRDKAFKA,
         "it is compacted, and other topic-partitions are copied there, too": is_shared

@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines import settings
+from relay_pipelines.cli import inspect_commands
+from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.filtering import load
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
+from relay_pipelines.metrics import mirror_metrics
+from relay_pipelines.metrics.mirror_metrics import Looker
 from relay_pipelines.model import (
     ClassSpec,
+    CopyJob,
     OnRecordError,
     Outcome,
     RecordPolicy,
@@ -26,10 +31,11 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import Mirror, batches_of, numbered
+from tests.copying import Mirror, batches_of, ensure_homes, numbered
 from tests.support import commands
-from tests.support.independent import Record, create, read, records_of, settled_end
+from tests.support.independent import Record, create, read, records_of, settled_end, write
 
 MODULE = """
 import json
@@ -343,17 +349,42 @@ def test_a_filter_by_its_entry_point(
 
 
 def test_a_quarantine_must_not_be_the_copy_of_a_topic(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A mirror whose quarantine topic is also the copy of a topic is refused."""
-    for topic in (topic_name, f"{topic_name}.quarantine"):
-        create(source_cluster.cluster(), topic)
+    """Who creates a topic of that name stops no other one: it is refused, and named everywhere."""
+    name, own, clock = f"q-{topic_name[-8:]}", f"{topic_name}.quarantine", SystemClock()
     clusters = source_cluster.cluster(), destination_cluster.cluster()
-    mirror = settings.Mirror.model_validate(
-        commands.mirror(*clusters, f"{topic_name}.*", on_record_error="quarantine")
-    )
-    with pytest.raises(
-        ConfigError,
-        match=f"the quarantine of topic '{topic_name}' is '{topic_name}.quarantine', which is",
-    ):
-        cluster_snapshot.take_snapshot("quarantines", mirror, SystemClock())
+    made = commands.mirror(*clusters, f"{topic_name}.*", on_record_error="quarantine")
+    mirror = settings.Mirror.model_validate(made)
+    ensure_homes(clusters[1])
+    create(clusters[0], topic_name)
+    for topic in (topic_name, own):
+        create(clusters[1], topic)
+    write(clusters[0], TopicPartition(topic_name, 0), numbered(3))
+    create(clusters[0], own)
+    write(clusters[0], TopicPartition(own, 0), numbered(3))
+
+    snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
+    planned = run_plan.plan(snapshot)
+    assert [window.topic for window in planned.windows] == [topic_name]
+    job = CopyJob(name, "run", snapshot.node, snapshot.destination)
+    assert [outcome.error for outcome in copy_ranges(job, planned.ranges)] == [""]
+    line = f"{own}-0: the quarantine of topic '{topic_name}' is '{own}', which is also the copy"
+    invocation = Invocation(commands.configured(tmp_path, {name: made}))
+    assert inspect_commands.plan(invocation, [], None, why=False, as_json=False) == 2
+    assert line in capsys.readouterr().err
+    assert inspect_commands.status(invocation, [], as_json=False) == 2
+    assert line in capsys.readouterr().err
+    findings = preflight.check(name, mirror, clock)
+    assert [each.exit_code for each in findings if line in str(each)] == [2]
+    look = Looker(name, mirror, clock).look()
+    held_back = [
+        sample.labels
+        for sample in mirror_metrics.samples(look, mirror, by_partition=True)
+        if sample.name == "held_back"
+    ]
+    assert held_back == [(name, own, "", "ConfigError")]

@@ -203,6 +203,7 @@ class Case:
     damage: Callable[[Copied], None]
     error: type[DataLossError]
     says: str
+    means: str
     goes_on: OffsetRange
     lost: int = 0
 
@@ -213,6 +214,7 @@ CASES = {
         retention,
         RetentionPassedError,
         "retention took the offsets [10, 25) before they were copied",
+        "without [10, 25), 15 offsets",
         OffsetRange(HERE, 25, 30),
         15,
     ),
@@ -220,18 +222,21 @@ CASES = {
         source_recreated,
         TopicRecreatedError,
         "was deleted and created again",
+        "which copies all that the new topic has, [0, 12), 12 offsets",
         OffsetRange(HERE, 0, 12),
     ),
     "destination recreated": Case(
         destination_recreated,
         DestinationTopicLostError,
         "and created again",
+        "without [0, 10), 10 offsets that the source still has",
         OffsetRange(HERE, 10, 15),
     ),
     "destination deleted": Case(
         destination_deleted,
         DestinationTopicLostError,
         "does not exist at the destination",
+        "without [0, 10), 10 offsets that the source still has",
         OffsetRange(HERE, 10, 15),
     ),
 }
@@ -246,8 +251,8 @@ def test_a_loss_stops_the_copy_until_it_is_accepted(copied: Copied, case: Case) 
     assert type(loss) is case.error
     assert case.says in str(loss)
     assert (
-        f"to accept the loss and resume from offset {case.goes_on.start}, set on_data_loss:"
-        f" continue" in loss.remedy
+        f"to accept the loss and resume from offset {case.goes_on.start}, {case.means}, set"
+        " on_data_loss: continue" in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
     command = f"`relay reset --mirror {copied.name} --topic {copied.topic} --to-earliest --execute`"

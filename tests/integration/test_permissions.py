@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -25,7 +27,15 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.errors import PermissionDeniedError, SourceError
-from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, Security, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    OffsetRange,
+    Security,
+    TopicPartition,
+)
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import preflight, run_plan
@@ -199,6 +209,50 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     assert [new.name for new in topics.missing(snapshot)] == [f"{topic}-copy"]
     assert topics.conflicts(snapshot) == []
     assert len(errors(list(preflight.check(MIRROR, mirror, SystemClock())))) == 1
+
+
+@pytest.mark.parametrize("shares_id", [True, False], ids=["shared", "own"])
+def test_a_right_that_is_taken_away_in_the_middle(
+    guarded: EmbeddedCluster, topic_name: str, *, shares_id: bool
+) -> None:
+    """Its topic fails with what to grant, and the others are copied; later it goes on."""
+    cluster, user = guarded.cluster(), guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+    ensure_homes(cluster)
+    names, written = [f"{topic_name}-{number}" for number in range(3)], numbered(200, 5_000)
+    for name in names:
+        independent.create(cluster, name, 1, KEPT)
+        independent.create(cluster, f"{name}-copy", 1, KEPT)
+        batches = [written[start : start + 10] for start in range(0, len(written), 10)]
+        independent.write(cluster, TopicPartition(name, 0), *batches)
+    first = TopicPartition(f"{names[0]}-copy", 0)
+    options = CopyOptions(chunk_ms=200, max_bytes_per_second=150_000, backoff_max_ms=200)
+    job = CopyJob(topic_name, "a-run", user, user, options)
+    ranges = [
+        CopyRange(
+            OffsetRange(TopicPartition(name, 0), 0, len(written)),
+            TopicPartition(f"{name}-copy", 0),
+            owner=f"relay.{topic_name}.lane/0" if shares_id else "",
+        )
+        for name in names
+    ]
+    admin = AdminClient(independent.client(cluster))
+    who = ResourcePatternType.LITERAL, "User:owner", "*", WRITE, AclPermissionType.DENY
+    denied = AclBinding(ResourceType.TOPIC, first.topic, *who)
+    with ThreadPoolExecutor(1) as running:
+        copying = running.submit(lambda: list(copy_ranges(job, ranges)))
+        independent.until(lambda: independent.settled_end(cluster, first) > 0, "the first chunk")
+        admin.create_acls([denied])[denied].result(30)
+        outcomes = copying.result(60)
+    assert [outcome.error_kind for outcome in outcomes] == ["PermissionDeniedError", "", ""]
+    assert 0 < outcomes[0].next_offset < len(written)
+    assert f"grant the user Write on topic {first.topic}" in outcomes[0].error
+    allowed = AclBindingFilter(ResourceType.TOPIC, first.topic, *who)
+    admin.delete_acls([allowed])[allowed].result(30)
+    independent.until(
+        lambda: not any(outcome.error for outcome in copy_ranges(job, ranges)), "the right is back"
+    )
+    for copy_range in ranges:
+        assert independent.records_of(cluster, copy_range.destination) == written
 
 
 def test_check_reports_that_a_topic_may_not_grow(

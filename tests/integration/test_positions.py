@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from relay_pipelines.errors import SourceError
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered
+from tests.copying import KEPT, OPTIONS, Mirror, copy_as_it_is, copy_as_rows, numbered
 from tests.support.independent import (
     assert_equal,
     create,
@@ -24,6 +25,7 @@ from tests.support.independent import (
     records_of,
     settled_end,
     transactional,
+    until,
     write,
 )
 
@@ -106,6 +108,25 @@ def test_a_topic_deleted_before_the_range_starts(mirror: Mirror, way: Way, topic
     assert (gone.status, gone.error_kind, gone.exit_code) == (Status.FAILED, "TopicDeletedError", 1)
     assert (done.status, done.records) == (Status.DONE, 10)
     assert clock.monotonic() - began < 30
+
+
+def test_a_topic_deleted_while_it_is_copied(mirror: Mirror, topic_name: str) -> None:
+    """It fails soon and alone; what was committed of it stays, and the next range is copied."""
+    other = Mirror(mirror.source, mirror.destination, f"other-{topic_name}", name=mirror.name)
+    other.write(numbered(10))
+    options = replace(OPTIONS, chunk_ms=200, max_bytes_per_second=15_000, fetch_max_bytes=1)
+    job, clock = replace(mirror.job, options=options), SystemClock()
+    with ThreadPoolExecutor(1) as running:
+        ranges = [surveyed(mirror), other.range()]
+        copying = running.submit(copy_as_it_is, job, ranges, clock)
+        until(lambda: settled_end(mirror.destination, mirror.at) > 0, "the first chunk")
+        delete(mirror.source, mirror.topic)
+        began = clock.monotonic()
+        gone, done = copying.result(120)
+    assert clock.monotonic() - began < 30
+    assert (gone.status, gone.error_kind) == (Status.FAILED, "TopicDeletedError")
+    assert (done.status, done.records) == (Status.DONE, 10)
+    assert len(mirror.copied()) == gone.next_offset
 
 
 class OnceBeforeCommit(SystemClock):

@@ -15,7 +15,7 @@ import pytest
 
 from relay_pipelines import settings
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import FilterError
+from relay_pipelines.errors import FilterError, PolicySupersededError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run as driver
@@ -196,6 +196,22 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
     ]
     found = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
     assert [result.problems for result in found.counted.values()] == [[]] * len(ranges)
+
+    # a predicate that changes takes over, and the former one does not come back
+    predicate = topics.name("predicate")
+    changed = {predicate: {"where": "get_json_object(CAST(value AS STRING), '$.country') = 'it'"}}
+    topics.write(8)
+    assert run(topics.config(changed), local_session).exit_code == 0
+    topics.write(8)
+    held = run(config, local_session)
+    assert [type(error) for error in held.errors] == [PolicySupersededError] * 2
+    assert sorted(held.topics) == [
+        topics.name(kind) for kind in sorted(KINDS) if kind != "predicate"
+    ]
+    assert run(topics.config(changed), local_session).exit_code == 0
+    of_it = [each for each in topics.written("predicate", 0)[400:] if country(each) == "it"]
+    assert len(of_it) == 4
+    assert topics.copied("predicate", 0)[200:] == of_it
 
 
 def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:

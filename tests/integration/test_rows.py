@@ -14,6 +14,7 @@ import pytest
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import (
+    Checkpoint,
     ClassSpec,
     OnRecordError,
     Outcome,
@@ -340,6 +341,8 @@ def test_a_copy_resumes_from_the_checkpoint(local_session: Any, mirror: Mirror) 
     assert (
         copy(local_session, mirror, RecordPolicy(where="true"), end=25).next_offset == 25
     )  # from 0 on, by the plan
+    planned = Checkpoint.initial(mirror.name, mirror.at, mirror.at, 0)
+    mirror.known = (replace(planned, policy=RecordPolicy(where="true").digests), 0)
     stale = copy(local_session, mirror, record_policy)
     assert stale.error_kind == "DestinationError"
     assert "another task has moved the checkpoint" in stale.error

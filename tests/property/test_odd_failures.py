@@ -392,7 +392,11 @@ def test_a_policy_of_before_makes_no_node_diverge(copy: Any, before: dict[str, A
         assert (outcome.error, outcome.next_offset) == ("", 5)
         for node in (first, other):
             node.logs["a"].append(CONTROL_BATCH, b"")
-        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 6)], Clock())  # a chunk without records
+        copied = whole("a", 5, **before)
+        at, policy = copied.destination, copied.record_policy.digests
+        planned = replace(Checkpoint.initial("m", at, at, 0), policy=policy)
+        second = replace(whole("a", 6), checkpoint=planned)
+        (outcome,) = copy_as_it_is(job(OTHER), [second], Clock())  # a chunk without records
         assert (outcome.error, outcome.next_offset) == ("", 6)
         for node in (first, other):
             put(node, "a", batch(*map(record, range(5, 10))))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.topic_selection import (
     RenameRule,
+    Target,
     TopicDecision,
     destinations,
     is_topic_name,
+    refusals,
     select,
     targets,
 )
@@ -146,9 +147,26 @@ def test_topics_are_pinned(rename, expected):
     ],
 )
 def test_bad_destinations_are_refused(topics, rename, line):
-    with pytest.raises(ConfigError) as caught:
-        destinations(topics, rename)
-    assert str(caught.value) == line
+    fine = {"fine": Target("fine")}
+    found = refusals(targets(topics, rename) | fine, {}, ())
+    assert {topic: str(error) for topic, error in found.items()} == dict.fromkeys(topics, line)
+
+
+@pytest.mark.parametrize(
+    ("holders", "refused"),
+    [
+        ([], ["a", "b", "x.quarantine"]),
+        (["a"], ["b", "x.quarantine"]),
+        (["a", "b"], ["a", "b", "x.quarantine"]),
+        (["a", "x.quarantine"], ["b", "x"]),
+    ],
+)
+def test_a_newcomer_gives_way(holders, refused):
+    """The topic whose copies are there already is copied on."""
+    wanted = targets(["a", "b", "x", "x.quarantine"], {"b": "a"})
+    found = refusals(wanted, {"x": "x.quarantine"}, holders)
+    assert sorted(found) == refused
+    assert {error.exit_code for error in found.values()} == {2}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ GUARDS = [
         (
             "t-3 at offset 9: retention took the offsets [9, 10) before they were copied;"
             " run more often or keep records longer;"
-            " to accept the loss and resume from offset 10, set on_data_loss: continue"
+            " to accept the loss and resume from offset 10, without [9, 10), 1 offset,"
+            " set on_data_loss: continue"
         ),
     ),
     (
@@ -74,7 +75,8 @@ GUARDS = [
         (
             "t-3 at offset 9: retention took the offsets [9, 20) before they were copied;"
             " run more often or keep records longer;"
-            " to accept the loss and resume from offset 20, set on_data_loss: continue"
+            " to accept the loss and resume from offset 20, without [9, 20), 11 offsets,"
+            " set on_data_loss: continue"
         ),
     ),
     (
@@ -84,7 +86,9 @@ GUARDS = [
             "t-3 at offset 9: the next offset to copy is above the source's end offset 8:"
             " the topic was truncated or recreated;"
             " restore the topic, or mirror it under a new name into a new destination topic;"
-            " to accept the loss and resume from offset 8, set on_data_loss: continue"
+            " to accept the loss and resume from offset 8,"
+            " which takes all that it has, [0, 8), 8 offsets, for copied,"
+            " set on_data_loss: continue"
         ),
     ),
     (
@@ -93,7 +97,9 @@ GUARDS = [
         (
             "t-3 at offset 9: the topic was deleted and created again since it was copied:"
             " its topic id changed; mirror it under a new name into a new destination topic;"
-            " to accept the loss and resume from offset 0, set on_data_loss: continue"
+            " to accept the loss and resume from offset 0,"
+            " which copies all that the new topic has, [0, 20), 20 offsets,"
+            " set on_data_loss: continue"
         ),
     ),
     (
@@ -104,7 +110,9 @@ GUARDS = [
             " and other records were written from there;"
             " find out whether a leader was elected uncleanly or a disk restored,"
             " and which records are right;"
-            " to accept the loss and resume from offset 6, set on_data_loss: continue"
+            " to accept the loss and resume from offset 6,"
+            " which copies [6, 20), 14 offsets, after the copies of the former records,"
+            " set on_data_loss: continue"
         ),
     ),
     (
@@ -115,7 +123,9 @@ GUARDS = [
         (
             "t-3 at offset 9: topic 'c' is gone; to copy again what the source still has:"
             " `relay reset --mirror m --topic t --to-earliest --execute`;"
-            " to accept the loss and resume from offset 9, set on_data_loss: continue"
+            " to accept the loss and resume from offset 9,"
+            " without [0, 9), 9 offsets that the source still has,"
+            " set on_data_loss: continue"
         ),
     ),
 ]

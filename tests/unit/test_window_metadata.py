@@ -170,6 +170,7 @@ class TestRunLog:
         plan: Any = SimpleNamespace(
             windows=[SimpleNamespace(topic="orders")],
             superseded=(),
+            takeovers=(),
             offsets=lambda _window: 60,
             snapshot=snapshot,
             data_losses=[],

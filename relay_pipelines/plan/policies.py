@@ -1,0 +1,120 @@
+"""Which configuration decides a topic's records: of several, the newest one alone.
+
+Two deployments of one mirror with different filters would otherwise take turns, and the copy would
+have stretches of both. docs/transactions.md argues why they do not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from relay_pipelines.errors import PolicySupersededError, RelayError
+from relay_pipelines.model import Checkpoint, LedgerEntry, Policy, TopicPartition, policy_id
+
+_CODE = "the code of its classes"
+_MOST_STRETCHES = 20
+
+
+def refusal(
+    checkpoint: Checkpoint, policy: Policy, run_id: str = ""
+) -> PolicySupersededError | None:
+    """Return why a policy may not decide what comes after a checkpoint; None if it may.
+
+    A replay has one policy for all that it copies.
+
+    Args:
+        run_id: of a run that copies. What it has committed last, its own configuration has decided,
+            and a person has changed that back.
+    """
+    is_replay = "@" in checkpoint.mirror  # no other mirror's name has one
+    is_new = policy_id(policy) not in checkpoint.superseded or run_id == checkpoint.run_id
+    if policy == checkpoint.policy or (is_new and not is_replay):
+        return None
+    at, offset = checkpoint.source, checkpoint.next_offset
+    command = f"relay reset --mirror {checkpoint.mirror} --topic {at.topic} --to-current --execute"
+    return PolicySupersededError(
+        f"another configuration has decided its records since this one did: up to offset {offset},"
+        f" run {checkpoint.run_id} copied with it, and {_parts(checkpoint.policy, policy)} differs",
+        remedy="start the replay again under another --id"
+        if is_replay
+        else "stop this deployment, or give it the other one's configuration; if this one is right,"
+        f" stop the other, and let this one decide from here on: `{command}`",
+        topic_partition=at,
+        offset=offset,
+    )
+
+
+def refusals(
+    checkpoints: Iterable[Checkpoint], policies: Mapping[str, Policy], run_id: str = ""
+) -> dict[TopicPartition, RelayError]:
+    """Return the topic-partitions of which a former policy may copy no more.
+
+    They are all of a topic, although the newest one may have decided only some of them so far.
+
+    Args:
+        policies: by source topic.
+        run_id: as of `refusal`.
+    """
+    of_topic: dict[str, list[Checkpoint]] = defaultdict(list)
+    for checkpoint in checkpoints:
+        of_topic[checkpoint.source.topic].append(checkpoint)
+    found: dict[TopicPartition, RelayError] = {}
+    for topic, some in of_topic.items():
+        refused = [refusal(each, policies[topic], run_id) for each in some if topic in policies]
+        first = next(filter(None, refused), None)
+        for checkpoint, own in zip(some, refused, strict=False):
+            if first is not None:
+                found[checkpoint.source] = own or first.of(checkpoint.source)
+    return found
+
+
+def takeovers(
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    policies: Mapping[str, Policy],
+    wanted: Iterable[TopicPartition],
+) -> list[str]:
+    """Return a line for each topic whose next record another policy decides than the last one.
+
+    Args:
+        policies: by source topic.
+        wanted: source topic-partitions that are copied.
+    """
+    lines: dict[str, str] = {}
+    for at in sorted(wanted):
+        checkpoint, policy = checkpoints.get(at), policies.get(at.topic, {})
+        if checkpoint is not None and checkpoint.policy != policy:
+            lines.setdefault(
+                at.topic,
+                f"{at.topic}: {_parts(checkpoint.policy, policy)} is another one than run"
+                f" {checkpoint.run_id} copied with up to offset {checkpoint.next_offset} of"
+                f" partition {at.partition}: this configuration takes over"
+                f" ({policy_id(checkpoint.policy)} -> {policy_id(policy)}), and a deployment that"
+                " still has the former one copies the topic no more",
+            )
+    return list(lines.values())
+
+
+def stretches(entries: Iterable[LedgerEntry]) -> list[str]:
+    """Say which source offsets each policy decided; empty if all were decided by one.
+
+    Args:
+        entries: of one source topic-partition, in the order of their offsets.
+    """
+    found: list[tuple[int, int, str]] = []
+    for entry in entries:
+        policy, start = policy_id(entry.policy), entry.source.start
+        if found and found[-1][2] == policy:
+            start = found.pop()[0]
+        found.append((start, entry.source.end, policy))
+    lines = [f"[{start}, {end}) by {policy}" for start, end, policy in found]
+    more = [f"and {len(lines) - _MOST_STRETCHES:,} more"] if len(lines) > _MOST_STRETCHES else []
+    return [*lines[:_MOST_STRETCHES], *more] if len(lines) > 1 else []
+
+
+def _parts(before: Policy, after: Policy) -> str:
+    """Name the keys of relay.yaml that differ."""
+    differing = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
+    return ", ".join(_CODE if name == "code" else f"`{name}`" for name in differing)

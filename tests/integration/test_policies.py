@@ -1,0 +1,348 @@
+"""Two deployments of one mirror whose filters differ: one decides the records, never both."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines import settings
+from relay_pipelines.cli import audit_command, inspect_commands, reset_command
+from relay_pipelines.cli.context import Invocation
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import PolicySupersededError
+from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
+from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.prepare.reset import ResetTo
+from relay_pipelines.run import preflight, restore, run_plan
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state.checkpoint import TOPIC, home, to_record
+from relay_pipelines.state.ledger_reader import read_ledger
+from relay_pipelines.verify import audit, audit_job
+from relay_pipelines.verify.audit import Level
+from relay_pipelines.verify.selection import Selection
+from relay_pipelines.verify.verdict import State
+from tests.copying import KEPT, ensure_homes, numbered
+from tests.integration.test_losses import CLOCK
+from tests.support import commands
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    delete_before,
+    records_of,
+    until,
+    write,
+)
+
+FILTER = """
+class Multiples:
+    def __init__(self, of):
+        self.of = of
+
+    def keep(self, record):
+        return int(record.value) % self.of == 0
+"""
+
+
+@dataclass
+class Deployment:
+    """A relay.yaml, with its own filters beside it."""
+
+    folder: Path
+    source: Cluster
+    destination: Cluster
+    topic: str
+    of: int = 1
+
+    def __post_init__(self) -> None:
+        self.name = f"policy-{self.topic[-8:]}"
+        self.folder.mkdir()
+        self.edit(FILTER)
+
+    @property
+    def module(self) -> str:
+        return f"multiples_{self.topic.replace('-', '_').replace('.', '_')}"
+
+    def edit(self, text: str) -> None:
+        """Change the file of the filter."""
+        (self.folder / f"{self.module}.py").write_text(text)
+
+    def config(self, **more: Any) -> Path:
+        records: dict[str, Any] = {}
+        if self.of > 1:
+            chosen = {"class": f"{self.module}:Multiples", "config": {"of": self.of}}
+            records = {"filters": [chosen]}
+        made = commands.mirror(self.source, self.destination, self.topic, **records, **more)
+        return commands.configured(self.folder, {self.name: made})
+
+    def mirror(self, **more: Any) -> Mirror:
+        return settings.load(self.config(**more)).mirror(self.name)
+
+    def plan(self, run_id: str = "", **more: Any) -> RunPlan:
+        self.forget_imports()
+        mirror = self.mirror(**more)
+        return run_plan.plan(
+            prepared_snapshot.prepare_snapshot(
+                lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK, run_id=run_id),
+                mirror,
+                CLOCK,
+            )
+        )
+
+    def copy(self, planned: RunPlan | None = None, run_id: str = "") -> list[str]:
+        """Copy what is planned, and return why ranges were not copied."""
+        planned = planned or self.plan(run_id)
+        self.forget_imports()
+        snapshot = planned.snapshot
+        run_id = run_id or f"run of {self.folder.name}"
+        job = CopyJob(snapshot.mirror, run_id, snapshot.node, self.destination)
+        outcomes = list(copy_ranges(job, planned.ranges))
+        ends = {
+            each.range.topic_partition: each.range.end for each in outcomes if not each.error_kind
+        }
+        until(
+            lambda: all(self.checkpoint(at).next_offset >= end for at, end in ends.items()),
+            "the checkpoints",
+        )
+        return [outcome.error_kind for outcome in outcomes if outcome.error_kind]
+
+    def forget_imports(self) -> None:
+        """Forget those of the other deployment, whose process has its own."""
+        others = str(self.folder.parent)
+        sys.path[:] = [path for path in sys.path if not path.startswith(others)]
+        sys.modules.pop(self.module, None)
+
+    def held_back(self, **more: Any) -> list[str]:
+        """Return why nothing is planned."""
+        planned = self.plan(**more)
+        assert not planned.windows
+        assert {type(error) for error in planned.data_losses} == {PolicySupersededError}
+        return [str(error) for error in planned.data_losses]
+
+    def checkpoint(self, at: TopicPartition) -> Checkpoint:
+        stored = cluster_snapshot.read_checkpoints(self.name, self.mirror(), CLOCK)
+        return stored.checkpoints[at]
+
+    def policies(self, at: TopicPartition) -> list[str]:
+        """Return the policies of the ledger entries, each once in a row."""
+        options = self.mirror().copy_options
+        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        ids = [
+            policy_id(each.entry.policy)
+            for each in found
+            if each.entry.source.topic_partition == at
+        ]
+        return [each for number, each in enumerate(ids) if ids[number - 1 : number] != [each]]
+
+
+def plain(count: int, first: int) -> list[Record]:
+    """Return records whose values are their numbers."""
+    return numbered(count, first=first, make=lambda number: str(number).encode())
+
+
+@dataclass
+class Two:
+    """Two deployments of one mirror with two topic-partitions."""
+
+    one: Deployment
+    two: Deployment
+    written: int = 0
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.one.topic, number) for number in range(2)]
+
+    def write(self, count: int = 6, partitions: int = 2) -> None:
+        for at in self.partitions[:partitions]:
+            write(self.one.source, at, plain(count, self.written))
+        self.written += count
+
+    def arrived(self) -> list[int]:
+        """Return the values of the first topic-partition's copies."""
+        found = records_of(self.one.destination, self.partitions[0])
+        return [int(record.value or b"") for record in found]
+
+
+@pytest.fixture
+def deployments(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> Two:
+    """Two deployments: the first copies all records, the second the even ones."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    for cluster in (source, destination):
+        create(cluster, topic_name, 2, KEPT)
+    ensure_homes(destination)
+    of = (source, destination, topic_name)
+    return Two(Deployment(tmp_path / "one", *of), Deployment(tmp_path / "two", *of, of=2))
+
+
+def test_two_configurations_do_not_take_turns(
+    deployments: Two, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newer one takes over once, with a line; the former one copies no more, and says why.
+
+    Whoever wants that one asks for it, by `relay reset`; then the other one copies no more. No copy
+    is made twice, and an audit says which offsets each has decided.
+    """
+    one, two, at = deployments.one, deployments.two, deployments.partitions[0]
+    for _ in range(3):  # as living sessions do
+        for deployment in (one, two):
+            deployments.write()
+            deployment.copy()
+    expected = [*range(6), *(number for number in range(6, 36) if number % 2 == 0)]
+    assert deployments.arrived() == expected
+    assert one.policies(at) == ["verbatim", policy_id(two.checkpoint(at).policy)]
+
+    (why, _) = one.held_back()
+    assert "run of two copied with it, and the code of its classes, `filters` differs" in why
+    command = f"relay reset --mirror {one.name} --topic {one.topic} --to-current --execute"
+    assert command in why
+    invocation = Invocation(one.config())
+    assert inspect_commands.plan(invocation, [], None, why=False, as_json=False) == 3
+    assert "another configuration has decided its records" in capsys.readouterr().err
+    assert [
+        finding.exit_code
+        for finding in preflight.check(one.name, one.mirror(), CLOCK)
+        if "another configuration has decided" in str(finding)
+    ] == [3]
+
+    code = reset_command.run(
+        Invocation(one.config()), None, one.topic, ResetTo.CURRENT, execute=True
+    )
+    shown = capsys.readouterr().out
+    assert (code, shown.count("this configuration decides its records from there on")) == (0, 2)
+    generation = two.checkpoint(at).generation
+    deployments.write()
+    assert one.copy() == []
+    assert len(two.held_back()) == 2
+    assert (one.checkpoint(at).generation, one.checkpoint(at).copies is None) == (generation, False)
+    assert deployments.arrived() == [*expected, *range(36, 42)]
+    for level in (Level.RECOUNT, Level.FULL):
+        audited = audit.begin(one.name, two.mirror(), Selection(), level, CLOCK)
+        done = audit_job.do_group(audited.job, audited.work)
+        audited.add(done.chunks, done.parts)
+        audit_command.report(invocation, audited, as_json=False)
+        by = f"[0, 6) by verbatim, [6, 36) by {one.policies(at)[1]}, [36, 42) by verbatim"
+        line = f"{at}: several configurations decided its records: {by}"
+        assert line in capsys.readouterr().out
+        assert audited.verdict.state is State.AGREES
+
+
+def test_a_configuration_says_that_it_takes_over(
+    deployments: Two, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan`, `status` and `check` say it before it happens, a run when it does, then nobody."""
+    one, two = deployments.one, deployments.two
+    deployments.write()
+    one.copy()
+    deployments.write()
+
+    def said() -> list[bool]:
+        line = "is another one than run run of one copied with up to offset 6"
+        invocation = Invocation(two.config())
+        inspect_commands.plan(invocation, [], None, why=False, as_json=False)
+        plan = capsys.readouterr().err
+        inspect_commands.status(invocation, [], as_json=False)
+        status = capsys.readouterr().err
+        check = [str(finding) for finding in preflight.check(two.name, two.mirror(), CLOCK)]
+        return [line in each for each in (plan, status, str(check), str(two.plan().takeovers))]
+
+    assert said() == [True] * 4
+    two.copy()
+    assert said() == [False] * 4
+    assert one.plan().takeovers == []
+
+
+def test_a_takeover_between_plan_and_copy(deployments: Two) -> None:
+    """A task commits only after the policy that its driver has seen, or its own."""
+    one, two = deployments.one, deployments.two
+    deployments.write()
+    planned_first = two.plan()
+    assert one.copy() == []
+    assert two.copy(planned_first) == ["FencedError"] * 2, "nothing was copied when it looked"
+    deployments.write()
+    planned = one.plan()
+    third = replace(two, folder=two.folder.parent / "three", of=3)
+    planned_third = third.plan()
+    assert two.copy() == []
+    assert one.copy(planned) == ["PolicySupersededError"] * 2
+    assert third.copy(planned_third) == ["FencedError"] * 2
+    assert deployments.arrived() == [*range(6), 6, 8, 10]
+    deployments.write()
+    assert third.copy() == [], "a third one takes over"
+    assert len(two.held_back()) == 2
+    assert deployments.arrived() == [*range(6), 6, 8, 10, 12, 15]
+
+
+def test_what_one_partition_has_seen_counts_for_its_topic(deployments: Two) -> None:
+    """A deployment that was overtaken in one partition does not go on with the others."""
+    deployments.write()
+    deployments.one.copy()
+    deployments.write(partitions=1)
+    deployments.two.copy()
+    deployments.write()
+    assert len(deployments.one.held_back()) == 2
+    assert deployments.two.copy() == []
+
+
+def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
+    """An edited filter takes over by itself; so does one that is changed back while a run lives.
+
+    A new process cannot know whether that is an old deployment, and asks. Another folder, order or
+    comment in relay.yaml is no change, and nothing but losses is left to whoever may copy.
+    """
+    two, at = deployments.two, deployments.partitions[0]
+    deployments.write()
+    two.copy(run_id="living")
+    two.edit(FILTER.replace("== 0", "== 1"))
+    deployments.write()
+    assert two.copy(run_id="living") == []
+    two.edit(FILTER)
+    deployments.write()
+    assert two.copy(run_id="living") == []
+    assert deployments.arrived() == [0, 2, 4, 7, 9, 11, 12, 14, 16]
+    moved = replace(two, folder=two.folder.parent / "moved")
+    deployments.write()
+    assert moved.plan().takeovers == []
+    assert moved.copy() == []
+
+    two.edit(FILTER.replace("== 0", "== 1"))
+    write(two.source, at, plain(3, 24))
+    delete_before(two.source, at, 26)
+    assert "the code of its classes differs" in two.held_back(on_data_loss="continue")[0]
+    assert not any(each.gap for each in ledger_of(two))
+
+
+def test_a_restored_checkpoint_remembers(deployments: Two) -> None:
+    """`relay restore` makes the checkpoint with the policies of the entries."""
+    one, two, at = deployments.one, deployments.two, deployments.partitions[0]
+    deployments.write()
+    one.copy()
+    before = one.checkpoint(at)
+    deployments.write()
+    two.copy()
+    lost = two.checkpoint(at)
+    key, value, _ = to_record(before)
+    write(one.destination, home(TOPIC, key), [Record(key, value, (), (CREATE_TIME, 1))])
+    mirror = two.mirror()
+    planned = restore.plan_restores(two.name, mirror, CLOCK)
+    assert list(restore.execute(two.name, mirror, planned, CLOCK))
+    restored = two.checkpoint(at)
+    assert (restored.policy, restored.superseded) == (lost.policy, lost.superseded)
+    assert len(one.held_back()) == 2
+
+
+def ledger_of(deployment: Deployment) -> list[Any]:
+    options = deployment.mirror().copy_options
+    found = read_ledger(deployment.destination, deployment.name, options, CLOCK, settled=True)
+    return [each.entry for each in found]

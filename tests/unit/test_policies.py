@@ -1,0 +1,101 @@
+"""Which configuration decides a topic's records, as values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from relay_pipelines.model import (
+    Checkpoint,
+    ClassSpec,
+    LedgerEntry,
+    OffsetRange,
+    OnRecordError,
+    RecordPolicy,
+    SourceFile,
+    TopicPartition,
+    policy_id,
+)
+from relay_pipelines.plan.policies import refusal, refusals, stretches
+from relay_pipelines.state.checkpoint import from_record, to_record
+
+AT = TopicPartition("t", 0)
+FIRST = replace(Checkpoint.initial("m", AT, AT, 0), run_id="first")
+BY_A = FIRST.decided_by({"where": "a"})
+FILTER = ClassSpec("f:Keep", json.dumps({"a": 1, "b": 2}), "/one", (SourceFile("f", "/one", b""),))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (replace(FILTER, folder="/two", sources=(SourceFile("f", "/two/f.py", b""),)), True),
+        (replace(FILTER, config=json.dumps({"b": 2, "a": 1})), True),
+        (replace(FILTER, config=json.dumps({"a": 1})), False),
+        (replace(FILTER, name="f:Drop"), False),
+        (replace(FILTER, sources=(SourceFile("f", "/one", b"#"),)), False),
+        (replace(FILTER, sources=(SourceFile("g", "/one", b""),)), False),
+    ],
+)
+def test_what_makes_another_policy(other: ClassSpec, *, is_same: bool) -> None:
+    """What decides records, and not where it was read."""
+    policies = [RecordPolicy(filters=(spec,)).digests for spec in (FILTER, other)]
+    assert (policies[0] == policies[1]) == is_same
+
+
+def test_what_changes_no_record_is_no_policy() -> None:
+    """All records are copied as they are; whatever has no key in relay.yaml has no digest."""
+    quarantines = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
+    assert (quarantines.digests, policy_id({})) == ({}, "verbatim")
+    assert RecordPolicy(where="true").digests.keys() == {"where"}
+
+
+def test_a_superseded_policy_asks() -> None:
+    """Unless the run that committed last takes its own change back."""
+    assert refusal(FIRST, {"where": "a"}) is None
+    assert refusal(BY_A, {"where": "b"}) is None
+    error = refusal(BY_A, {})
+    assert error is not None
+    assert "run first copied with it, and `where` differs" in str(error)
+    assert refusal(BY_A, {}, "first") is None
+    assert refusal(BY_A, {}, "second") is not None
+
+
+def test_a_replay_has_one_policy() -> None:
+    """A class that changes in the middle of it is refused, new or not."""
+    error = refusal(replace(FIRST, mirror="m.replay@1"), {"code": "a"}, "first")
+    assert error is not None
+    assert error.remedy == "start the replay again under another --id"
+
+
+def test_a_topic_is_refused_as_a_whole() -> None:
+    """Its other topic-partitions have seen nothing of the newer policy yet."""
+    idle = replace(FIRST, source=TopicPartition("t", 1))
+    other = replace(FIRST, source=TopicPartition("u", 0))
+    assert refusals([BY_A, idle, other], {"t": {}, "u": {}}).keys() == {AT, idle.source}
+    assert refusals([BY_A, idle, other], {"t": {"where": "a"}, "u": {}}) == {}
+
+
+def test_a_checkpoint_remembers_what_was_superseded() -> None:
+    """As often as policies change; one that decides again is none of them."""
+    changed = FIRST
+    for number in range(100):
+        changed = changed.decided_by({"where": str(number)})
+    assert len(changed.superseded) == 64
+    assert from_record(to_record(changed)[1]) == changed
+    back = BY_A.decided_by({})
+    assert (back.superseded, BY_A.superseded) == ((policy_id({"where": "a"}),), ("verbatim",))
+    assert back.decided_by({}) is back
+
+
+def test_many_stretches_are_cut_short() -> None:
+    """An audit says the first ones, and how many more there are; nothing if there is one."""
+
+    def entry(start: int, policy: dict[str, str]) -> LedgerEntry:
+        source = OffsetRange(AT, start, start + 1)
+        return LedgerEntry("m", source, source, 1, 1, 1, 0, {}, "", "", "", "", 0, policy=policy)
+
+    assert stretches([entry(0, {}), entry(1, {})]) == []
+    lines = stretches([entry(number, {"where": str(number)}) for number in range(30)])
+    assert (len(lines), lines[-1]) == (21, "and 10 more")
