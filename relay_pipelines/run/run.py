@@ -208,8 +208,9 @@ class _Run:
         result, began = self._result, self._clock.monotonic()
         try:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
-                self._count(self._follower.poll())
-                jobs.give_up_without_executors()
+                entries = self._follower.poll()
+                self._count(entries)
+                jobs.give_up(moved=bool(entries))
                 result.interrupted = self._stop()
         except KeyboardInterrupt:
             result.interrupted = True

@@ -35,12 +35,37 @@ from relay_pipelines.protocol.retries import retry, retry_until_no_progress
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
+from relay_pipelines.spark.answering import ANSWER_SECONDS
+from relay_pipelines.spark.session import Executors
 from relay_pipelines.state import checkpoint as checkpoints
 
 _CANCEL_SECONDS = 2.0
+_ASK_SECONDS = 2.0
+_LONGEST_LOOK_SECONDS = 1.0
+_STANDSTILL_SECONDS = 300.0
 _SHOWN = 3
 
 Groups = Sequence[Sequence[CopyRange]]
+
+
+class _Answers:
+    """What Spark answered last, on a thread of its own, and for how long a question is open."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._is_open = False
+        self._open_seconds = 0.0
+        self.executors = Executors()
+
+    def ask(self) -> None:
+        self._open_seconds, self._is_open = 0.0, True
+        self.executors = spark_session.executors(self._session)
+        self._is_open = False
+
+    def open_seconds(self, passed: float) -> float:
+        """For how long a question has been open, after more time has passed."""
+        self._open_seconds += passed
+        return self._open_seconds if self._is_open else 0.0
 
 
 class SparkJobs:
@@ -76,7 +101,10 @@ class SparkJobs:
         self._planned = [copy_range.source for copy_range in ranges]
         self._failures: list[RelayError] = []
         self._lost: RelayError | None = None
-        self._had_executors = clock.monotonic()
+        self._answers = _Answers(session)
+        self._had_executors = self._looked = clock.monotonic()
+        self._still_seconds = 0.0
+        self._ended_tasks = 0
         self.outcomes: list[Outcome] = []
         shared = {sql: _with_shares(groups, all_groups) for sql, groups in packed.items()}
         # a limit on the tasks of a run is one for all its jobs: they then run one after another
@@ -91,6 +119,11 @@ class SparkJobs:
         ]
         for thread in self._threads:
             thread.start()
+        threading.Thread(target=self._ask, name=f"{self._tag}-watch", daemon=True).start()
+
+    def _ask(self) -> None:
+        while not self.ended(_ASK_SECONDS):
+            self._answers.ask()
 
     def ended(self, within_seconds: float) -> bool:
         """Wait for the jobs, and return whether all have ended."""
@@ -121,13 +154,42 @@ class SparkJobs:
             RelayError(what, remedy="what is committed stays; run again to copy the rest"),
         ]
 
-    def give_up_without_executors(self) -> None:
+    def give_up(self, *, moved: bool) -> None:
+        """End the jobs if Spark hangs, has no executors, or if nothing moves for too long.
+
+        Never waits for Spark itself.
+
+        Args:
+            moved: whether something was committed since the last call.
+        """
+        now = self._clock.monotonic()
+        # a process that was stopped must not blame Spark for it
+        passed, self._looked = min(now - self._looked, _LONGEST_LOOK_SECONDS), now
+        self._still_seconds += passed
+        if moved or self._answers.executors.ended_tasks != self._ended_tasks:
+            self._still_seconds = 0.0
+            self._ended_tasks = self._answers.executors.ended_tasks
+        if self._answers.open_seconds(passed) > ANSWER_SECONDS:
+            spark_session.kill(self._session)
+            self._end_with(
+                f"Spark has not answered for {ANSWER_SECONDS:g} s: it hangs, and was ended"
+            )
+        elif self._still_seconds > (limit := self._standstill_seconds()):
+            self._end_with(f"no task has committed anything or ended for {limit:g} s: one hangs")
+        else:
+            self._give_up_without_executors(now)
+
+    def _standstill_seconds(self) -> float:
+        own = self._job.options.give_up_after_ms / 1000  # of a task that fails
+        return own + _STANDSTILL_SECONDS if own >= 0 else 2 * _STANDSTILL_SECONDS
+
+    def _give_up_without_executors(self, now: float) -> None:
         """End the jobs if there are no executors, and for `give_up_after` no other has come.
 
         Spark would wait for ever: a master that was restarted does not know its applications.
         """
-        now, limit_seconds = self._clock.monotonic(), self._job.options.give_up_after_ms / 1000
-        alive, known = spark_session.executors(self._session)
+        limit_seconds = self._job.options.give_up_after_ms / 1000
+        alive, known, _ = self._answers.executors
         if alive or limit_seconds < 0:
             self._had_executors = now
             return
@@ -135,12 +197,14 @@ class SparkJobs:
             limit_seconds = max(limit_seconds, spark_session.first_executor_seconds(self._session))
         if now - self._had_executors > limit_seconds:
             what = "lost all executors, and has had none for" if known else "started no executor in"
-            self._lost = RetriableError(
-                f"Spark has {what} {limit_seconds:g} s",
-                remedy="check its master and workers; what is committed stays, run again to copy"
-                " the rest",
+            self._end_with(
+                f"Spark has {what} {limit_seconds:g} s", "check its master and workers; "
             )
-            self.cancel()
+
+    def _end_with(self, what: str, remedy: str = "") -> None:
+        rest = "what is committed stays, run again to copy the rest"
+        self._lost = RetriableError(what, remedy=remedy + rest)
+        self.cancel()
 
     def cancel(self) -> None:
         """End the jobs and their tasks; after that, none of them begins another range."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import re
 import struct
@@ -19,8 +20,11 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome
 from relay_pipelines.spark import task_python
-from relay_pipelines.spark.session import context_of, unreachable
+from relay_pipelines.spark.answering import within
+from relay_pipelines.spark.session import context_of, kill, unreachable
 
+_CANCEL_SECONDS = 5.0
+_LOG = logging.getLogger(__name__)
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
 SCHEMA = "outcome string"
 """The schema of the rows that a copy job returns; each is an outcome as JSON."""
@@ -118,13 +122,21 @@ def texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
 def cancel(session: Any, tag: str) -> None:
     """Stop the job submitted under `tag`; its tasks die without committing their transactions.
 
-    It does not find a job that Spark has not started yet: call it until `submit` has returned.
+    It does not find a job that Spark has not started yet: call it until `submit` has returned. A
+    Spark that hangs is killed.
     """
     context = context_of(session)
-    if context is None:
-        session.interruptTag(tag)
-    else:
-        context.cancelJobsWithTag(tag)
+    try:
+        within(
+            _CANCEL_SECONDS,
+            partial(session.interruptTag, tag)
+            if context is None
+            else partial(context.cancelJobsWithTag, tag),
+        )
+    except TimeoutError:
+        kill(session)
+    except Exception as error:  # noqa: BLE001 - its JVM or server is gone, and with it the job
+        _LOG.debug("the job cannot be cancelled: %s", error)
 
 
 def name_group(session: Any, group: str) -> None:

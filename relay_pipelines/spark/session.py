@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
@@ -23,6 +23,7 @@ from relay_pipelines.spark import (
     properties_file,
     task_python,
 )
+from relay_pipelines.spark.answering import ANSWER_SECONDS, within
 
 TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
@@ -47,6 +48,8 @@ LOCAL_DEFAULTS = {
 # a server that does not answer for ten seconds has lost its sessions; by default, the client would
 # wait for ten minutes
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
+_SERVER_STARTS_SECONDS = 120.0
+_END_SECONDS = 20.0
 _WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _AT_START = (
     *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
@@ -83,7 +86,7 @@ def connect(
     try:
         connectivity.check(remote or master or "")
         session = (
-            _remote(remote, conf or {})
+            within(_SERVER_STARTS_SECONDS, lambda: _remote(remote, conf or {}))
             if remote
             else _classic(master or "local[*]", conf or {}, verbose=verbose)
         )
@@ -109,16 +112,52 @@ def end(session: Any) -> None:
     if session in _borrowed:
         return
     context = context_of(session)
-    with suppress(Exception):  # it has ended already
+
+    def stop() -> None:
         _end_accumulators(context)
         if context is None:
             session.client.set_retry_policies([])  # the server may have died
         session.stop()
+
+    try:
+        within(_END_SECONDS, stop)
+    except TimeoutError:
+        kill(session)
+    except Exception:  # noqa: BLE001 - it has ended already
+        _LOG.debug("Spark has ended already", exc_info=True)
     if context is None:
         _leave_connect_mode()
     else:
         _forget_dead_jvm()
         class_archive.make_in_background()  # the next run starts with it
+
+
+def kill(session: Any) -> None:
+    """End a session that does not answer: our JVM, or our connection to a Spark Connect server.
+
+    Whoever waits for its answer gets an error. The Spark of others goes on.
+    """
+    if session in _borrowed:
+        return
+    context = context_of(session)
+    if context is None:
+        with suppress(Exception):  # gRPC and PySpark raise many kinds
+            session.client.close()
+        _leave_connect_mode()
+    else:
+        _end_accumulators(context)
+        kill_jvm()
+
+
+def kill_jvm() -> None:
+    """Kill the JVM that this process has started, if there is one."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to know
+    if process is not None:
+        process.kill()
+        process.communicate()  # closes its pipe, too
+        _forget_dead_jvm()
 
 
 def _leave_connect_mode() -> None:
@@ -169,7 +208,9 @@ def is_alive(session: Any, remote: str | None) -> bool:
     try:
         connectivity.check(remote or "")  # the client of a server that is away retries for minutes
         slots(session)
-    except RelayError:
+    except RelayError as error:
+        if isinstance(error.__cause__, TimeoutError):
+            kill(session)  # it would not end either
         return False
     return True
 
@@ -185,10 +226,13 @@ def slots(session: Any) -> int:
     try:
         context = context_of(session)
         unknown = str(_UNKNOWN_SLOTS)
-        known = (
-            session.conf.get("spark.default.parallelism", unknown)
-            if context is None
-            else context.defaultParallelism
+        known = within(
+            ANSWER_SECONDS,
+            lambda: (
+                session.conf.get("spark.default.parallelism", unknown)
+                if context is None
+                else context.defaultParallelism
+            ),
         )
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         raise RelayError(
@@ -198,23 +242,36 @@ def slots(session: Any) -> int:
     return max(1, int(known))
 
 
-def executors(session: Any) -> tuple[int, int]:
-    """Return how many executors a session has, and how many it has had so far.
+class Executors(NamedTuple):
+    """The executors of a session: how many there are, and have been; and the tasks they ended.
 
-    One and one with Spark Connect, which does not say, and on this machine.
+    One, one and none with Spark Connect, which does not say.
     """
+
+    alive: int = 1
+    known: int = 1
+    ended_tasks: int = 0
+
+
+def executors(session: Any) -> Executors:
+    """Ask Spark for the executors of a session; waits for the answer without a limit."""
     context = context_of(session)
-    if context is None:
-        return 1, 1
     try:
+        if context is None:
+            session.conf.get("spark.default.parallelism", "")  # whether it answers
+            return Executors()
         spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
-        if spark.isLocal():
-            return 1, 1
         store = spark.statusStore()
-        alive, known = (store.executorList(only_alive).size() for only_alive in (True, False))
+        known = store.executorList(False)  # noqa: FBT003 - a method of Spark's
+        summaries = [known.apply(index) for index in range(known.size())]
+        ended = sum(each.completedTasks() + each.failedTasks() for each in summaries)
+        if spark.isLocal():
+            return Executors(ended_tasks=ended)
+        alive = sum(each.isActive() for each in summaries)
     except Exception:  # noqa: BLE001 - the session has ended, and the job says why
-        return 1, 1
-    return max(0, alive - 1), max(0, known - 1)  # the driver is one of them
+        return Executors()
+    # the driver is one of them
+    return Executors(max(0, alive - 1), max(0, len(summaries) - 1), ended)
 
 
 def first_executor_seconds(session: Any) -> float:
@@ -242,22 +299,19 @@ def free_slots(session: Any) -> bool:
     Returns:
         False if nobody knows: a Spark Connect server belongs to others, too.
     """
-    from pyspark import SparkContext
-
     context = context_of(session)
     if context is None or session in _borrowed:
         return False
     with suppress(Exception):  # it has died
-        tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - PySpark's own lacks it
-        if not any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+        if not within(ANSWER_SECONDS, lambda: _running_tasks(context)):
             return True
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to know
-    end(session)
-    if process is not None:
-        process.kill()
-        process.communicate()  # closes its pipe, too
-        _forget_dead_jvm()
+    kill(session)
     return True
+
+
+def _running_tasks(context: Any) -> int:
+    tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - PySpark's own lacks it
+    return sum(each.numRunningTasks() for each in tracker.getExecutorInfos())
 
 
 def context_of(session: Any) -> Any:
@@ -322,8 +376,10 @@ def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     _start_jvm(settings, verbose=verbose)
     session = SparkSession.builder.config(map=settings).getOrCreate()
     if not verbose:
-        # it prints a traceback when the JVM is killed, and a run reports that in one line
+        # these print tracebacks when the JVM is killed, and a run reports that in one line
         session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_not_of_py4j)
     if not local:
         session.sparkContext.addPyFile(str(package_archive.archive()))
     return session
@@ -331,6 +387,11 @@ def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
 
 def _say_nothing(*_: object) -> None:
     """Handle an error of PySpark's server of accumulators."""
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leave out what py4j logs without a name."""
+    return "py4j" not in record.pathname
 
 
 def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 import uuid
 from collections import Counter
 from typing import Any
@@ -14,14 +15,16 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import spark_jobs
 from relay_pipelines.run.run import abort_open_transactions
+from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data
 from tests.chaos.harness import KEPT, Mirror, Source
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import cancelled
-from tests.support.independent import assert_equal, create
+from tests.support.independent import assert_equal, create, until
 
 
 @pytest.fixture
@@ -127,6 +130,37 @@ def test_a_cancelled_job_can_be_resumed(
     assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {
         Status.DONE
     }
+    mirror.assert_all_arrived()
+
+
+def test_a_task_that_hangs_is_given_up(
+    local_session: Any,
+    local_spark: Any,
+    local_trap: Trap,
+    mirror: Mirror,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When nothing has moved for long, the job ends in one line; the next one completes it."""
+    monkeypatch.setattr(spark_jobs, "_STANDSTILL_SECONDS", 2.0)
+    job, ranges = mirror.job()
+    short = dataclasses.replace(
+        job, options=dataclasses.replace(job.options, give_up_after_ms=1000)
+    )
+    local_trap.set()
+    jobs = SparkJobs(local_session, short, ranges, {}, SystemClock())
+    until(lambda: local_trap.sprung, "a task that hangs")
+
+    deadline = time.monotonic() + 60
+    while not jobs.ended(0.2) and time.monotonic() < deadline:
+        jobs.give_up(moved=False)
+
+    (error,) = jobs.errors
+    assert str(error) == (
+        "no task has committed anything or ended for 3 s: one hangs; what is committed stays, run"
+        " again to copy the rest"
+    )
+    abort_open_transactions(job, ranges, SystemClock())
+    submit(local_spark.session(), job, [ranges], "again")
     mirror.assert_all_arrived()
 
 
