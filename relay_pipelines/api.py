@@ -79,16 +79,30 @@ class Mirror:
         self._mirrors = mirrors or {name: mirror}
         self._config = config
 
-    def snapshot(self, topic: str | None = None) -> ClusterSnapshot:
+    def snapshot(
+        self,
+        topic: str | None = None,
+        *,
+        patient: bool = True,
+        cache: CheckpointCache | None = None,
+        run_id: str = "",
+    ) -> ClusterSnapshot:
         """Look at both clusters; writes nothing.
 
         Args:
             topic: only this source topic.
+            patient, cache, run_id: as in `take_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer.
         """
-        return cluster_snapshot.take_snapshot(self.name, self.settings, _CLOCK, only_topic=topic)
+        return cluster_snapshot.take_snapshot(
+            *(self.name, self.settings, _CLOCK),
+            only_topic=topic,
+            patient=patient,
+            cache=cache,
+            run_id=run_id,
+        )
 
     def status(self) -> list[Status]:
         """Say how far every topic-partition was copied; writes nothing.
@@ -137,16 +151,7 @@ class Mirror:
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
-        take = partial(
-            cluster_snapshot.take_snapshot,
-            self.name,
-            self.settings,
-            _CLOCK,
-            only_topic=topic,
-            patient=patient,
-            cache=cache,
-            run_id=run_id,
-        )
+        take = partial(self.snapshot, topic, patient=patient, cache=cache, run_id=run_id)
         return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK))
 
     def copy(

@@ -15,10 +15,13 @@ from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, probl
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import format_time, plural, seconds, size, stderr
 from relay_pipelines.console.progress import Lines, status_line
-from relay_pipelines.errors import INTERRUPTED, RelayError
+from relay_pipelines.errors import INTERRUPTED, FencedError, RelayError
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
+from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
@@ -55,7 +58,7 @@ def run(
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
     with stop.heard(), run_command.observed(settings.metrics, at_once=False) as publication:
-        rounds = _Rounds(invocation, mirrors, topic, session, publication, as_json)
+        rounds = _Rounds(invocation, mirrors, topic, session, publication, pause, as_json)
         try:
             with status_line(stderr()) as show:
                 while not stop():
@@ -82,12 +85,15 @@ class _Rounds:
     topic: str | None
     session: Session
     publication: Publication | None
+    pause: float
     as_json: bool
     _problems: dict[str, LastingProblems] = field(default_factory=dict, init=False)
     _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
     _caches: defaultdict[str, CheckpointCache] = field(
         default_factory=lambda: defaultdict(CheckpointCache), init=False
     )
+    _writers: dict[str, OtherWriters] = field(default_factory=dict, init=False)
+    _fenced: set[str] = field(default_factory=set, init=False)
     _sources: Sources | None = field(default=None, init=False)
     _run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], init=False)
     _rounds: int = field(default=0, init=False)
@@ -140,13 +146,14 @@ class _Rounds:
         return []
 
     def _copy_mirror(self, name: str, mirror: Mirror, show: Callable[[str], None]) -> None:
-        lasting = self._lasting(name)
+        lasting, writers = self._lasting(name), self._writers_of(name)
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
             bound = api.Mirror(name, mirror, self.session)
-            planned = bound.prepare(
-                self.topic, patient=False, cache=self._caches[name], run_id=self._run_id
-            )
+            planned = self._plan(name, bound, writers)
+            if planned is None:
+                lasting.update([], complete=True)
+                return
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
@@ -160,7 +167,31 @@ class _Rounds:
             lasting.update([problem(error)], complete=False)
         else:
             self._report(result)
-            lasting.update(problems(result), complete=not result.interrupted)
+            found = list(problems(result))
+            fenced_before = name in self._fenced
+            self._fenced.discard(name)
+            if any(one.kind is FencedError for one in found):
+                self._fenced.add(name)
+            if not fenced_before:  # the next round finds out who copies the mirror
+                found = [one for one in found if one.kind is not FencedError]
+            lasting.update(found, complete=not result.interrupted)
+
+    def _plan(self, name: str, bound: api.Mirror, writers: OtherWriters) -> RunPlan | None:
+        """Plan a round; return None while another deployment copies the mirror."""
+        waited, cache = writers.waits, self._caches[name]
+        planned = (
+            run_plan.plan(bound.snapshot(self.topic, patient=False, cache=cache))
+            if waited
+            else bound.prepare(self.topic, patient=False, cache=cache, run_id=self._run_id)
+        )
+        if line := writers.look(planned.snapshot, has_news=bool(planned.windows)):
+            messages.note(f"{name}: {line}")
+        return None if waited or writers.waits else planned
+
+    def _writers_of(self, name: str) -> OtherWriters:
+        return self._writers.setdefault(
+            name, OtherWriters(self._run_id.__eq__, self.pause, SystemClock())
+        )
 
     def _report(self, result: RunResult) -> None:
         self._records += result.records

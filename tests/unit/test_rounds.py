@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
 
 FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
@@ -206,3 +208,64 @@ def test_problems_of_a_run_are_its_errors_and_failed_ranges() -> None:
         Problem(RelayError, None, "the Spark job failed"),
         Problem(SourceError, FIRST, "away"),
     ]
+
+
+class Others:
+    """A daemon's look at the checkpoints of one topic-partition, every second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.writers = OtherWriters({"own"}.__contains__, 1.0, self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return int(1000 * self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def looks(self, run_id: str, committed: float, *, count: int = 1, news: bool = True) -> str:
+        """Look again and again; return what it said."""
+        checkpoint = SimpleNamespace(run_id=run_id, committed_at_ms=1000 * committed)
+        snapshot = SimpleNamespace(checkpoints={FIRST: checkpoint}, targets={FIRST.topic})
+        said = ""
+        for _ in range(count):
+            self.now += 1
+            said += self.writers.look(snapshot, has_news=news)
+        return said
+
+
+def test_a_daemon_waits_for_another_one_that_moves() -> None:
+    """It says so once, and takes over when that one leaves records waiting for long enough."""
+    others = Others()
+    assert others.looks("own", 0) == ""
+    assert others.looks("other", 2).startswith("run other of another deployment copies this mirror")
+    for second in range(3, 100):
+        assert others.looks("other", second) == ""
+        assert others.writers.waits
+    assert others.looks("other", 99, count=1000, news=False) == "", "nothing to copy"
+    assert others.looks("other", 99, count=29) == ""
+    assert others.writers.waits
+    assert "run other has copied nothing for " in others.looks("other", 99, count=18)
+    assert not others.writers.waits
+    assert others.looks("other", 99) == ""
+    assert others.looks("own", 1200) == ""
+
+
+def test_a_daemon_that_starts_waits_for_a_recent_commit_alone() -> None:
+    """One that has ended long ago holds nobody up, nor does a decision of a person's command."""
+    for run_id, committed, waits in [
+        ("other", 999, True),
+        ("other", 900, False),
+        ("driver", 999, False),
+    ]:
+        others = Others()
+        others.now = 1000.0
+        assert bool(others.looks(run_id, committed)) == waits
+        assert others.writers.waits == waits
+    others = Others()
+    others.now = 1000.0
+    others.looks("other", 990)
+    assert "taking over" in others.looks("other", 990, count=36), "the time before counts"
