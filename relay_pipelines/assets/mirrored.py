@@ -11,7 +11,7 @@ from relay_pipelines.assets import window_events
 from relay_pipelines.checks import expectations, message_counts
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import validation
-from relay_pipelines.lanes import naming, run_snapshot, turns, window_log
+from relay_pipelines.lanes import heartbeat, naming, run_snapshot, turns, window_log
 from relay_pipelines.lanes.failing import final_failure, forbid_retries
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
@@ -143,7 +143,7 @@ def _copy(
             snapshot,
             frozen,
             topics,
-            [run_log],
+            [run_log, heartbeat.of(context.run.run_id)],
             lane=lane.name,
             stop=stop,
             run_id=context.run.run_id,

@@ -1,25 +1,31 @@
 """Copies a lane inside one Dagster run: window after window, with one Spark session."""
 
+import logging
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.assets import window_events
 from relay_pipelines.assets.window_events import Event
+from relay_pipelines.errors import RelayError, together
 from relay_pipelines.jobs.window_checks import WindowChecks
-from relay_pipelines.lanes import naming, run_snapshot, turns, window_log
+from relay_pipelines.lanes import heartbeat, naming, run_snapshot, turns, window_log
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.run_log import RunLog
+from relay_pipelines.lanes.run_log import RunLog, say
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.run.other_writers import OtherWriters
+from relay_pipelines.settings import Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.rates import Rate, Rates
@@ -40,7 +46,9 @@ class LaneRun:
         attempt: each begins at another source node.
         brief: whether the log has one line per window.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
+        yields: whether to wait while another deployment copies the lane's topics.
         has_backlog: whether the last window left out some of what was new.
+        held: why topic-partitions are held back, as the last survey found.
         unseen: a line for each topic that the mirror knows and that the source does not show.
         checks: the expectations of the windows, which run behind the copy.
     """
@@ -54,7 +62,9 @@ class LaneRun:
     attempt: int = 0
     patient: bool = True
     brief: bool = False
+    yields: bool = False
     has_backlog: bool = field(default=False, init=False)
+    held: Sequence[RelayError] = field(default=(), init=False)
     unseen: Sequence[str] = field(default=(), init=False)
     checks: WindowChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
@@ -67,13 +77,23 @@ class LaneRun:
     _rates: Mapping[str, Rate] = field(default_factory=dict, init=False)
     _looked: float = field(default=0.0, init=False)
     _is_replaced: bool = field(default=False, init=False)
+    _writers: OtherWriters = field(init=False)
 
     def __post_init__(self) -> None:
+        self._writers = OtherWriters(
+            cache(self.context.instance.has_run), self.lane.window.every / 1000, self.kafka.clock
+        )
         self.checks = WindowChecks(
             # other runs end when they have copied
             *(self.lane, self.kafka, self.context.log),
             beside_copy=self.brief,
         )
+
+    def use(self, loaded: Settings, lane: Lane) -> None:
+        """Use other settings, and the lane by them, from the next window on."""
+        self.kafka, self.lane = self.kafka.with_settings(loaded), lane
+        self.checks.kafka = self.kafka
+        self._cache, self._snapshots = CheckpointCache(), Rates()  # of another destination, maybe
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
@@ -89,6 +109,10 @@ class LaneRun:
             RelayError: no source node or no destination broker answers.
         """
         snapshot = self.survey(without)
+        planned = plan_windows(snapshot.positions)
+        if self.yields and self._waits(snapshot, has_news=bool(planned.windows)):
+            return None
+        self._say_held([*planned.data_losses, *snapshot.held_back])
         self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
@@ -96,6 +120,26 @@ class LaneRun:
             return None
         self.has_backlog = next(windows, None) is not None
         return (yield from self.copy(snapshot, frozen))
+
+    def _say_held(self, held: Sequence[RelayError]) -> None:
+        """Log why topic-partitions are held back, when that begins and when it is over."""
+        # what a message says besides, such as offsets, changes while it lasts
+        before = {(type(error), error.topic_partition) for error in self.held}
+        new = [error for error in held if (type(error), error.topic_partition) not in before]
+        for error in together(new):
+            say(self.context.log, f"held back: {error}", logging.ERROR)
+        if self.held and not held:
+            say(self.context.log, "no topic-partition is held back any more")
+        self.held = held
+
+    def _waits(self, snapshot: ClusterSnapshot, *, has_news: bool) -> bool:
+        """Whether another deployment copies the lane's topics; log when that begins and ends."""
+        waited = self._writers.waits
+        if line := self._writers.look(snapshot, has_news=has_news):
+            say(self.context.log, line, logging.WARNING)
+            tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
+            turns.add_tags(self.context.instance, self.context.run_id, tags)
+        return waited or self._writers.waits  # what was only looked at was not prepared
 
     def survey(self, without: Collection[str] = (), start: Start | None = None) -> ClusterSnapshot:
         """Take a snapshot of the lane's topics, and write what a run must know before it copies.
@@ -119,7 +163,9 @@ class LaneRun:
             start=start,
             cache=self._cache,
             run_id=self.context.run_id,
+            looks_only=self._writers.waits,
         )
+        heartbeat.of(self.context.run_id).move()
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
@@ -131,7 +177,9 @@ class LaneRun:
     ) -> Generator[Event, None, WindowReport]:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
         self._say_node(snapshot)
-        run_log = RunLog(self.context.log, self._surveyed_seconds, brief=self.brief)
+        run_log = RunLog(
+            *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
+        )
         frozen = yield from window_log.freeze(self.context.instance, self.lane, frozen)
         report = copy_window(
             self.kafka,
@@ -139,7 +187,7 @@ class LaneRun:
             snapshot,
             frozen,
             frozen.topics,
-            [run_log],
+            [run_log, heartbeat.of(self.context.run_id)],
             lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,
@@ -165,7 +213,7 @@ class LaneRun:
         """Read the user's classes once for all tasks of a window."""
         sources = Sources.of(self.kafka.mirror(self.lane.mirror).classes)
         for line in sources.changes(self._sources):
-            self.context.log.info("%s: the windows from this one on use it", line)
+            say(self.context.log, f"{line}: the windows from this one on use it")
         self._sources = sources
         return sources
 

@@ -1,18 +1,20 @@
 """The job of a lane: copies one window, or one after the other for as long as a session lasts."""
 
+import logging
 from collections.abc import Iterator
 
 import dagster as dg
 from dagster import DagsterRunStatus
 
 from relay_pipelines.assets.window_events import Event
-from relay_pipelines.console.formatting import seconds
+from relay_pipelines.console.formatting import format_time, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
-from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes import heartbeat, naming, turns
 from relay_pipelines.lanes.config_watch import ConfigWatch
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.lanes.run_log import say
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
@@ -41,7 +43,10 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
                 context.log.info("the planner requested this run: %s", waiting)
             stays = lane.window.session > 0
             copying = LaneRun(
-                context, lane, kafka, session, stop, catalog, patient=not stays, brief=stays
+                *(context, lane, kafka, session, stop, catalog),
+                patient=not stays,
+                brief=stays,
+                yields=True,
             )
             return _Session(copying).run()
 
@@ -79,13 +84,16 @@ class _Session:
 
     def __init__(self, copying: LaneRun) -> None:
         self._copying = copying
-        self._lane = copying.lane
         self._clock = copying.kafka.clock
         self._log = copying.context.log
         self._turn: Turn | None = None
-        self._watch = ConfigWatch(copying.kafka, self._lane, copying.catalog, self._log)
+        self._watch = ConfigWatch(copying.kafka, copying.lane, copying.catalog, self._log)
         self._failures: list[str] = []
         self._resting = Resting.load(copying.context.run_tags)
+
+    @property
+    def _lane(self) -> Lane:
+        return self._copying.lane
 
     def run(self) -> Iterator[Event]:
         """Take over from the predecessor, and copy."""
@@ -119,13 +127,14 @@ class _Session:
         self._log.info("interrupted: this session ends")
 
     def _copy_windows(self) -> Iterator[Event]:
-        window, stop = self._lane.window, self._copying.stop
-        end = self._clock.monotonic() + window.session / 1000 + GRACE_SECONDS
-        while not stop() and self._clock.monotonic() < end:
-            began = self._clock.monotonic()
+        stop, first = self._copying.stop, self._clock.monotonic()
+        while not stop():
+            began, window = self._clock.monotonic(), self._lane.window
+            if began > first + window.session / 1000 + GRACE_SECONDS:
+                return
             self._say(Turn.COPYING)  # before the look: a person's run looks after it has said so
             others = self._others()
-            if others.successor or others.was_ended or self._is_outdated():
+            if others.successor or others.was_ended or self._ends_with_change():
                 return
             if others.by_hand:
                 self._say(Turn.PAUSED)
@@ -157,7 +166,7 @@ class _Session:
         copying.attempt = copying.attempt + 1 if lines else 0
         for line, what in zip(lines, known, strict=True):
             if what not in self._failures:
-                self._log.error(line)
+                say(self._log, line, logging.ERROR)
         # topics that rest have not recovered
         rest = tuple(f"{topic}: " for topic in resting)
         self._failures = known + [line for line in self._failures if line.startswith(rest)]
@@ -175,11 +184,20 @@ class _Session:
             context = self._copying.context
             turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILED_TOPICS: found})
 
-    def _is_outdated(self) -> bool:
-        """Whether relay.yaml has changed, so that another session has to read it."""
-        if change := self._watch.change():
-            self._log.info("%s: this session ends", change)
-        return bool(change)
+    def _ends_with_change(self) -> bool:
+        """Use a relay.yaml that has changed; return whether another session has to read it."""
+        change = self._watch.change()
+        if change is None:
+            return False
+        if change.lane is None:
+            say(self._log, f"{change.what}: this session ends", logging.WARNING)
+            return True
+        say(self._log, f"{change.what}: the windows from this one on use it", logging.WARNING)
+        context, moment = self._copying.context, format_time(self._clock.now_ms())
+        tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
+        turns.add_tags(context.instance, context.run_id, tags)
+        self._copying.use(change.settings, change.lane)
+        return False
 
     def _wait_for_next(self, moment: float) -> None:
         """Wait until a moment, or until another run wants to copy."""
@@ -191,6 +209,7 @@ class _Session:
                     return
 
     def _wait(self, duration: float) -> None:
+        heartbeat.of(self._copying.context.run_id).move()  # it waits, and has nothing to move
         moment = self._clock.monotonic() + duration
         while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
             self._clock.sleep(min(left, _POLL_SECONDS))

@@ -37,6 +37,7 @@ class WindowChecks:
         beside_copy: whether to begin at once if Spark has a slot to spare, or in `rest` only.
 
     Attributes:
+        kafka: the clusters of the windows that are added from now on.
         blocked: a line for each blocking expectation that failed.
     """
 
@@ -44,7 +45,7 @@ class WindowChecks:
         self, lane: Lane, kafka: KafkaResource, log: logging.Logger, *, beside_copy: bool
     ) -> None:
         self._lane = lane
-        self._kafka = kafka
+        self.kafka = kafka
         self._log = log
         self._beside_copy = beside_copy
         self._wanted: queue.SimpleQueue[TopicWindow] = queue.SimpleQueue()
@@ -64,8 +65,8 @@ class WindowChecks:
         Args:
             session: returns the Spark session; called here, because its start is not for threads.
         """
-        name, clock = self._lane.mirror, self._kafka.clock
-        for window in expectations.topic_windows(report, name, self._kafka.mirror(name), clock):
+        name, clock = self._lane.mirror, self.kafka.clock
+        for window in expectations.topic_windows(report, name, self.kafka.mirror(name), clock):
             self._waiting.append(window)
             self._wanted.put(window)
             if self._thread is None:
@@ -93,7 +94,7 @@ class WindowChecks:
         while self._waiting and not stop() and not self._gave_up:
             self._resume(beside_copy=False)
             yield from self.finished()
-            self._kafka.clock.sleep(_POLL_SECONDS)
+            self.kafka.clock.sleep(_POLL_SECONDS)
         yield from self.finished()
         for window in dict.fromkeys(wanted.name for wanted in list(self._waiting)):
             self._log.warning(
@@ -151,7 +152,7 @@ class WindowChecks:
 
     def _validate(self, window: TopicWindow) -> bool:
         """Validate, and return whether a result was late."""
-        kafka = self._kafka
+        kafka = self.kafka
         began = kafka.clock.monotonic()
         results = validation.validate(
             self._session,

@@ -2,14 +2,15 @@
 
 import multiprocessing
 import os
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
 
 from relay_pipelines.console.formatting import plural, size
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.stopping import Session, Stop
 from relay_pipelines.model import TopicPartition
@@ -122,15 +123,27 @@ def _read(
     where = plural(len(audit.partitions), "topic-partition")
     context.log.info("%s, level %s: %s of %s", audit.mirror, audit.level, size(total), where)
     results = audit_job.work(session, audit.job, audit.work, f"relay-audit-{context.run.run_id}")
-    with closing(results):
+    with closing(results), _interrupted(stop):
         for result in results:
             audit.add(result.chunks, result.parts)
             done += result.size_bytes
             if stop():
-                raise dg.DagsterExecutionInterruptedError
+                return
             if kafka.clock.monotonic() - logged > _LOG_SECONDS:
                 logged = kafka.clock.monotonic()
                 context.log.info("read %s of %s", size(done), size(total))
+
+
+@contextmanager
+def _interrupted(stop: Stop) -> Iterator[None]:
+    """Raise that the run was interrupted if it was: the signal may have ended its Spark, too."""
+    try:
+        yield
+    except RelayError:
+        if not stop():
+            raise
+    if stop():
+        raise dg.DagsterExecutionInterruptedError
 
 
 def give_way() -> None:

@@ -1,6 +1,7 @@
 """Logs the phases of a run to its Dagster log, and its progress every few seconds."""
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,14 +21,16 @@ class RunLog(Lines):
     Args:
         surveyed_seconds: how long the snapshot of both clusters took.
         brief: for windows that follow each other: one line when a window is done.
+        held: how many topic-partitions are held back.
     """
 
     def __init__(
-        self, log: logging.Logger, surveyed_seconds: float, *, brief: bool = False
+        self, log: logging.Logger, surveyed_seconds: float, *, brief: bool = False, held: int = 0
     ) -> None:
         super().__init__(log.info, _EVERY_SECONDS, announce=not brief)
         self._log = log
         self._brief = brief
+        self._held = f"; {plural(held, 'topic-partition')} held back" if held else ""
         self._surveyed_seconds = surveyed_seconds
 
     def begin(self, plan: RunPlan) -> None:
@@ -36,7 +39,7 @@ class RunLog(Lines):
             self._log.info("survey of both clusters: %s", seconds(self._surveyed_seconds))
         super().begin(plan)
         for line in plan.takeovers:
-            self._log.warning("%s", line)
+            say(self._log, line, logging.WARNING)
         for superseded in plan.superseded:
             self._log.warning(
                 "%s is superseded: a loss was accepted after this window was planned, and its"
@@ -47,7 +50,7 @@ class RunLog(Lines):
             self._log.info(
                 "nothing left to copy: the checkpoints are at or after the end of the window"
             )
-        for loss in plan.data_losses:
+        for loss in plan.data_losses if not self._brief else ():  # a session has said so
             self._log.error("%s", loss)
 
     def end(self, result: RunResult) -> None:
@@ -63,16 +66,34 @@ class RunLog(Lines):
             self._log.info("recount: %s", seconds(report.recount_seconds))
             return
         result = report.result
-        self._log.info(
-            "window %s: %s of %s; survey %s, preparation %s, copy %s, recount %s",
-            report.frozen.key,
-            _amount(result),
-            plural(len(report.topics), "topic"),
-            seconds(self._surveyed_seconds),
-            seconds(result.seconds - result.copying_seconds),
-            seconds(result.copying_seconds),
-            seconds(report.recount_seconds),
+        say(
+            self._log,
+            f"window {report.frozen.key}: {_amount(result)} of"
+            f" {plural(len(report.topics), 'topic')};"
+            f" survey {seconds(self._surveyed_seconds)},"
+            f" preparation {seconds(result.seconds - result.copying_seconds)},"
+            f" copy {seconds(result.copying_seconds)}, recount {seconds(report.recount_seconds)}"
+            f"{self._held}",
         )
+
+
+def say(log: logging.Logger, line: str, level: int = logging.INFO) -> None:
+    """Log a line of a session, and write it to stdout, which has no others.
+
+    Between the events of all topics nobody finds it; the run's page shows stdout by itself.
+    """
+    log.log(level, line)
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def without_noise(log: logging.Logger) -> None:
+    """Leave out Dagster's line about checks without a result of their own: it is no news."""
+    log.addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "did not yield or return expected outputs" not in record.getMessage()
 
 
 def logged_start(

@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 
+from relay_pipelines.lanes.run_log import say
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.start import Start
@@ -22,6 +23,7 @@ def prepare(
     start: Start | None = None,
     cache: CheckpointCache | None = None,
     run_id: str = "",
+    looks_only: bool = False,
 ) -> ClusterSnapshot:
     """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
 
@@ -33,6 +35,7 @@ def prepare(
         start: where topics start that were never copied; as configured if None.
         cache: the checkpoints that were read before, which need not be read again.
         run_id: as in `take_snapshot`.
+        looks_only: whether to write nothing.
 
     Raises:
         RelayError: a cluster does not answer, or refuses.
@@ -50,7 +53,10 @@ def prepare(
         cache=cache,
         run_id=run_id,
     )
+    if looks_only:
+        return take()
     snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock)
     for lost in snapshot.accepted:
-        log.warning("%s: %s; the copy resumes after it", lost.topic_partition, lost.what)
+        line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
+        say(log, line, logging.WARNING)
     return snapshot

@@ -4,13 +4,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
-from relay_pipelines.lanes import turns
-from relay_pipelines.lanes.run_log import logged_start
+from relay_pipelines.lanes import heartbeat, turns
+from relay_pipelines.lanes.run_log import logged_start, without_noise
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.run.run import never
 from relay_pipelines.run.signals import StopSignal
@@ -36,7 +37,13 @@ def stoppable(
         body: gets what asks for a stop, and what starts Spark; yields the events.
     """
     clock = pyspark.kafka.clock
-    with turns.heartbeat(context), _database_errors_in_one_line():
+    without_noise(context.log)
+    tags = partial(turns.add_tags, context.instance, context.run_id)
+    with (
+        heartbeat.beating(context.run_id, tags, context.log) as heart,
+        _database_errors_in_one_line(),
+        _ending_as_reported(context),
+    ):
         if threading.current_thread() is not threading.main_thread():
             start = logged_start(lambda: pyspark.spark_session, context.log, clock)
             yield from body(never, start)
@@ -56,7 +63,24 @@ def stoppable(
                         event = next(events)
                     except StopIteration:
                         return
+                heart.move()
                 yield event
+
+
+@contextmanager
+def _ending_as_reported(context: dg.OpExecutionContext) -> Iterator[None]:
+    """Let a run that others have given up, or that a person has ended by force, end as that."""
+    yield
+    run = context.instance.get_run_by_id(context.run_id)
+    if run is None or not run.is_finished:
+        return
+    if run.status is dg.DagsterRunStatus.FAILURE:
+        raise dg.Failure(
+            f"this run was given up meanwhile: {turns.GIVEN_UP}; what it committed stays, and"
+            " another run goes on",
+            allow_retries=False,
+        )
+    raise dg.DagsterExecutionInterruptedError
 
 
 @contextmanager

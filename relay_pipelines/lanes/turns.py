@@ -10,8 +10,7 @@ sees the other.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,15 +19,17 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from relay_pipelines.console.formatting import seconds
 from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.heartbeat import DEAD_SECONDS, watcher
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.protocol.clock import Clock
 
 LOOK_SECONDS = 1.0
 """How often a run looks for others while it waits: each time is a query of Dagster's database."""
-DEAD_SECONDS = 90.0
-_BEAT_SECONDS = 15.0
+_SILENT_SECONDS = 30.0
 _STARTED = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 _IN_PROGRESS = [DagsterRunStatus.STARTING, *_STARTED]
+GIVEN_UP = f"it was silent for {seconds(DEAD_SECONDS)}: its process has died, or hangs"
+"""Why a run was reported as failed by another one."""
 _tagging = threading.Lock()
 """Tags are read, changed and written: a thread must not undo what another one has written."""
 
@@ -92,56 +93,18 @@ def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) ->
         instance.add_run_tags(run_id, tags)
 
 
-@contextmanager
-def heartbeat(context: dg.OpExecutionContext) -> Iterator[None]:
-    """Say in a tag, again and again, that the process of a run is alive.
-
-    Dagster itself does not notice that a process has died if its code server died with it: such a
-    run would be in progress for ever, and everybody would wait for it.
-    """
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(_BEAT_SECONDS):
-            with suppress(Exception):  # another beat follows
-                now = str(int(SystemClock().now_ms() / 1000))
-                add_tags(context.instance, context.run_id, {naming.TAG_ALIVE: now})
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def is_dead(record: dg.RunRecord, now: float) -> bool:
-    """Whether a run that has started has not said for long that it is alive.
-
-    Args:
-        now: seconds since the Unix epoch.
-    """
-    run = record.dagster_run
-    if run.status not in _STARTED or naming.TAG_TURN not in run.tags:
-        return False
-    started = record.start_time or record.create_timestamp.timestamp()
-    # a retry has the tags of the run that it repeats
-    alive = max(float(run.tags.get(naming.TAG_ALIVE, 0)), started)
-    return now - alive > DEAD_SECONDS
+def is_dead(run: dg.DagsterRun) -> bool:
+    """Look at a run, and return whether it has started, and its heartbeat has ended."""
+    copies = run.status in _STARTED and naming.TAG_TURN in run.tags
+    return copies and watcher.is_dead(run)
 
 
 def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     """Look for other runs of the lane."""
-    now = SystemClock().now_ms() / 1000
-    found = instance.get_run_records(
+    found = instance.get_runs(
         RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
     )
-    runs = [
-        record.dagster_run
-        for record in found
-        if record.dagster_run.run_id == run_id or not is_dead(record, now)
-    ]
+    runs = [run for run in found if run.run_id == run_id or not is_dead(run)]
     # newest first; a run that has no tag yet is about to get one
     turns = [(run.run_id, run.tags.get(naming.TAG_TURN, Turn.STARTING)) for run in runs]
     own = next((index for index, (other, _) in enumerate(turns) if other == run_id), len(turns))
@@ -158,14 +121,12 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     )
 
 
-def bury(instance: DagsterInstance, lane: Lane, now: float) -> list[str]:
+def bury(instance: DagsterInstance, lane: Lane) -> list[str]:
     """Report runs of the lane that are dead as failed, and return their ids."""
-    found = instance.get_run_records(
-        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED)
-    )
-    dead = [record.dagster_run for record in found if is_dead(record, now)]
+    found = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))
+    dead = [run for run in found if is_dead(run)]
     for run in dead:
-        instance.report_run_failed(run, "its process has died: it no longer says that it is alive")
+        instance.report_run_failed(run, f"{GIVEN_UP}: another run takes over")
     return [run.run_id for run in dead]
 
 
@@ -184,22 +145,24 @@ def take(
         clock.sleep(LOOK_SECONDS)
 
 
-def in_words(runs: Sequence[dg.DagsterRun], now: float) -> str:
+def in_words(runs: Sequence[dg.DagsterRun]) -> str:
     """Say what the run that copies a lane is doing, or else the one that will.
 
     Args:
         runs: as of `sessions`; not empty.
-        now: seconds since the Unix epoch.
     """
     doing = [(run, run.tags.get(naming.TAG_TURN, "")) for run in runs]
     run, turn = next((pair for pair in doing if pair[1] in {Turn.COPYING, Turn.PAUSED}), doing[-1])
-    alive = float(run.tags.get(naming.TAG_ALIVE, now))
-    if run.status in _STARTED and now - alive > 2 * _BEAT_SECONDS:
-        what = f"has not reported for {seconds(now - alive)}"
-    elif run.status not in _STARTED:
+    silent = watcher.silent_seconds(run)
+    if run.status not in _STARTED:
         what = "is about to start"
+    elif silent > _SILENT_SECONDS:
+        what = f"has not reported for {seconds(silent)}"
     else:
-        what = _DOING.get(turn, "copies")
+        remark = run.tags.get(naming.TAG_HEARTBEAT, "").partition(": ")[2]
+        waits = run.tags.get(naming.TAG_WAITS)
+        does = f"waits: {waits}" if waits else _DOING.get(turn, "copies")
+        what = ", ".join(filter(None, [does, remark, run.tags.get(naming.TAG_CHANGED)]))
     return f"run {run.run_id[:8]} {what}"
 
 

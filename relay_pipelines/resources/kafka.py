@@ -30,6 +30,12 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         """
         return settings.load(Path(self.config_path))
 
+    def with_settings(self, loaded: Settings) -> "KafkaResource":
+        """Return the resource of the same file with settings that were read from it later."""
+        resource = KafkaResource(config_path=self.config_path)
+        resource.__dict__["settings"] = loaded  # where a cached property keeps its value
+        return resource
+
     @property
     def folder(self) -> Path:
         """The folder of relay.yaml, which is searched for classes."""

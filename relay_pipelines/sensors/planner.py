@@ -192,11 +192,11 @@ class _Tick:
 
     def _requests(self, now: float, waiting: str) -> list[dg.RunRequest]:
         """Request the lane's job: a session if none runs or one ends soon, or a run for news."""
-        for run_id in turns.bury(self.context.instance, self.lane, now):
-            self.remarks.append(f"the process of run {run_id[:8]} has died")
+        for run_id in turns.bury(self.context.instance, self.lane):
+            self.remarks.append(f"run {run_id[:8]} was given up: it was silent")
         running = turns.sessions(self.context.instance, self.lane)
         if running and not self._ends_soon(running, now):
-            self.remarks.append(turns.in_words(running, now))
+            self.remarks.append(turns.in_words(running))
             return []
         runs = self._last_runs()
         rest = _backoff_seconds(runs, now)

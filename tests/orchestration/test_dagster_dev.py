@@ -43,6 +43,11 @@ def test_a_session(dev: DevEnvironment) -> None:
         (session,) = graphql.runs(dagster)
         assert (session.status, session.job) == ("STARTED", f"mirror_{dev.name}")
         assert session.tags[naming.TAG_NODE] == "a"
+        assert not [tag for tag in session.tags if "heartbeat" in tag], "technical tags are hidden"
+        stdout = [*(dev.folder / "var/dagster/logs" / session.id).rglob("*.out")]
+        lines = [line for path in stdout for line in path.read_text().splitlines()]
+        assert len(lines) >= 5
+        assert all(line.startswith("window 20") for line in lines), lines
         until(
             lambda: len(graphql.partitions(dagster, dev.asset)["materialized"]) >= 6,
             "the windows of a session that has not ended",

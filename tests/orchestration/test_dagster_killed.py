@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
@@ -26,7 +27,10 @@ KILLING = Path(__file__).parent / "killing"
 
 
 def test_sessions_hand_over(dev: DevEnvironment) -> None:
-    """Sessions follow each other while records arrive; one that is terminated is replaced."""
+    """Sessions follow each other while records arrive; one that is terminated is replaced.
+
+    It can be terminated although its Spark hangs.
+    """
     dev.configure(window={"every": "1s", "session": "25s"})
 
     def sessions(status: str) -> list[graphql.Run]:
@@ -39,9 +43,12 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
         assert not sessions("FAILURE")
         (newest, *_) = sessions("STARTED")
 
+        _hang_spark(dagster, newest.id)
+        dev.produce(1)
+        time.sleep(2)
         graphql.terminate(dagster, newest.id)
 
-        assert graphql.ended(dagster, newest.id, 20).status == "CANCELED"
+        assert graphql.ended(dagster, newest.id, 60).status == "CANCELED"
         dev.produce(1)
         dev.all_arrived(60)
         assert sessions("STARTED")
@@ -65,6 +72,16 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
     for run in failed:
         events = _events(dev, run)
         assert any("Execution was interrupted unexpectedly" in event for event in events), events
+
+
+def _hang_spark(dagster: Dagster, run_id: str) -> None:
+    """Stop the JVM of a session."""
+    (jvm,) = [
+        child
+        for child in psutil.Process(process_of(dagster, run_id)).children()
+        if child.name() == "java"
+    ]
+    jvm.suspend()
 
 
 def _events(dev: DevEnvironment, run: str) -> list[str]:

@@ -8,17 +8,21 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ResourceType
+from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.resources import KafkaResource, kafka_key
+from relay_pipelines.run import other_writers
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import configure, create, until
 
@@ -38,9 +42,9 @@ class Sessions:
         return self._threads.submit(self.environment.copy)
 
     def end(self, *sessions: Future[dg.ExecuteInProcessResult]) -> list[dg.ExecuteInProcessResult]:
-        """End them by a change of relay.yaml."""
+        """End them by a change of relay.yaml: a lane without sessions has none that goes on."""
         text = self.environment.config.read_text()
-        self.environment.config.write_text(text.replace("60s", "61s"))
+        self.environment.config.write_text(text.replace("session: 60s", "session: 0"))
         return [session.result(60) for session in sessions]
 
     def turns(self) -> list[str]:
@@ -102,7 +106,65 @@ def test_a_session_copies_window_after_window(
     assert environment.windows(topics[1]) == environment.windows()[:1]
     assert all(check.passed for check in checks(run).values())
     log = environment.instance.all_logs(run.run_id)
-    assert "relay.yaml has changed: this session ends" in [entry.user_message for entry in log]
+    ends = "relay.yaml has changed (window.session): this session ends"
+    assert ends in [entry.user_message for entry in log]
+
+
+def test_a_changed_configuration_is_used_from_the_next_window_on(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """The session goes on with it, and its log and the planner's tick say what has changed.
+
+    A topic that is denied stays where it is. What is renamed is held back, and the reason is said.
+    """
+    running = sessions.start()
+    sessions.copied(topics[1], "b49", partition=1)
+    (run_id,) = [run.run_id for run in environment.instance.get_runs()]
+
+    def said(what: str) -> list[str]:
+        log = environment.instance.all_logs(run_id)
+        return [entry.user_message for entry in log if what in entry.user_message]
+
+    sessions.write([re.escape(topics[0])])
+    until(lambda: said("relay.yaml has changed"), "the line")
+    environment.fill(topics[1], ["denied"], partition=1)
+    environment.fill(topics[0], ["later"])
+
+    sessions.copied(topics[0], "later")
+    assert environment.read(topics[1], 1)[-1] == "b49"
+    (line,) = said("relay.yaml has changed")
+    assert line.startswith(f"relay.yaml has changed (topics.allow: {re.escape(topics[0])[:3]}")
+    assert line.endswith("): the windows from this one on use it")
+    assert "copies, relay.yaml has changed (topics.allow: " in str(environment.tick().skip_reason)
+    environment.config.write_text(
+        environment.config.read_text().replace(f"{environment.name}.{{topic}}", "other.{topic}")
+    )
+    until(lambda: said(f"topics.rename: {environment.name}.{{topic}} -> other.{{topic}}"), "a line")
+    environment.fill(topics[0], ["renamed"])
+    until(lambda: said(f"held back: {topics[0]}-"), "why the topic is held back")
+    assert environment.read(topics[0])[-1] == "later"
+    sessions.write([re.escape(topics[0])])
+    sessions.copied(topics[0], "renamed")
+    assert len(said("held back: ")) == 1
+    assert said("no topic-partition is held back any more")
+    assert not running.done()
+    sessions.end(running)
+
+
+def test_a_session_that_was_given_up_fails(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """It was stopped for long, and another run goes on: when it wakes up, it does not succeed."""
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    (run,) = environment.instance.get_runs()
+
+    environment.instance.report_run_failed(run)
+
+    result = running.result(60)
+    assert not result.success
+    assert failure(result).startswith("this run was given up meanwhile: it was silent for")
+    assert environment.instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE
 
 
 def test_a_filter_that_changes_does_so_between_two_windows(
@@ -185,6 +247,53 @@ def test_a_session_hands_over_to_its_successor(
     assert run.success
     assert len(environment.read(topics[0])) == 101
     assert len(environment.windows()) == 2
+
+
+def test_of_two_deployments_one_copies(
+    environment: Environment,
+    topics: list[str],
+    sessions: Sessions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session of another Dagster waits, and says so; it takes over when the first has ended."""
+    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 5.0)
+    first = sessions.start()
+    sessions.copied(topics[0], "a99")
+    (tmp_path / "other" / "dagster").mkdir(parents=True)
+    with (
+        DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        other = Sessions(
+            replace(environment, folder=tmp_path / "other", instance=instance), threads
+        )
+        other.environment.config.write_text(environment.config.read_text())
+        environment.fill(topics[0], ["recent"])
+        sessions.copied(topics[0], "recent")
+
+        second = other.start()
+
+        def waits() -> str:
+            return next((run.tags.get(naming.TAG_WAITS, "") for run in instance.get_runs()), "")
+
+        until(waits, "what the second one waits for")
+        (copying,) = environment.instance.get_runs()
+        assert waits().startswith(f"run {copying.run_id} of another deployment copies this mirror")
+        tick = str(other.environment.tick().skip_reason)
+        assert "waits: run " in tick
+        for number in range(5):
+            environment.fill(topics[0], [f"later{number}"])
+            sessions.copied(topics[0], f"later{number}")
+            time.sleep(1)
+        assert other.environment.windows() == []
+
+        assert sessions.end(first)[0].success
+        environment.fill(topics[0], ["after"])
+        sessions.copied(topics[0], "after")
+        assert waits() == ""
+        assert len(other.environment.windows()) == 1
+        assert other.end(second)[0].success
 
 
 def test_a_session_pauses_for_a_person(

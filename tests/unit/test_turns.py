@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import dagster as dg
@@ -10,13 +14,15 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes import heartbeat, naming, turns
 from relay_pipelines.lanes.failing import forbid_retries
+from relay_pipelines.lanes.heartbeat import Watcher
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
+from tests.support.independent import until
 
 LANE = Lane("m", "main", WindowSettings(), ("a",))
 OTHER = Lane("m", "other", WindowSettings(), ("b",))
@@ -162,41 +168,129 @@ def test_runs_that_do_not_copy_now_do_not_count(instance, status):
     )
 
 
-def test_a_run_whose_process_has_died_blocks_nobody(instance, monkeypatch):
+class Clock(SystemClock):
+    """A clock that a test turns: both its times, or the wall clock alone."""
+
+    def __init__(self) -> None:
+        self.passed = self.jumped = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def now_ms(self) -> int:
+        return int(1000 * (1_800_000_000 + self.passed + self.jumped))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the one who watches."""
+    found = Clock()
+    monkeypatch.setattr(turns, "watcher", Watcher(found))
+    return found
+
+
+def watch(instance: DagsterInstance, clock: Clock, seconds: int, beat: str = "") -> list[str]:
+    """Look every ten seconds, as a planner does; return who was given up."""
+    given_up = turns.bury(instance, LANE)
+    for number in range(seconds // 10):
+        for other in instance.get_runs() if beat else ():
+            instance.add_run_tags(other.run_id, {naming.TAG_HEARTBEAT: f"{beat} {number}"})
+        clock.passed += 10
+        given_up += turns.bury(instance, LANE)
+    return given_up
+
+
+def test_a_run_whose_process_has_died_blocks_nobody(instance, clock):
     """It would be in progress for ever if its code server died with it."""
-    monkeypatch.setattr(turns, "DEAD_SECONDS", -1.0)
-    dead = run(instance, Turn.COPYING)
-    own = run(instance, Turn.BY_HAND)
-    assert not turns.others(instance, LANE, own).before_person
-    monkeypatch.setattr(turns, "DEAD_SECONDS", 90.0)
+    dead, own = run(instance, Turn.COPYING), run(instance, Turn.BY_HAND)
+    assert watch(instance, clock, 200, "alive") == []
     assert turns.others(instance, LANE, own).before_person
-    assert turns.bury(instance, LANE, 0.0) == []
-    now = SystemClock().now_ms() / 1000
-    instance.add_run_tags(own, {naming.TAG_ALIVE: str(now + 100)})
-    instance.add_run_tags(dead, {naming.TAG_ALIVE: str(now)})
-    assert turns.bury(instance, LANE, now + 100) == [dead]
-    found = instance.get_run_by_id(dead)
-    assert found.status is DagsterRunStatus.FAILURE
+    instance.add_run_tags(own, {naming.TAG_TURN: Turn.CHECKING.value})
+    assert watch(instance, clock, 80) == []
+    instance.add_run_tags(own, {naming.TAG_HEARTBEAT: "the last one"})
+    assert watch(instance, clock, 20) == [dead]
+    assert instance.get_run_by_id(dead).status is DagsterRunStatus.FAILURE
     assert turns.others(instance, LANE, dead).was_ended
+    assert not turns.others(instance, LANE, own).before_person
 
 
-def test_a_session_that_dies_before_it_says_anything_is_dead(instance, tmp_path):
+def test_a_clock_that_jumps_declares_nobody_dead(instance, clock):
+    """Nor does one of another machine, or a watcher that was itself stopped for an hour."""
+    run(instance, Turn.COPYING)
+    assert watch(instance, clock, 60, "2001-01-01T00:00:00Z") == []
+    clock.jumped += 3600.0
+    assert watch(instance, clock, 60) == []
+    clock.passed += 3600.0
+    assert turns.bury(instance, LANE) == []
+
+
+def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tmp_path):
     """It would block its lane for ever: nothing else ends a run that Dagster has seen start."""
     job = mirror_lane.build(LANE, Catalog(tmp_path / "topics.json"))
     started = DagsterRunStatus.STARTED
     died = instance.create_run_for_job(job, status=started, tags=job.run_tags).run_id
-    now = SystemClock().now_ms() / 1000
-    assert turns.bury(instance, LANE, now) == []
-    assert turns.bury(instance, LANE, now + 100) == [died]
+    assert watch(instance, clock, 90) == []
+    assert watch(instance, clock, 10) == [died]
+
+
+def test_a_heartbeat_says_what_moves(monkeypatch):
+    """A run that waits for its copy says so, and one whose thread does nothing ends."""
+    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
+    clock, tags, cpu, said = Clock(), {}, [0.0], []
+
+    def until_said(expected: str) -> None:
+        until(lambda: tags.get(naming.TAG_HEARTBEAT) == expected, expected)
+
+    log = SimpleNamespace(error=said.append)
+    with heartbeat.beating("r", tags.update, log) as heart:
+        heart.clock, heart.cpu_seconds = clock, lambda: cpu[-1]
+        heart.move()
+        until_said("2027-01-15T08:00:00Z")
+        clock.passed += 100
+        heart.committed([])
+        until_said("2027-01-15T08:01:40Z: nothing has moved for 1 min 40 s")
+        heartbeat.of("r").committed([object()])
+        until_said("2027-01-15T08:01:40Z")
+        for _ in range(4):  # it waits for a cluster, again and again
+            clock.passed += 100
+            cpu.append(cpu[-1] + 1)
+            until_said(str(heart))
+        clock.passed += heartbeat.STANDSTILL_SECONDS + 1
+        until(lambda: said, "the end")
+    assert said[0].startswith("nothing has happened for 5 min 0 s: this run hangs, and ends;")
+
+
+def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
+    """Not so while it asks again and again."""
+    asks, ends = threading.Event(), threading.Event()
+    found = queue.Queue()
+
+    def run() -> None:
+        found.put(heartbeat.Heartbeat().cpu_seconds)
+        while not asks.wait(0.001):
+            pass
+        ends.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    cpu_seconds = found.get()
+    until(lambda: cpu_seconds() > 0.02, "some CPU time")
+    asks.set()
+    time.sleep(0.1)
+    before = cpu_seconds()
+    time.sleep(0.5)
+    assert cpu_seconds() - before < 0.001
+    ends.set()
+    thread.join()
 
 
 def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     """Dagster reads all tags of a run, and writes them back with those that are new."""
-    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
     own = run(instance, Turn.COPYING)
-    context = SimpleNamespace(instance=instance, run_id=own, run_tags={})
+    context = SimpleNamespace(instance=instance, run_id=own, run_tags={}, log=None)
     for number in range(100):
-        with turns.heartbeat(context):
+        with heartbeat.beating(own, partial(turns.add_tags, instance, own), context.log):
             forbid_retries(context)
         assert naming.TAG_MAX_RETRIES in instance.get_run_by_id(own).tags, number
         instance.delete_run(own)
@@ -211,23 +305,28 @@ def test_a_queued_session_counts_for_the_planner(instance):
     assert not turns.sessions(instance, OTHER)
 
 
-def test_a_tick_says_what_the_run_that_copies_is_doing(instance) -> None:
-    """It names the one that copies, not its successor, and one that no longer reports."""
-    now = SystemClock().now_ms() / 1000
+def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
+    """It names the one that copies, not its successor; one that does not move, or is silent."""
 
-    def said(at: float = now) -> str:
-        return turns.in_words(turns.sessions(instance, LANE), at)
+    def said() -> str:
+        return turns.in_words(turns.sessions(instance, LANE))
 
     queued = run(instance, Turn.STARTING, DagsterRunStatus.NOT_STARTED)
     assert said() == f"run {queued[:8]} is about to start"
     instance.delete_run(queued)
     copying = run(instance, Turn.COPYING)
-    instance.add_run_tags(copying, {naming.TAG_ALIVE: str(now)})
     run(instance, Turn.READY)
     assert said() == f"run {copying[:8]} copies"
     turns.tag(instance, LANE, copying, Turn.PAUSED)
     assert said() == f"run {copying[:8]} pauses for a run that a person started"
-    assert said(now + 40) == f"run {copying[:8]} has not reported for 40 s"
+    turns.tag(instance, LANE, copying, Turn.COPYING)
+    beat = "2026-11-25T02:14:00Z: nothing has moved for 45 s"
+    instance.add_run_tags(copying, {naming.TAG_HEARTBEAT: beat})
+    assert said() == f"run {copying[:8]} copies, nothing has moved for 45 s"
+    clock.passed += 20
+    assert "nothing has moved" in said()
+    clock.passed += 20
+    assert said() == f"run {copying[:8]} has not reported for 40 s"
 
 
 def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
