@@ -242,9 +242,9 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
         until(lambda: tags.get(naming.TAG_HEARTBEAT) == expected, expected)
 
     log = SimpleNamespace(error=said.append)
+    made = partial(heartbeat.Heartbeat, clock, lambda: cpu[-1])
+    monkeypatch.setattr(heartbeat, "Heartbeat", made)
     with heartbeat.beating("r", tags.update, log) as heart:
-        heart.clock, heart.cpu_seconds = clock, lambda: cpu[-1]
-        heart.move()
         until_said("2027-01-15T08:00:00Z")
         clock.passed += 100
         heart.committed([])
@@ -252,8 +252,8 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
         heartbeat.of("r").committed([object()])
         until_said("2027-01-15T08:01:40Z")
         for _ in range(4):  # it waits for a cluster, again and again
-            clock.passed += 100
             cpu.append(cpu[-1] + 1)
+            clock.passed += 100
             until_said(str(heart))
         clock.passed += heartbeat.STANDSTILL_SECONDS + 1
         until(lambda: said, "the end")
