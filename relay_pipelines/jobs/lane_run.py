@@ -109,13 +109,13 @@ class LaneRun:
             RelayError: no source node or no destination broker answers.
         """
         snapshot = self.survey(without)
-        planned = plan_windows(snapshot.positions)
-        if self.yields and self._waits(snapshot, has_news=bool(planned.windows)):
-            return None
-        self._say_held([*planned.data_losses, *snapshot.held_back])
-        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
+        if self.yields and self._waits(snapshot, has_news=frozen is not None):
+            return None
+        losses = plan_windows(snapshot.positions).data_losses
+        self._say_held([*losses, *snapshot.held_back])
+        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
         if frozen is None:
             return None
         self.has_backlog = next(windows, None) is not None
