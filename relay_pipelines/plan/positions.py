@@ -152,10 +152,23 @@ def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]
     """The offsets not copied yet, held back or not; empty (and falsy) where nothing is new."""
     return {
         position.topic_partition: OffsetRange(
-            position.topic_partition, position.begin, position.end_offset
+            position.topic_partition, _first_uncopied(position), position.end_offset
         )
         for position in positions
     }
+
+
+def _first_uncopied(position: Position) -> int:
+    """Where the source has records that were never copied, also where a guard holds them back.
+
+    In another log than the one that was copied, the offset reached does not tell.
+    """
+    if position.next_offset is None:
+        return position.begin if position.ledger_end is None else position.ledger_end
+    if position.recreated:
+        return position.low_watermark
+    known = (position.ledger_end, position.truncated_at, position.next_offset)
+    return next(offset for offset in known if offset is not None)
 
 
 def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:

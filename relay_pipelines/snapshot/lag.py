@@ -9,7 +9,7 @@ from functools import partial
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
-from relay_pipelines.plan.positions import lag_records, uncopied
+from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol import batch_timestamps
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -49,7 +49,8 @@ def measure(
         late: the topic-partitions that are known to have the oldest records.
         most_ages: of how many to ask for the age.
     """
-    records = lag_records(snapshot.positions)
+    missing = uncopied(snapshot.positions)
+    records = {at: len(offsets) for at, offsets in missing.items()}
     waiting = [position for position in snapshot.positions if records[position.topic_partition]]
     waiting.sort(
         key=lambda position: (
@@ -59,7 +60,9 @@ def measure(
     )
     # the source does not answer for offsets that retention has removed
     first = {
-        position.topic_partition: max(position.begin, position.low_watermark)
+        position.topic_partition: max(
+            missing[position.topic_partition].start, position.low_watermark
+        )
         for position in waiting[:most_ages]
     }
     since = timestamps_ms(snapshot, first, options)

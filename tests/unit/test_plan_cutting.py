@@ -80,6 +80,9 @@ UNCOPIED = [
     ("never copied, from earliest", (3, 9, None), (3, 9)),
     ("from the checkpoint", (3, 9, 5), (5, 9)),
     ("retention took records: they are still to be copied", (3, 9, 1), (1, 9)),
+    ("made again, with fewer records than were copied", (0, 5, 108, True), (0, 5)),
+    ("other records were written after a truncation", (3, 9, 8, False, 6), (6, 9)),
+    ("the checkpoint is gone, and the ledger knows more", (3, 9, None, False, None, 7), (7, 9)),
 ]
 
 
@@ -87,8 +90,10 @@ UNCOPIED = [
     ("held", "expected"), [case[1:] for case in UNCOPIED], ids=[case[0] for case in UNCOPIED]
 )
 def test_uncopied(held, expected):
-    """The result does not depend on whether a data-loss guard would stop the copy."""
-    assert uncopied([Position(at(0), *held)]) == {at(0): OffsetRange(at(0), *expected)}
+    """What a data-loss guard holds back is not copied either: no lag of 0 hides it."""
+    names = ("low_watermark", "end_offset", "next_offset", "recreated", "truncated_at")
+    found = Position(at(0), **dict(zip((*names, "ledger_end"), held, strict=False)))
+    assert uncopied([found]) == {at(0): OffsetRange(at(0), *expected)}
 
 
 def test_nothing_is_uncopied_above_a_truncated_source():
