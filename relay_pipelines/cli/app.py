@@ -157,6 +157,10 @@ def status(
     context: typer.Context,
     mirror: MirrorNames = None,
     *,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="Also show every topic-partition, and the replays."),
+    ] = False,
     watch: Annotated[
         bool,
         typer.Option("--watch", "-w", help="Show lag, rate and time left, until Ctrl-C."),
@@ -167,14 +171,16 @@ def status(
     ] = "2s",
     as_json: Json = False,
 ) -> int:
-    """Show source end, checkpoint and lag per topic-partition."""
+    """Show whether each mirror is copied, what is held back and why, and what to do."""
     if watch:
         from relay_pipelines.cli import watch_command
 
         return watch_command.run(context.obj, mirror or [], every, as_json=as_json)
     from relay_pipelines.cli import inspect_commands
 
-    return inspect_commands.status(context.obj, mirror or [], as_json=as_json)
+    return inspect_commands.status(
+        context.obj, mirror or [], everything=everything, as_json=as_json
+    )
 
 
 @app.command()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from relay_pipelines.settings import Mirror, Settings
 
 _LEAST_MS = 1_000
+_CONFIG = Path("relay.yaml")
 
 
 @dataclass(slots=True)
@@ -30,6 +31,11 @@ class Invocation:
     debug: bool = False
     exit_code: int = field(default=0, init=False)
 
+    @property
+    def relay(self) -> str:
+        """How the reader calls a command with the same relay.yaml."""
+        return "relay" if self.config == _CONFIG else f"relay -c {self.config}"
+
     def settings(self) -> Settings:
         """Read relay.yaml."""
         from relay_pipelines.settings import load  # pydantic is slow, and `relay --help` is not
@@ -42,9 +48,13 @@ class Invocation:
 
     def fail(self, error: RelayError, mirror: str = "") -> None:
         """Print the error in one line, with its traceback if `debug`, and raise the exit code."""
+        self.note(error)
+        messages.error(f"{mirror}: {error}" if mirror else str(error))
+
+    def note(self, error: RelayError) -> None:
+        """Print the traceback if `debug`, and raise the exit code; the caller shows the error."""
         if self.debug:
             messages.trace(error)
-        messages.error(f"{mirror}: {error}" if mirror else str(error))
         self.raise_exit_code(error.exit_code)
 
     @contextmanager

@@ -7,16 +7,17 @@ from itertools import chain
 
 from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.console import json_output, messages, tables
+from relay_pipelines.console import json_output, messages, page_view, tables
 from relay_pipelines.console.formatting import open_transactions, plural, replay_line, stdout
-from relay_pipelines.errors import together
+from relay_pipelines.errors import RelayError, together
+from relay_pipelines.page.look import Looker
+from relay_pipelines.page.page import Page, away, page_of
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import preflight, replay
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
@@ -96,37 +97,40 @@ def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
         )
 
 
-def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
-    """Show the progress of every topic-partition."""
+def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as_json: bool) -> int:
+    """Show the page of each mirror.
+
+    Args:
+        everything: also show a table of all topic-partitions, and the replays.
+    """
     clock = SystemClock()
     found = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
-        with invocation.reporting_errors(name):
-            snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
-            lags = lag.measure(snapshot, mirror.copy_options, clock)
-            states = replay.replays(name, mirror, clock)
-            hidden = hidden_copies.find(snapshot, mirror.copy_options, clock)
-            now_ms = clock.now_ms()
-            document = json_output.status(snapshot, lags, now_ms, states, hidden)
-            found.append(document)
-            for error in snapshot.held_back:  # of these, it cannot say how far they are copied
+        try:
+            look = Looker(name, mirror, clock).look()
+            shown = page_of(look, mirror)
+            states = replay.replays(name, mirror, clock) if everything or as_json else []
+            document = json_output.status(look, shown, states)
+            for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
-            if not as_json:
-                tables.show(stdout(), tables.status(document))
-                for state in states:
-                    stdout().print(f"{name}: {replay_line(state)}", soft_wrap=True)
-                hanging = hidden_copies.hanging(
-                    hidden, snapshot.destination, mirror.copy_options, now_ms
-                )
-                for problem in [*json_output.problems(document), *hanging]:
-                    messages.error(f"{name}: {problem}")
-                for line in [
-                    *snapshot.all_takeovers,
-                    *topics.deleted(snapshot),
-                    *topics.unseen(snapshot),
-                    *topics.nothing_selected(snapshot, mirror.topics.allow),
-                ]:
-                    messages.warning(f"{name}: {line}")
+        except RelayError as error:
+            invocation.note(error)
+            shown, states = away(name, error, clock.now_ms()), []
+            document = json_output.page(shown)
+        found.append(document)
+        if not as_json:
+            show_page(invocation, shown)
+        if everything and not as_json and "topics" in document:
+            tables.show(stdout(), tables.status(document))
+        for state in [] if as_json else states:
+            stdout().print(f"{name}: {replay_line(state)}", soft_wrap=True)
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
+
+
+def show_page(invocation: Invocation, shown: Page) -> None:
+    """Print the page of a mirror: what is held back stands out."""
+    for line in page_view.text(shown, invocation.relay):
+        style = "bold" if not line.startswith(" ") else ""
+        stdout().print(line, soft_wrap=True, style=style)

@@ -9,13 +9,14 @@ from typing import Any
 from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.console import json_output, messages, watching
 from relay_pipelines.console.formatting import stdout
+from relay_pipelines.console.watching import Watched
 from relay_pipelines.errors import RelayError
+from relay_pipelines.page.look import Looker
+from relay_pipelines.page.page import away, page_of
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rates
-from relay_pipelines.state.checkpoint import CheckpointCache
 
 
 def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bool) -> int:
@@ -28,7 +29,7 @@ def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bo
     mirrors = selected_mirrors(invocation.settings(), names)
     clock, stop = SystemClock(), StopSignal()
     looks = {name: _Look(name, mirror, clock) for name, mirror in mirrors.items()}
-    with stop.heard(), watching.view(stdout(), as_json=as_json) as show:
+    with stop.heard(), watching.view(stdout(), invocation.relay, as_json=as_json) as show:
         try:
             while True:
                 began = clock.monotonic()
@@ -47,36 +48,26 @@ class _Look:
     name: str
     mirror: Mirror
     clock: Clock
-    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
+    _looker: Looker = field(init=False)
     _rates: Rates = field(default_factory=lambda: Rates(PERIOD_SECONDS), init=False)
     _status: Mapping[str, Any] = field(default_factory=dict, init=False)
     _last_error: Mapping[str, str] | None = field(default=None, init=False)
     _away_since_ms: int | None = field(default=None, init=False)
 
-    def take(self) -> dict[str, Any]:
-        """Ask the clusters, and return the document of the mirror."""
-        answers = True
+    def __post_init__(self) -> None:
+        self._looker = Looker(self.name, self.mirror, self.clock)
+
+    def take(self) -> Watched:
+        """Ask the clusters, and return the page of the mirror with its document."""
         try:
-            snapshot = cluster_snapshot.take_snapshot(
-                self.name, self.mirror, self.clock, configs=False, patient=False, cache=self._cache
-            )
-            lags = lag.measure(snapshot, self.mirror.copy_options, self.clock)
-            rates = self._rates.learn(snapshot, self.clock.now_ms())
-            options, now_ms = self.mirror.copy_options, self.clock.now_ms()
-            hidden = hidden_copies.find(snapshot, options, self.clock)
-            self._status = json_output.watched(snapshot, lags, rates, now_ms, hidden)
-            problems = json_output.problems(self._status)
-            held_up = hidden_copies.hanging(hidden, snapshot.destination, options, now_ms)
-            problems += map(str, held_up)
+            look = self._looker.look()
+            shown, self._away_since_ms = page_of(look, self.mirror), None
+            rates = self._rates.learn(look.snapshot, look.taken_ms)
+            self._status = json_output.watched(look, shown, rates)
         except RelayError as error:
-            answers, problems = False, [str(error)]
-        now_ms = self.clock.now_ms()
-        self._away_since_ms = None if answers else self._away_since_ms or now_ms
-        if problems:
-            self._last_error = json_output.last_error(problems[0], self._away_since_ms or now_ms)
-        return {
-            "mirror": self.name,
-            **self._status,
-            "answers": answers,
-            "last_error": self._last_error,
-        }
+            now_ms = self.clock.now_ms()
+            self._away_since_ms = self._away_since_ms or now_ms
+            shown = away(self.name, error, now_ms, self._away_since_ms)
+            self._status = {**self._status, **json_output.outage(shown)}
+            self._last_error = {"error": str(error), "at": self._status["since"]}
+        return Watched(shown, {**self._status, "last_error": self._last_error})

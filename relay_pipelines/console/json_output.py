@@ -7,19 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.console.formatting import format_time
-from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, OffsetRange
+from relay_pipelines.page.held import Held
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import Page
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, open_since
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
-from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
+from relay_pipelines.snapshot.lag import PartitionLag, total
 from relay_pipelines.snapshot.node_selection import NodeState
-from relay_pipelines.snapshot.rates import Rate, total
+from relay_pipelines.snapshot.rates import Rate
+from relay_pipelines.snapshot.rates import total as add_up
 from relay_pipelines.state.ledger import LedgerRecord
 
 if TYPE_CHECKING:
@@ -109,33 +111,63 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
     }
 
 
-def status(
-    snapshot: ClusterSnapshot,
-    lags: Mapping[TopicPartition, PartitionLag],
-    now_ms: int,
-    replays: Sequence[ReplayState] = (),
-    hidden: Sequence[OpenTransaction] = (),
-) -> Document:
-    """Return the progress of every topic-partition, and of every replay; first what is held back.
+def page(shown: Page) -> Document:
+    """Return the page of a mirror."""
+    since, copier = shown.since_ms, shown.copier
+    return {
+        "mirror": shown.mirror,
+        "state": str(shown.state),
+        "error": shown.error or None,
+        "since": None if since is None else format_time(since),
+        "held": [_held(each) for each in shown.held],
+        **_lag(shown.lag),
+        "open_transaction_records": shown.opened.records,
+        "node": shown.node or None,
+        "node_behind": shown.node_behind,
+        "copied_by": copier
+        and {
+            "run_id": copier.run_id,
+            "node": copier.node,
+            "committed_at": format_time(copier.committed_at_ms),
+        },
+        "notes": list(shown.notes),
+        "command": shown.command or None,
+        "runbook": shown.runbook or None,
+    }
 
-    Args:
-        hidden: what hides copies from the readers of the destination.
+
+def outage(shown: Page) -> Document:
+    """Return what changes in a document while a cluster does not answer."""
+    found = page(shown)
+    return {key: found[key] for key in ("mirror", "state", "error", "since", "command", "runbook")}
+
+
+def _held(held: Held) -> Document:
+    found = dataclasses.asdict(held) | _lag(held.lag)
+    del found["lag"]
+    return found | {"topic_partitions": [*map(str, held.topic_partitions)]}
+
+
+def status(look: Look, shown: Page, replays: Sequence[ReplayState] = ()) -> Document:
+    """Return the page, the progress of every topic-partition, and of every replay.
+
+    Topics of which something is held back come first.
     """
+    snapshot, now_ms = look.snapshot, look.taken_ms
     found = []
     for topic, destination in snapshot.targets.items():
         positions = snapshot.positions_of(topic)
-        of_topic = [lags[position.topic_partition] for position in positions]
         found.append(
             {
                 "topic": topic,
                 "destination": str(destination),
-                **_lag(of_topic),
+                **_lag(total(look.lags[position.topic_partition] for position in positions)),
                 "open_transaction_records": _open_records(positions),
                 "topic_partitions": [
                     _position(
                         position,
                         snapshot.checkpoints.get(position.topic_partition),
-                        lags[position.topic_partition],
+                        look.lags[position.topic_partition],
                         now_ms,
                     )
                     for position in positions
@@ -144,30 +176,20 @@ def status(
         )
     found.sort(key=lambda topic: not any(each["problem"] for each in topic["topic_partitions"]))
     return {
-        "mirror": snapshot.mirror,
-        "node": snapshot.node.name,
-        "node_behind": snapshot.node_behind,
-        **_lag(lags.values()),
-        "open_transaction_records": _open_records(snapshot.positions),
+        **page(shown),
         "topics": found,
-        "takeovers": snapshot.all_takeovers,
-        "deleted": dict(snapshot.deleted),
-        "held_back": [str(error) for error in snapshot.held_back],
-        "unknown": sorted(
-            str(at) if at.topic in snapshot.targets else at.topic for at in snapshot.unreadable
-        ),
         "hidden": [
             {
-                "topic": found.hidden.topic_partition.topic,
-                "partition": found.hidden.topic_partition.partition,
-                "start": found.hidden.start,
-                "end": found.hidden.end,
-                "producer_id": found.producer_id,
-                "transactional_id": found.transactional_id,
-                "seconds": found.seconds(now_ms),
-                "problem": str(found.error(snapshot.destination, now_ms)),
+                "topic": each.hidden.topic_partition.topic,
+                "partition": each.hidden.topic_partition.partition,
+                "start": each.hidden.start,
+                "end": each.hidden.end,
+                "producer_id": each.producer_id,
+                "transactional_id": each.transactional_id,
+                "seconds": each.seconds(now_ms),
+                "problem": str(each.error(snapshot.destination, now_ms)),
             }
-            for found in hidden
+            for each in look.hidden
         ],
         "replays": [
             dataclasses.asdict(replay)
@@ -177,25 +199,14 @@ def status(
     }
 
 
-def watched(
-    snapshot: ClusterSnapshot,
-    lags: Mapping[TopicPartition, PartitionLag],
-    rates: Mapping[str, Rate],
-    now_ms: int,
-    hidden: Sequence[OpenTransaction] = (),
-) -> Document:
+def watched(look: Look, shown: Page, rates: Mapping[str, Rate]) -> Document:
     """Return the status, with the rates of the mirror and of its topics."""
-    document = status(snapshot, lags, now_ms, hidden=hidden)
+    document = status(look, shown)
     for topic in document["topics"]:
         topic.update(_rate(rates.get(topic["topic"], Rate()), topic["lag_records"]))
         topic["committed_at"] = _last_commit(topic["topic_partitions"])
     document["committed_at"] = _last_commit(document["topics"])
-    return document | _rate(total(rates.values()), document["lag_records"])
-
-
-def last_error(error: str, now_ms: int) -> Document:
-    """Return an error and its time."""
-    return {"error": error, "at": format_time(now_ms)}
+    return document | _rate(add_up(rates.values()), document["lag_records"])
 
 
 def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
@@ -249,12 +260,6 @@ def run(result: RunResult, now_ms: int) -> Document:
         "configs_changed": [change.done for change in result.reconfigured],
         "failures": result.failures,
     }
-
-
-def problems(document: Mapping[str, Any]) -> list[str]:
-    """Return the problems in a status document."""
-    positions = [each for topic in document["topics"] for each in topic["topic_partitions"]]
-    return [*filter(None, (each["problem"] for each in positions)), *document["held_back"]]
 
 
 def entry(record: LedgerRecord) -> Document:
@@ -406,12 +411,11 @@ def _last_commit(documents: Iterable[Document]) -> str | None:
     return max(filter(None, (one["committed_at"] for one in documents)), default=None)
 
 
-def _lag(lags: Iterable[PartitionLag]) -> Document:
-    """Return records and the age of the oldest; null if the source does not tell it."""
-    found = list(lags)
-    age = oldest_seconds(found)
+def _lag(lag: PartitionLag | None) -> Document:
+    """Return records and the age of the oldest; null if unknown."""
+    age = None if lag is None else lag.seconds
     return {
-        "lag_records": sum(lag.records for lag in found),
+        "lag_records": None if lag is None else lag.records,
         "lag_seconds": None if age is None else round(age, 1),
     }
 
@@ -427,7 +431,7 @@ def _position(
         "high_watermark": position.high_watermark,
         "checkpoint": checkpoint.next_offset if checkpoint else None,
         "copies": str(copies.topic_partition) if copies else None,
-        **_lag([lag]),
+        **_lag(lag),
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,
         "committed_at": format_time(checkpoint.committed_at_ms) if checkpoint else None,

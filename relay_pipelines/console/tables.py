@@ -160,9 +160,7 @@ def status(document: Mapping[str, Any]) -> Table:
     positions = [each for topic in document["topics"] for each in topic["topic_partitions"]]
     held_back = ("held back",) if any(each["problem"] for each in positions) else ()
     held_up = document["open_transaction_records"] > 0
-    table = _table(
-        f"{document['mirror']}: {lag_in_words(document)} behind {node_in_words(document)}"
-    )
+    table = _table("")
     open_columns = ("high watermark", "open transaction") if held_up else ()
     numbers = ("source end", *open_columns, "checkpoint", "lag", "oldest")
     _columns(table, ("topic",), numbers, ("node", "last commit", *held_back))
@@ -185,7 +183,7 @@ def status(document: Mapping[str, Any]) -> Table:
 
 def watched(document: Mapping[str, Any], topics: Sequence[Mapping[str, Any]]) -> Table:
     """Return one row per topic, after one for the mirror."""
-    table = _table(f"{document['mirror']}: from {document['node']}")
+    table = _table("")
     _columns(
         table,
         ("topic",),
@@ -352,21 +350,6 @@ def _position(position: Mapping[str, Any], *, held_up: bool) -> list[str]:
 def _reason(problem: str | None) -> str:
     """What happened, without where and the remedy, which stand below the table."""
     return problem.partition(": ")[2].partition(";")[0] if problem else "-"
-
-
-def lag_in_words(document: Mapping[str, Any]) -> str:
-    """Describe the lag of a status document: lag of 1,234 records, the oldest 5.0 s old."""
-    records, age = lag_cells(document)
-    lag = f"lag of {records} record{'' if document['lag_records'] == 1 else 's'}"
-    if document["unknown"]:
-        lag += f" (unknown of {', '.join(document['unknown'])})"
-    return f"{lag}, the oldest {age} old," if document["lag_records"] else lag
-
-
-def node_in_words(document: Mapping[str, Any]) -> str:
-    """Name the node that is read, and say what only other nodes have."""
-    behind = document["node_behind"]
-    return f"{document['node']}, itself {count(behind)} behind" if behind else document["node"]
 
 
 def lag_cells(document: Mapping[str, Any]) -> tuple[str, str]:

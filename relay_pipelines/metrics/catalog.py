@@ -206,8 +206,8 @@ METRICS = (
         "gauge",
         ("mirror",),
         "1 if both clusters answered the last look, else 0: the mirror then has no other gauge"
-        " but last_look_timestamp_seconds. If all nodes are in quarantine, it has those of its"
-        " nodes alone.",
+        " but state and last_look_timestamp_seconds. If all nodes are in quarantine, it also has"
+        " those of its nodes.",
         By.EXPORTER,
     ),
     Metric(
@@ -252,6 +252,13 @@ METRICS = (
         ("mirror", "topic", "partition"),
         "Time of the last commit of the topic-partition, in seconds since 1970;"
         " absent before the first.",
+        By.EXPORTER,
+    ),
+    Metric(
+        "state",
+        "gauge",
+        ("mirror", "state"),
+        "1 for the state of what is not held back, 0 for the others: as `relay status` says it.",
         By.EXPORTER,
     ),
     Metric(

@@ -11,16 +11,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from relay_pipelines.errors import DivergedNodeError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.metrics.catalog import METRICS, PREFIX, By
 from relay_pipelines.metrics.committed import COMMITTED, CommittedCounters
-from relay_pipelines.metrics.mirror_metrics import (
-    Look,
-    Looker,
-    Sample,
-    samples,
-    samples_without_node,
-)
+from relay_pipelines.metrics.mirror_metrics import Sample, samples, samples_without_node, states
+from relay_pipelines.page.advice import State
+from relay_pipelines.page.look import Look, Looker
+from relay_pipelines.page.page import away
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state.ledger_reader import LedgerFollower
@@ -130,7 +127,7 @@ class _Watch:
     counters: CommittedCounters
     report: Report
     last: Look | None = field(default=None, init=False)
-    _no_node: bool = field(default=False, init=False)
+    _state: State = field(default=State.UNKNOWN, init=False)
     _ended_ms: int = field(default=0, init=False)
     _looker: Looker = field(init=False)
     _ledger: LedgerFollower = field(init=False)
@@ -149,7 +146,7 @@ class _Watch:
             self.last = self._looker.look()
         except RelayError as raised:
             self.last, error = None, raised
-        self._no_node = isinstance(error, DivergedNodeError)
+            self._state = away(self.name, raised, self.clock.now_ms()).state
         self._ended_ms = self.clock.now_ms()
         if self.last is not None:
             try:
@@ -162,9 +159,12 @@ class _Watch:
         """Yield the values of the last look; none before the first."""
         last = self.last
         if self._ended_ms:
-            yield Sample("up", (self.name,), last is not None or self._no_node)
+            up = last is not None or self._state is State.DIVERGED
+            yield Sample("up", (self.name,), up)
             yield Sample("last_look_timestamp_seconds", (self.name,), self._ended_ms / 1000)
-        if self._no_node:
+            if last is None:
+                yield from states(self.name, self._state)
+        if self._state is State.DIVERGED:
             yield from samples_without_node(self.name, [node.name for node in self.mirror.nodes])
         if last is not None:
             yield from samples(last, self.mirror, by_partition=self._by_partition(last))

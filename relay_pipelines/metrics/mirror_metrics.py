@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.page.advice import OTHERS, State
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import Page, page_of
 from relay_pipelines.plan.node_choice import NodeVerdict
-from relay_pipelines.plan.positions import Position, data_loss, open_since
-from relay_pipelines.prepare import topic_configs, topics
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.open_transactions import OpenTransaction
+from relay_pipelines.plan.positions import Position, open_since
+from relay_pipelines.prepare import topics
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
+from relay_pipelines.snapshot.lag import oldest_seconds
 from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import CheckpointCache
 
-_CONFIGS_SECONDS = 300.0
 _QUARANTINED = "quarantined"
+_OF_TOPICS = {ConfigError.__name__, PermissionDeniedError.__name__}
 _STATES = ("healthy", "behind", "unavailable", _QUARANTINED)
 
 
@@ -32,57 +30,6 @@ class Sample(NamedTuple):
     name: str
     labels: tuple[str, ...]
     value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a mirror's clusters look like.
-
-    Args:
-        hidden: what hides copies from the readers of the destination.
-        config_differences: as they were when configurations were requested last.
-    """
-
-    snapshot: ClusterSnapshot
-    lags: Mapping[TopicPartition, PartitionLag]
-    config_differences: int
-    taken_ms: int
-    hidden: Sequence[OpenTransaction] = ()
-
-
-@dataclass(slots=True)
-class Looker:
-    """Looks at one mirror, again and again."""
-
-    name: str
-    mirror: Mirror
-    clock: Clock
-    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
-    _configs_at: float = field(default=-_CONFIGS_SECONDS, init=False)
-    _differences: int = field(default=0, init=False)
-
-    def look(self) -> Look:
-        """Ask the clusters once; they get a few seconds to answer.
-
-        Raises:
-            RelayError: one of them does not answer, or the mirror cannot be copied.
-        """
-        # configurations are the most expensive request, and change the least
-        now = self.clock.monotonic()
-        configs = now - self._configs_at >= _CONFIGS_SECONDS
-        snapshot = cluster_snapshot.take_snapshot(
-            self.name,
-            self.mirror,
-            self.clock,
-            configs=configs,
-            patient=False,
-            cache=self._cache,
-        )
-        if configs:
-            self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
-        lags = lag.measure(snapshot, self.mirror.copy_options, self.clock)
-        hidden = hidden_copies.find(snapshot, self.mirror.copy_options, self.clock)
-        return Look(snapshot, lags, self._differences, self.clock.now_ms(), hidden)
 
 
 def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sample]:
@@ -102,7 +49,7 @@ def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sampl
             if value is not None:
                 yield Sample(name, (snapshot.mirror, *labels), value)
     yield from _hidden(look, by_partition=by_partition)
-    yield from _guards(look, by_partition=by_partition)
+    yield from _page(page_of(look, mirror), by_partition=by_partition)
     for topic in snapshot.targets:
         target_ms = mirror.window_of(topic).lag_target
         yield Sample("lag_target_seconds", (snapshot.mirror, topic), target_ms / 1000)
@@ -149,26 +96,29 @@ def _last_commit_ms(look: Look, wanted: list[TopicPartition]) -> int | None:
     )
 
 
-def _guards(look: Look, *, by_partition: bool) -> Iterator[Sample]:
-    held_back = Counter(
-        (at.topic, str(at.partition) if by_partition else "", type(loss).__name__)
-        for position in look.snapshot.positions
-        if (loss := data_loss(position)) and (at := position.topic_partition)
-    )
-    # configurations are not asked for in every look, and those of refused topics neither
-    for topic, refusal in look.snapshot.refused.items():
-        if isinstance(refusal, ConfigError):
-            held_back[topic, "", type(refusal).__name__] += 1
-    for at, error in look.snapshot.unreadable.items():
-        is_hidden = isinstance(error, PermissionDeniedError)  # a whole topic
-        partition = str(at.partition) if by_partition and not is_hidden else ""
-        held_back[at.topic, partition, type(error).__name__] += 1
+def _page(shown: Page, *, by_partition: bool) -> Iterator[Sample]:
+    """Yield the state of the mirror, and what guards hold back of it."""
+    yield from states(shown.mirror, shown.state)
+    held_back: Counter[tuple[str, str, str]] = Counter()
+    for held in shown.held:
+        if held.reason in OTHERS:  # these have gauges of their own
+            continue
+        for at in held.topic_partitions:
+            # the number of a hidden topic's partitions is unknown
+            is_named = by_partition and held.reason not in _OF_TOPICS
+            held_back[at.topic, str(at.partition) if is_named else "", held.reason] += 1
     for labels, number in held_back.items():
-        yield Sample("held_back", (look.snapshot.mirror, *labels), number)
+        yield Sample("held_back", (shown.mirror, *labels), number)
+
+
+def states(mirror: str, found: State) -> Iterator[Sample]:
+    """Yield the state of a mirror, which may be unknown."""
+    for state in State:
+        yield Sample("state", (mirror, state), state is found)
 
 
 def samples_without_node(mirror: str, nodes: Sequence[str]) -> Iterator[Sample]:
-    """Yield all that is known of a mirror whose nodes are all in quarantine."""
+    """Yield what is known of the nodes of a mirror that are all in quarantine."""
     for node in nodes:
         yield from _node(mirror, node, _QUARANTINED, is_read=False)
 

@@ -33,6 +33,9 @@ class PartitionLag:
     seconds: float | None
 
 
+NO_LAG = PartitionLag(0, 0.0)
+
+
 def measure(
     snapshot: ClusterSnapshot,
     options: CopyOptions,
@@ -80,6 +83,12 @@ def oldest_seconds(lags: Iterable[PartitionLag]) -> float | None:
     behind = [lag.seconds for lag in lags if lag.records]
     known = [age for age in behind if age is not None]
     return max(known) if known else None if behind else 0.0
+
+
+def total(lags: Iterable[PartitionLag]) -> PartitionLag:
+    """Return the records of several topic-partitions, and the age of the oldest of them."""
+    found = list(lags)
+    return PartitionLag(sum(lag.records for lag in found), oldest_seconds(found))
 
 
 def written_before(

@@ -206,6 +206,7 @@ def test_all_nodes_are_in_quarantine(watched: Watched, tmp_path: Path) -> None:
             assert exporter.value("node_state", **state, state="quarantined") == 1
             assert exporter.value("node_state", **state, state="healthy") == 0
             assert exporter.value("node_read", **state) == 0
+        assert exporter.value("state", mirror=name, state="stopped") == 1
         assert "quarantine" in exporter.stderr[-1]
 
 
@@ -217,6 +218,7 @@ class TestWatch:
         name = watched.mirror.name
         config = configured(tmp_path, watched.mirrors)
         process, terminal = in_a_terminal(config, "status", "-m", name, "--watch", "--every", "1s")
+        terminal.until(r"waiting +4 records, the oldest 5 min \d+ s old")
         terminal.until(r"all topics +4 +5 min \d+ s +0 +0 +falling behind")
         watched.mirror.copy(6)
         terminal.until(r"all topics +0 +- +\d+ +0 +- +20\d\d-")
@@ -237,18 +239,18 @@ class TestWatch:
         away, here = self.lines(config, 2)
         assert re.fullmatch(rf"{time_} away: unknown since {time_}: .* cannot be reached: .*", away)
         assert re.fullmatch(
-            rf"{time_} {name}: lag of 4 records, the oldest 5 min \d+ s old, behind one;"
-            " copied 0/s, new at the source 0/s, falling behind",
+            rf"{time_} {name}: not copying; waiting: 4 records, the oldest 5 min \d+ s old;"
+            " copied 0/s, new at the source 0/s; falling behind",
             here,
         )
         (line,) = self.lines(config, 1, "--json")
         documents = {found["mirror"]: found for found in json.loads(line)["mirrors"]}
         found = documents[name]
-        assert (found["lag_records"], found["answers"], found["last_error"]) == (4, True, None)
+        assert (found["lag_records"], found["state"], found["error"]) == (4, "not copying", None)
         assert AGE_SECONDS <= found["lag_seconds"] < AGE_SECONDS + 60
         assert (found["copy_rate"], found["seconds_left"]) == (0.0, None)
-        assert documents["away"]["answers"] is False
-        assert "cannot be reached" in documents["away"]["last_error"]["error"]
+        assert documents["away"]["state"] == "unknown"
+        assert "cannot be reached" in documents["away"]["error"]
         watched.own.brokers[0].launch()
         watched.own.brokers[0].wait_until_serving()
 

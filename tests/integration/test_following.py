@@ -316,13 +316,19 @@ def test_a_deleted_source_topic_is_reported(
     assert main(["check", "-c", config]) == 0
     remedy = "delete the copy when nobody needs it, and add the topic to topics.deny"
     assert f"warning {gone}; {remedy}\n" in capsys.readouterr().out
-    for command in ("plan", "status", "run"):
+    for command in ("plan", "run"):
         assert main([command, "-c", config]) == 0
         assert f"warning: {gone}\n" in capsys.readouterr().err
-    for command in ("plan", "status"):
+    note = gone.removeprefix(f"{followed.name}: ")
+    assert main(["status", "-c", config]) == 0
+    assert f"  note       {note}\n" in capsys.readouterr().out
+    for command, key, said in (
+        ("plan", "deleted", {followed.topic: followed.copy_of}),
+        ("status", "notes", [note]),
+    ):
         assert main([command, "-c", config, "--json"]) == 0
         (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-        assert shown["deleted"] == {followed.topic: followed.copy_of}
+        assert shown[key] == said
     assert list(followed.surveyed().destinations) == [other]
     assert (
         followed.copy_of in AdminClient(client(followed.destination)).list_topics(timeout=30).topics
@@ -330,4 +336,4 @@ def test_a_deleted_source_topic_is_reported(
 
     denying = followed.config(tmp_path, deny=[followed.topic])
     assert main(["status", "-c", denying]) == 0
-    assert capsys.readouterr().err == ""
+    assert "note" not in capsys.readouterr().out

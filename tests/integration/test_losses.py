@@ -596,7 +596,13 @@ def test_a_destination_topic_made_again_is_seen_by_all_who_look(
     (document,) = json.loads(said("status", "--json")[1])["mirrors"]
     assert [topic["topic"] for topic in document["topics"]] == [copied.topic, healthy]
     assert again in document["topics"][0]["topic_partitions"][0]["problem"]
-    table = said("status")[1]
+    (held,) = document["held"]
+    assert (held["reason"], held["topic_partitions"]) == (
+        "DestinationTopicLostError",
+        [str(copied.at)],
+    )
+    page, _, table = said("status", "--all")[1].partition("\n\n")
+    assert again in page
+    assert f"relay -c {config} reset --mirror {copied.name} --topic {copied.topic} --to-e" in page
     assert "held back" in table
-    assert again in " ".join(table.split())
     assert table.index(copied.topic) < table.index(healthy)

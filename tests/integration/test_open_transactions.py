@@ -13,8 +13,9 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
-from relay_pipelines.metrics.mirror_metrics import Looker, samples
+from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -105,7 +106,7 @@ def test_status_reports_the_transaction(held_up: HeldUp) -> None:
     assert opened["since"].endswith("Z")
     assert AGE_SECONDS <= opened["seconds"] < AGE_SECONDS + 120
     assert (second["high_watermark"], second["open_transaction"]) == (0, None)
-    table = relay(held_up.config, "status").stdout
+    table = relay(held_up.config, "status", "--all").stdout
     line = r"^ *0 +5 +1,006 +1,001, [3-5] min.* +5 +0 +- +one"
     assert re.search(line, table, re.MULTILINE), table
 
@@ -227,7 +228,13 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     # a chunk of a copy is never open for longer than this
     short = {"transaction_timeout": "1s", "chunk_interval": "500ms"}
     strict = configured(tmp_path, {"m": section | {"copy": short}})
-    assert re.search(rf"^error: m: {named}$", relay(strict, "status").stderr, re.MULTILINE)
+    page = relay(strict, "status").stdout
+    where = re.escape(str(to))
+    assert re.search(
+        rf"held back  {where} \(\d records, the oldest .* old\)\n    why      readers", page
+    )
+    assert f"--bootstrap-server {servers} find-hanging --topic {to.topic} --partition 0\n" in page
+    assert "docs/runbooks/RelayHiddenCopies.md" in page
     checked = " ".join(relay(strict, "check").stdout.split())
     assert re.search(f"m: {named}", checked), checked
     looker = Looker("m", load(config).mirror("m"), SystemClock())

@@ -641,7 +641,7 @@ def test_the_command(replayed: Replayed) -> None:
     assert done.returncode == 0, done.stderr
     assert_equal(RECORDS[20:80], replayed.copied())
     assert "complete since an earlier run" in relay(config, *typed).stdout
-    status = relay(config, "status").stdout
+    status = relay(config, "status", "--all").stdout
     assert f"{mirror.topic} from the source to {replayed.to.topic}: complete" in status
     replay_id = ReplayRequest(mirror.topic, replayed.to.topic, offsets=(20, 80)).id
     assert f"(replay@{replay_id})" in relay(config, "ledger").stdout

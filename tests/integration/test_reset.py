@@ -68,9 +68,9 @@ class Moved(Copied):
         config = commands.configured(self.folder, {self.name: self.settings()})
         plan = inspect_commands.plan(Invocation(config), [], None, why=False, as_json=False)
         planned = self.capsys.readouterr().err
-        status = inspect_commands.status(Invocation(config), [], as_json=False)
-        shown = self.capsys.readouterr().err
-        inspect_commands.status(Invocation(config), [], as_json=True)
+        status = inspect_commands.status(Invocation(config), [], everything=False, as_json=False)
+        shown = self.capsys.readouterr().out
+        inspect_commands.status(Invocation(config), [], everything=False, as_json=True)
         document = json.loads(self.capsys.readouterr().out)
         (topic,) = document["mirrors"][0]["topics"]
         return {
@@ -318,7 +318,11 @@ def test_a_changed_name_is_a_decision(moved: Moved) -> None:
         says(str(former))
     seen = moved.inspect()
     line = f"error: {moved.name}: {held_back(moved)}\n"
-    assert (seen["plan"], seen["status"]) == ((3, line), (0, line)), "status only shows"
+    code, page = seen["status"]
+    assert (seen["plan"], code) == ((3, line), 0), "status only shows"
+    assert f"  held back  {moved.at} (5 records, " in page
+    for part in (held_back(moved).what, held_back(moved).remedy):
+        assert part in page
     (found,) = seen["topic_partitions"]
     assert (found["copies"], found["problem"]) == (str(former), str(held_back(moved)))
     findings = [*preflight.check(moved.name, moved.mirror(), CLOCK, {})]

@@ -12,8 +12,9 @@ from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import PermissionDeniedError, RelayError
-from relay_pipelines.metrics.mirror_metrics import Looker, samples
+from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import CopyJob, TopicPartition
+from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
@@ -59,7 +60,7 @@ def test_a_missing_topic_name_fails_every_command(
     assert topic in said.out
     assert said.err.startswith(f"error: {what}")
     assert main(["status", "-c", str(config)]) == 0
-    assert capsys.readouterr().err.startswith(f"warning: {what}")
+    assert f"  note       {what.removeprefix('m: ')}" in capsys.readouterr().out
     assert main(["run", "-c", str(config)]) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: {what}")
@@ -84,7 +85,12 @@ def test_a_pattern_without_a_match_is_a_warning(
     )
     for command in ("plan", "status", "run"):
         assert main([command, "-c", str(config)]) == 0
-        (line,) = capsys.readouterr().err.splitlines()
+        said = capsys.readouterr()
+        (line,) = (
+            [f"warning: m: {line[13:]}" for line in said.out.splitlines() if "note  " in line]
+            if command == "status"
+            else said.err.splitlines()
+        )
         assert re.match(
             r"warning: m: no topic is selected: topics.allow and topics.deny select none of"
             r" the \d+ topics that node one \(.*\) shows",
@@ -153,17 +159,22 @@ def test_a_topic_that_the_mirror_knows_is_hidden(
     assert main(["check", "-c", config]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert said_of("\n".join(lines).replace("error  ", "error:"), name) == hidden
-    for command in ("plan", "status", "run", "run"):
+    assert main(["status", "-c", config]) == 1
+    page = capsys.readouterr().out
+    for line in (
+        f"  held back  {', '.join(hidden)} (3 topic-partitions, unknown how much waits)",
+        f"  note       {gone}: it was selected",
+        "  waiting    7 records",
+    ):
+        assert line in page
+    for command in ("plan", "run", "run"):
         assert main([command, "-c", config]) == 1
         said = capsys.readouterr()
         assert said_of(said.err, name) == hidden, command
         assert f"warning: {name}: {gone}: it was selected" in said.err
-        if command == "status":
-            assert f"lag of 7 records (unknown of {copied}" in re.sub(r"\s+", " ", said.out)
     assert main(["status", "-c", config, "--json"]) == 1
-    (document,) = json.loads(capsys.readouterr().out)["mirrors"]
-    assert document["unknown"] == hidden
-    assert (document["lag_records"], len(document["held_back"])) == (0, 3)
+    ((held,),) = (each["held"] for each in json.loads(capsys.readouterr().out)["mirrors"])
+    assert (held["reason"], held["lag_records"]) == ("PermissionDeniedError", None)
     assert main(["run", "-c", config, "--topic", copied]) == 1
     assert said_of(capsys.readouterr().err, name) == [copied]
     assert main(["run", "-c", config, "--topic", shown]) == 0

@@ -53,6 +53,7 @@ COMMANDS = [
     ["plan"],
     ["plan", "--why", "--json"],
     ["status"],
+    ["status", "--all"],
     ["status", "--json"],
     ["nodes"],
     ["ledger"],

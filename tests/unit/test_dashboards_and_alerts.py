@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from relay_pipelines.metrics import METRICS, PREFIX
+from relay_pipelines.page.advice import State
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -32,7 +33,7 @@ LABELS |= {
 }
 SERIES = {"mirror": "m", "topic": "t", "source_topic": "t", "le": "+Inf"}
 """The values of labels that dashboards choose by their variables; others get one of all."""
-EVERY = {"state": ["healthy", "behind", "unavailable", "quarantined"]}
+EVERY = {"state": ["healthy", "behind", "unavailable", "quarantined", *State]}
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +96,7 @@ class TestAlerts:
         assert set(annotations) == {"summary", "description", "runbook_url"}
         assert annotations["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
         page = (ROOT / annotations["runbook_url"]).read_text()
-        assert re.findall(r"^(#+ .*)$", page, re.MULTILINE) == [
+        assert re.findall(r"^(##? .*)$", page, re.MULTILINE) == [
             f"# {rule['alert']}",
             "## What it means",
             "## Look at",
@@ -131,7 +132,7 @@ def test_every_query_of_a_dashboard_returns_data(promtool: str, tmp_path: Path) 
                 f'{label}="{state if label == "state" else SERIES.get(label, "x")}"'
                 for label in sorted(labels)
             )
-            start = 1 if name.endswith(("up", "read", "failed")) else 10
+            start = 1 if name.endswith(("up", "read", "failed", "relay_state")) else 10
             growth = {"source_end_offset": 1, "checkpoint_offset": 5}.get(
                 name.removeprefix(PREFIX), 2 if name.endswith(("_total", "_bucket")) else 0
             )

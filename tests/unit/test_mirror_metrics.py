@@ -13,8 +13,10 @@ import pytest
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.metrics import METRICS
 from relay_pipelines.metrics.exporter import Exporter
-from relay_pipelines.metrics.mirror_metrics import Look, Looker, samples
+from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.page.advice import State
+from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.protocol.clock import SystemClock
@@ -141,11 +143,11 @@ def test_the_number_of_series_is_bounded() -> None:
         look(positions=many),
         lags={position.topic_partition: PartitionLag(0, 0.0) for position in many},
     )
-    uncommitted, topics, checks, hidden = 6, 2, 2, 2 * (2 + 2)
+    uncommitted, topics, others, hidden = 6, 2, 2 + len(State), 2 * (2 + 2)
     by_partition = list(samples(found, MIRROR, by_partition=True))
-    assert len(by_partition) == uncommitted * 500 + topics + checks + hidden
+    assert len(by_partition) == uncommitted * 500 + topics + others + hidden
     by_topic = list(samples(found, MIRROR, by_partition=False))
-    assert len(by_topic) == uncommitted + topics + checks + hidden
+    assert len(by_topic) == uncommitted + topics + others + hidden
 
 
 @pytest.mark.parametrize("by_partition", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,13 @@ from relay_pipelines import settings
 from relay_pipelines.cli import main
 from relay_pipelines.cli.watch_command import _Look
 from relay_pipelines.console import json_output, tables, watching
+from relay_pipelines.console.watching import Watched
+from relay_pipelines.errors import RetentionPassedError, SourceError
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.page.advice import State
+from relay_pipelines.page.held import Held
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import away, page_of
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
@@ -80,20 +87,27 @@ def test_the_oldest_record_of_several(lags: list[PartitionLag], seconds: float |
     assert oldest_seconds(lags) == seconds
 
 
-def document(topics: int = 1, **changes: Any) -> dict[str, Any]:
-    """The document of a mirror of which the last topics lag the most."""
+def watched(topics: int = 1, **changes: Any) -> Watched:
+    """A mirror of which the last topics lag the most."""
     positions = [
         Position(TopicPartition(f"topic-{n:02}", 0), 0, 100 + n, 100) for n in range(topics)
     ]
     names = [position.topic_partition.topic for position in positions]
     snapshot = snapshot_of("m", "one", {name: name for name in names}, positions)
     lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}
-    rates = {name: Rate(1.0, 3.0) for name in names}
-    found = json_output.watched(snapshot, lags, rates, 0)
-    return {**found, "answers": True, "last_error": None, **changes}
+    look = Look(snapshot, lags, 0, 0)
+    page = page_of(look, MIRROR)
+    found = json_output.watched(look, page, {name: Rate(1.0, 3.0) for name in names})
+    return Watched(replace(page, notes=()), {**found, "last_error": None, **changes})
 
 
-ERROR = json_output.last_error("no broker answers", 0)
+ERROR = {"error": "no broker answers", "at": "1970-01-01T00:00:00Z"}
+MIRROR = settings.Mirror.model_validate(
+    {
+        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["127.0.0.1:1"]}]},
+        "destination": {"bootstrap_servers": ["127.0.0.1:1"]},
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -116,46 +130,48 @@ class TestLines:
     """What a log gets."""
 
     def test_a_mirror(self):
-        assert watching.line(document(3)) == (
-            "m: lag of 3 records, the oldest 4.0 s old, behind one;"
-            " copied 9/s, new at the source 3/s, keeping up"
+        assert watching.line(watched(3)) == (
+            "m: copying; waiting: 3 records, the oldest 4.0 s old;"
+            " copied 9/s, new at the source 3/s; keeping up"
         )
-        assert watching.line(document(1)) == (
-            "m: lag of 0 records behind one; copied 3/s, new at the source 1/s, nothing left"
+        assert watching.line(watched(1)) == (
+            "m: up to date; waiting: nothing; copied 3/s, new at the source 1/s"
         )
+
+    def test_what_is_held_back(self):
+        """A guard is in every line, not in the first one alone."""
+        lost = RetentionPassedError("retention took it")
+        held = Held("x", (TopicPartition("a", 0),), lost.what, "", "", "", PartitionLag(7, 3.0))
+        found = watched()
+        line = watching.line(found._replace(page=replace(found.page, held=(held,))))
+        assert line.startswith("m: 1 topic held back; the others: up to date; ")
+        assert "; held back: a-0 (7 records, the oldest 3.0 s old): retention took it" in line
 
     def test_an_error_that_is_over(self):
-        line = watching.line(document(1, last_error=ERROR))
-        assert line.endswith("nothing left; last error at 1970-01-01T00:00:00Z: no broker answers")
+        line = watching.line(watched(1, last_error=ERROR))
+        assert line.endswith("1/s; last error at 1970-01-01T00:00:00Z: no broker answers")
 
     def test_a_cluster_that_never_answered(self):
-        unknown = {"mirror": "m", "answers": False, "last_error": ERROR}
+        unknown = Watched(away("m", SourceError("no broker answers"), 0, 0), {"last_error": ERROR})
         line = watching.line(unknown)
         assert line == "m: unknown since 1970-01-01T00:00:00Z: no broker answers"
 
 
 def test_an_outage_has_one_beginning(monkeypatch: pytest.MonkeyPatch):
     """However often it is looked at: "unknown since" must not be the time of the last look."""
-    mirror = settings.Mirror.model_validate(
-        {
-            "source": {"nodes": [{"name": "one", "bootstrap_servers": ["127.0.0.1:1"]}]},
-            "destination": {"bootstrap_servers": ["127.0.0.1:1"]},
-        }
-    )
-    clock = SystemClock()
-    look = _Look("m", mirror, clock)
+    look = _Look("m", MIRROR, SystemClock())
     found = []
     for now_ms in (1_000, 61_000):
         monkeypatch.setattr(SystemClock, "now_ms", lambda _, now_ms=now_ms: now_ms)
         found.append(look.take())
-    assert [each["answers"] for each in found] == [False, False]
-    assert [each["last_error"]["at"] for each in found] == ["1970-01-01T00:00:01Z"] * 2
+    assert [each.page.state for each in found] == [State.UNKNOWN, State.UNKNOWN]
+    assert [each.document["since"] for each in found] == ["1970-01-01T00:00:01Z"] * 2
 
 
 def test_the_view_fits_the_terminal():
     """It shows the topics with the most lag, and how many are left out."""
     console = Console(width=120, height=20, record=True, markup=False, highlight=False)
-    console.print(watching.screen([document(50)], 0, console.height))
+    console.print(watching.screen([watched(50)], 0, console.height))
     lines = console.export_text().splitlines()
     assert len(lines) <= 20
     shown = [line.split()[0] for line in lines if line.strip().startswith("topic-")]

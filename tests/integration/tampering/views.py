@@ -11,8 +11,9 @@ from dagster import AssetCheckSeverity
 from relay_pipelines.checks import message_counts
 from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.lanes.window_run import TopicReport, copy_window
-from relay_pipelines.metrics.mirror_metrics import Looker, samples
+from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import OffsetRange
+from relay_pipelines.page.look import Looker
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource

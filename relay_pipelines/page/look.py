@@ -1,0 +1,70 @@
+"""A look at what a mirror's clusters hold, whoever copies: nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.prepare import topic_configs
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import OpenTransaction
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.lag import PartitionLag
+from relay_pipelines.state.checkpoint import CheckpointCache
+
+_CONFIGS_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a mirror's clusters look like.
+
+    Args:
+        hidden: what hides copies from the readers of the destination.
+        config_differences: as they were when configurations were requested last.
+    """
+
+    snapshot: ClusterSnapshot
+    lags: Mapping[TopicPartition, PartitionLag]
+    config_differences: int
+    taken_ms: int
+    hidden: Sequence[OpenTransaction] = ()
+
+
+@dataclass(slots=True)
+class Looker:
+    """Looks at one mirror, once or again and again."""
+
+    name: str
+    mirror: Mirror
+    clock: Clock
+    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
+    _configs_at: float = field(default=-_CONFIGS_SECONDS, init=False)
+    _differences: int = field(default=0, init=False)
+
+    def look(self) -> Look:
+        """Ask the clusters once; they get a few seconds to answer.
+
+        Raises:
+            RelayError: one of them does not answer, or the mirror cannot be copied.
+        """
+        # configurations are the most expensive request, and change the least
+        now = self.clock.monotonic()
+        configs = now - self._configs_at >= _CONFIGS_SECONDS
+        snapshot = cluster_snapshot.take_snapshot(
+            self.name,
+            self.mirror,
+            self.clock,
+            configs=configs,
+            patient=False,
+            cache=self._cache,
+        )
+        if configs:
+            self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
+        options = self.mirror.copy_options
+        lags = lag.measure(snapshot, options, self.clock)
+        hidden = hidden_copies.find(snapshot, options, self.clock)
+        return Look(snapshot, lags, self._differences, self.clock.now_ms(), hidden)

@@ -1,0 +1,172 @@
+"""The page of a mirror: is it copied, how old is the oldest uncopied record, who copies, what next.
+
+`relay status`, Dagster, the exporter and JSON show this page, each in its own form.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from relay_pipelines.errors import DivergedNodeError, RelayError
+from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.page import held
+from relay_pipelines.page.advice import RUNBOOKS, STATES, State
+from relay_pipelines.page.held import Held
+from relay_pipelines.page.look import Look
+from relay_pipelines.plan.positions import open_since
+from relay_pipelines.prepare import topics
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.lag import NO_LAG, PartitionLag, total
+
+_QUIET_SECONDS = 60.0
+"""A session needs some seconds to start: nothing is said to stand still before."""
+_QUIET_WINDOWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """Who has committed last."""
+
+    run_id: str
+    node: str
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What an operator has to know of a mirror now.
+
+    Args:
+        lag: of all topic-partitions of which it is known, also of those that are held back.
+        opened: what waits for transactions at the source to end; it does not count as lag.
+        node: what a run would read.
+        node_behind: records that only other nodes have.
+        held: the worst first.
+        notes: what else deserves attention, such as topics that the source no longer has.
+        error: why nothing is known; empty if the clusters answer.
+        since_ms: since when; None if they answer, or if unknown.
+    """
+
+    mirror: str
+    state: State
+    taken_ms: int
+    lag: PartitionLag = NO_LAG
+    opened: PartitionLag = NO_LAG
+    node: str = ""
+    node_behind: int = 0
+    copier: Copier | None = None
+    held: tuple[Held, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    since_ms: int | None = None
+
+    @property
+    def command(self) -> str:
+        """The next command; empty if there is nothing to do, or if it is that of what is held."""
+        return STATES[self.state].command.format(mirror=self.mirror)
+
+    @property
+    def runbook(self) -> str:
+        """The page that explains the state; empty if there is nothing to do."""
+        name = STATES[self.state].runbook
+        return f"{RUNBOOKS}/{name}" if name else ""
+
+
+def page_of(look: Look, mirror: Mirror) -> Page:
+    """Say what has been seen of a mirror."""
+    snapshot = look.snapshot
+    guarded = held.guarded(snapshot)
+    state, stalled = _judge(look, mirror, guarded)
+    return Page(
+        mirror=snapshot.mirror,
+        state=state,
+        taken_ms=look.taken_ms,
+        lag=total(look.lags.values()),
+        opened=PartitionLag(
+            sum(len(position.open_transaction) for position in snapshot.positions),
+            open_since(snapshot.positions, look.taken_ms),
+        ),
+        node=snapshot.node.name,
+        node_behind=snapshot.node_behind,
+        copier=_copier(snapshot.checkpoints.values()),
+        held=(
+            *held.of_guards(look, guarded),
+            *held.of_topics(look, stalled, guarded),
+            *held.open_transactions(look, mirror),
+            *held.hidden_copies(look, mirror),
+        ),
+        notes=(
+            *snapshot.all_takeovers,
+            *topics.deleted(snapshot),
+            *map(str, topics.unseen(snapshot)),
+            *topics.nothing_selected(snapshot, mirror.topics.allow),
+        ),
+    )
+
+
+def away(mirror: str, error: RelayError, now_ms: int, since_ms: int | None = None) -> Page:
+    """Say that nothing is known of a mirror, and since when if that is known."""
+    state = State.UNKNOWN if error.retryable else State.REFUSED
+    if isinstance(error, DivergedNodeError):
+        state = State.DIVERGED
+    return Page(mirror, state, now_ms, error=str(error), since_ms=since_ms)
+
+
+def _judge(
+    look: Look, mirror: Mirror, guarded: Collection[TopicPartition]
+) -> tuple[State, list[str]]:
+    """Return the state of what is not held back, and the topics that alone are not copied."""
+    positions = look.snapshot.positions
+    if not positions and not guarded:
+        return State.NO_TOPIC, []
+    if all(position.topic_partition in guarded for position in positions):
+        return State.HELD_BACK, []
+    waiting = _by_topic(
+        {at: lag for at, lag in look.lags.items() if lag.records and at not in guarded}
+    )
+    if waiting and _stands_still(look, mirror, waiting):
+        return State.NOT_COPYING, []
+    late = {
+        topic: _quiet_seconds(look, topic, lag)
+        for topic, lag in waiting.items()
+        if (lag.seconds or 0.0) > _target_seconds(mirror, topic)
+    }
+    stalled = [at for at, quiet in late.items() if quiet > _target_seconds(mirror, at)]
+    if late.keys() - stalled:
+        return State.BEHIND, stalled
+    return State.COPYING if waiting.keys() - stalled else State.UP_TO_DATE, stalled
+
+
+def _stands_still(look: Look, mirror: Mirror, waiting: Mapping[str, PartitionLag]) -> bool:
+    """Whether nobody has committed for longer than a copy may take to begin."""
+    quiet = _quiet_seconds(look, "", total(waiting.values()))
+    every = max(mirror.window_of(topic).every for topic in waiting) / 1000
+    return quiet > max(_QUIET_SECONDS, _QUIET_WINDOWS * every)
+
+
+def _quiet_seconds(look: Look, topic: str, lag: PartitionLag) -> float:
+    """For how long records have waited without a commit, of a topic or of all if it is empty."""
+    found = look.snapshot.checkpoints.items()
+    copier = _copier(each for at, each in found if topic in {"", at.topic})
+    since = float("inf") if copier is None else (look.taken_ms - copier.committed_at_ms) / 1000
+    return since if lag.seconds is None else min(since, lag.seconds)
+
+
+def _copier(checkpoints: Iterable[Checkpoint]) -> Copier | None:
+    found = (each for each in checkpoints if each.run_id != BY_DRIVER)
+    last = max(found, key=lambda each: each.committed_at_ms, default=None)
+    return None if last is None else Copier(last.run_id, last.node, last.committed_at_ms)
+
+
+def _by_topic(lags: Mapping[TopicPartition, PartitionLag]) -> dict[str, PartitionLag]:
+    groups: defaultdict[str, list[PartitionLag]] = defaultdict(list)
+    for at, lag in lags.items():
+        groups[at.topic].append(lag)
+    return {topic: total(found) for topic, found in groups.items()}
+
+
+def _target_seconds(mirror: Mirror, topic: str) -> float:
+    return mirror.window_of(topic).lag_target / 1000

@@ -1,0 +1,351 @@
+"""The page of a mirror, without clusters: its states, what is held back, and how it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.console import json_output, page_view
+from relay_pipelines.errors import (
+    ConfigError,
+    DataLossError,
+    DivergedNodeError,
+    LedgerLostError,
+    PermissionDeniedError,
+    RelayError,
+    SourceError,
+    TopicRecreatedError,
+)
+from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.page import advice
+from relay_pipelines.page.advice import GUARDS, OTHERS, STATES, State, of_guard
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import away, page_of
+from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.topic_selection import TopicDecision
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
+from relay_pipelines.protocol.open_transactions import OpenTransaction
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.lag import PartitionLag
+from tests.support.doc_blocks import ROOT
+from tests.support.run_plans import snapshot_of
+
+NOW = 10_000_000
+MIRROR = Mirror.model_validate(
+    {
+        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["a:1"]}]},
+        "destination": {"bootstrap_servers": ["b:1"]},
+        "window": {"lag_target": "10m", "every": "5s"},
+    }
+)
+
+
+def at(topic: str, partition: int = 0) -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+def look_at(
+    positions: list[Position],
+    ages: Mapping[str, float | None] | None = None,
+    committed: Mapping[str, float] | None = None,
+    hidden: list[OpenTransaction] | None = None,
+    **changes: Any,
+) -> Look:
+    """A look.
+
+    Args:
+        ages: topic -> how old its oldest uncopied record is in seconds; a second by default.
+        committed: topic -> for how many seconds nothing of it was committed.
+    """
+    lags = {
+        place: PartitionLag(records, (ages or {}).get(place.topic, 1.0) if records else 0.0)
+        for place, records in lag_records(positions).items()
+    }
+    checkpoints = {
+        position.topic_partition: replace(
+            Checkpoint.initial("m", position.topic_partition, position.topic_partition, 0),
+            run_id="run-1",
+            node="one",
+            committed_at_ms=round(NOW - 1000 * committed[position.topic_partition.topic]),
+        )
+        for position in positions
+        if position.topic_partition.topic in (committed or {})
+    }
+    topics = {position.topic_partition.topic for position in positions}
+    snapshot = snapshot_of("m", "one", {topic: topic for topic in topics}, positions)
+    decisions = [TopicDecision(topic, included=True, why="") for topic in topics]
+    snapshot = replace(snapshot, checkpoints=checkpoints, decisions=decisions, **changes)
+    return Look(snapshot, lags, 0, NOW, hidden or [])
+
+
+def copied(topic: str) -> Position:
+    return Position(at(topic), 0, 100, 100)
+
+
+def waiting(topic: str) -> Position:
+    return Position(at(topic), 0, 100, 40)
+
+
+def recreated(topic: str, partition: int = 0) -> Position:
+    return Position(at(topic, partition), 0, 5, 108, recreated=True, mirror="m")
+
+
+STATES_FOUND = [
+    ("nothing waits", [copied("a")], {}, {"a": 7_200}, State.UP_TO_DATE, []),
+    ("a commit a moment ago", [waiting("a")], {"a": 300}, {"a": 4}, State.COPYING, []),
+    (
+        "an idle topic has just got a record",
+        [waiting("a")],
+        {"a": 2},
+        {"a": 999},
+        State.COPYING,
+        [],
+    ),
+    ("nobody commits", [waiting("a")], {"a": 90}, {"a": 80}, State.NOT_COPYING, []),
+    ("nobody ever has", [waiting("a")], {"a": None}, {}, State.NOT_COPYING, []),
+    ("too slow", [waiting("a")], {"a": 601}, {"a": 4}, State.BEHIND, []),
+    (
+        "one topic fails in each run",
+        [waiting("a"), copied("b")],
+        {"a": 700},
+        {"a": 800, "b": 3},
+        State.UP_TO_DATE,
+        ["NotCopied a"],
+    ),
+    (
+        "one topic fails, and another one is late",
+        [waiting("a"), waiting("b")],
+        {"a": 700, "b": 700},
+        {"a": 800, "b": 3},
+        State.BEHIND,
+        ["NotCopied a"],
+    ),
+    (
+        "a guard does not make the others stand still",
+        [recreated("a"), copied("b")],
+        {"a": 5_000},
+        {"a": 5_000, "b": 5_000},
+        State.UP_TO_DATE,
+        ["TopicRecreatedError a"],
+    ),
+    (
+        "a guard holds all",
+        [recreated("a")],
+        {},
+        {"a": 9},
+        State.HELD_BACK,
+        ["TopicRecreatedError a"],
+    ),
+    ("nothing is selected", [], {}, {}, State.NO_TOPIC, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("positions", "ages", "committed", "state", "held"),
+    [case[1:] for case in STATES_FOUND],
+    ids=[case[0] for case in STATES_FOUND],
+)
+def test_the_state(positions, ages, committed, state, held) -> None:
+    """It is that of what nothing holds back; a mirror copies if somebody commits."""
+    page = page_of(look_at(positions, ages, committed), MIRROR)
+    assert page.state is state
+    assert [f"{each.reason} {' '.join(each.topics)}" for each in page.held] == held
+
+
+def test_every_state_can_be_found() -> None:
+    """Those that need no cluster are in the table; of the others nothing is known."""
+    away_states = {State.UNKNOWN, State.REFUSED, State.DIVERGED}
+    assert {case[4] for case in STATES_FOUND} | away_states == set(State)
+
+
+def test_what_no_cluster_says_is_unknown() -> None:
+    """Also why: an outage, a wrong configuration, or nodes that all are in quarantine."""
+    lost = away("m", SourceError("no answer"), NOW, NOW - 60_000)
+    assert (lost.state, lost.command) == (State.UNKNOWN, "relay check --mirror m")
+    refused = away("m", ConfigError("a loop"), NOW)
+    assert (refused.state, refused.command) == (State.REFUSED, "relay check --mirror m")
+    diverged = away("m", DivergedNodeError("others"), NOW)
+    assert (diverged.state, diverged.command) == (State.DIVERGED, "relay nodes --mirror m")
+
+
+def test_a_move_of_the_driver_is_no_copy() -> None:
+    """A reset, or a loss that was accepted, does not show that somebody copies."""
+    look = look_at([waiting("a")], {"a": 90}, {"a": 1})
+    moved = {
+        place: replace(each, run_id=BY_DRIVER) for place, each in look.snapshot.checkpoints.items()
+    }
+    page = page_of(replace(look, snapshot=replace(look.snapshot, checkpoints=moved)), MIRROR)
+    assert (page.state, page.copier) == (State.NOT_COPYING, None)
+
+
+class TestHeld:
+    """What is held back."""
+
+    def test_topic_partitions_are_joined_by_reason(self) -> None:
+        """One item per topic and reason, with what waits in all of its topic-partitions."""
+        look = look_at([recreated("a"), recreated("a", 1), recreated("b")], {"a": 30})
+        first, second = page_of(look, MIRROR).held
+        assert first.topic_partitions == (at("a"), at("a", 1))
+        assert (first.lag, second.topics) == (PartitionLag(10, 30), ["b"])
+        assert first.command == "relay ledger --mirror m --topic a --last 5"
+
+    def test_one_reason_for_all_topics_is_one_item(self) -> None:
+        """A command that is about the whole mirror is said once."""
+        lost = [replace(copied(name), ledger_lost=True, mirror="m") for name in "abcde"]
+        (held,) = page_of(look_at(lost), MIRROR).held
+        assert (held.reason, held.command) == ("LedgerLostError", "relay restore --mirror m")
+        where = page_view.where(held)
+        assert where == "a, b, c and 2 topics more (5 topic-partitions, nothing waits)"
+
+    def test_the_worst_comes_first(self) -> None:
+        """Lost records come before what only cannot be read now."""
+        unreadable = {at("a"): SourceError("it has no leader")}
+        page = page_of(look_at([copied("b"), recreated("z")], unreadable=unreadable), MIRROR)
+        assert [each.reason for each in page.held] == ["TopicRecreatedError", "SourceError"]
+        assert page.held[1].lag is None
+        assert page.lag.records == 5
+
+    def test_a_refused_topic_is_held_back(self) -> None:
+        """With all its topic-partitions: nothing of it is copied."""
+        refused = {"a": ConfigError("another mirror copies there").of(at("a"))}
+        positions = [waiting("a"), Position(at("a", 1), 0, 9, 0), copied("b")]
+        (held,) = page_of(look_at(positions, refused=refused), MIRROR).held
+        assert held.topic_partitions == (at("a"), at("a", 1))
+
+    def test_transactions(self) -> None:
+        """Only what is open for longer than the target, or than a copy's own may be."""
+        since = NOW - 700_000
+        opened = replace(copied("a"), high_watermark=150, open_since_ms=since)
+        fresh = replace(copied("b"), high_watermark=150, open_since_ms=NOW - 9_000)
+        hidden = [
+            OpenTransaction(OffsetRange(at("a"), 5, 9), 7, "x", since),
+            OpenTransaction(OffsetRange(at("b"), 5, 9), 7, "x", NOW - 9_000),
+        ]
+        first, second = page_of(look_at([opened, fresh], hidden=hidden), MIRROR).held
+        assert (first.reason, first.lag) == ("OpenTransaction", PartitionLag(50, 700))
+        assert "--bootstrap-server a:1 find-hanging --topic a --partition 0" in first.command
+        assert (second.reason, second.lag) == ("HiddenCopies", PartitionLag(4, 700))
+        assert "--bootstrap-server b:1 find-hanging" in second.command
+
+
+class TestText:
+    """How `relay status` reads."""
+
+    def test_a_healthy_mirror_is_three_lines(self) -> None:
+        page = page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0}), MIRROR)
+        assert list(page_view.text(page)) == [
+            "m: copying",
+            "  waiting    60 records, the oldest 4.0 s old",
+            "  copied by  run run-1 from node one; last commit 3.0 s ago",
+        ]
+
+    def test_what_is_held_back_stands_first(self) -> None:
+        """With the reason, what to do in the end, the command to begin with, and where to read."""
+        page = page_of(look_at([recreated("a"), copied("b")], {"a": 30}, {"b": 3}), MIRROR)
+        why = "the topic was deleted and created again since it was copied: its topic id changed"
+        then = (
+            "mirror it under a new name into a new destination topic; to accept the loss and resume"
+            " from offset 0, set on_data_loss: continue"
+        )
+        assert list(page_view.text(page, "relay -c my.yaml")) == [
+            "m: 1 topic held back; the others: up to date",
+            "  held back  a-0 (5 records, the oldest 30 s old)",
+            f"    why      {why}",
+            "    next     relay -c my.yaml ledger --mirror m --topic a --last 5",
+            f"    then     {then}",
+            "    read     docs/runbooks/RelayGuard.md#topicrecreatederror",
+            "  waiting    5 records, the oldest 30 s old",
+            "  copied by  run run-1 from node one; last commit 3.0 s ago",
+        ]
+
+    def test_an_open_transaction_is_said_before_it_is_late(self) -> None:
+        """What waits for it does not count as lag, and somebody may wait for the end of a copy."""
+        opened = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
+        page = page_of(look_at([opened], {}, {"a": 3}), MIRROR)
+        assert list(page_view.text(page))[2] == (
+            "  open       50 records, the oldest 9.0 s old:"
+            " a transaction at the source has not ended"
+        )
+
+    def test_nobody_copies(self) -> None:
+        """Who never copied is not invented, and the next command is there."""
+        lines = list(page_view.text(page_of(look_at([waiting("a")], {"a": 90}), MIRROR)))
+        assert lines[0] == "m: not copying"
+        assert lines[2] == "  copied by  nobody yet; node one would be read"
+        assert lines[3:] == [
+            "  next       relay run --mirror m",
+            "  read       docs/runbooks/RelayStalled.md",
+        ]
+
+    def test_newer_records_of_another_node_are_said(self) -> None:
+        page = replace(page_of(look_at([copied("a")], {}, {"a": 1}), MIRROR), node_behind=1_020)
+        assert "from node one, itself 1,020 behind; last commit" in page_view.copier(page)
+
+    def test_an_outage(self) -> None:
+        page = away("m", SourceError("no answer"), NOW, 0)
+        assert list(page_view.text(page)) == [
+            "m: unknown since 1970-01-01T00:00:00Z",
+            "  error      no answer",
+            "  next       relay check --mirror m",
+            "  read       docs/runbooks/RelayClusterAway.md",
+        ]
+        assert "no answer" in page_view.markdown(page)
+
+    def test_markdown_has_the_same_facts(self) -> None:
+        """Every number, name and command of the text is on Dagster's page, too."""
+        page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}), MIRROR)
+        shown = page_view.markdown(page, "run 0a1b copies")
+        for line in page_view.text(page):
+            assert line[13:] in shown
+        assert "\n- **held back** a-0 (5 records, the oldest 30 s old)\n  - **why** the" in shown
+        assert "\n- **now** run 0a1b copies\n" in shown
+
+    def test_json_has_the_same_facts(self) -> None:
+        page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}), MIRROR)
+        document = json_output.page(page)
+        (held,) = document["held"]
+        assert (held["topic_partitions"], held["lag_records"], held["lag_seconds"]) == (
+            ["a-0"],
+            5,
+            30,
+        )
+        assert (document["state"], document["lag_records"]) == ("copying", 65)
+        assert document["copied_by"]["committed_at"] == "1970-01-01T02:46:37Z"
+
+
+class TestRunbooks:
+    """docs/runbooks explains all that a page can show."""
+
+    def test_every_guard_has_a_section(self) -> None:
+        """A new guard without one fails here, and so does a section that nothing shows."""
+        page = (ROOT / advice.RUNBOOKS / "RelayGuard.md").read_text()
+        assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == {
+            kind.__name__ for kind in GUARDS
+        }
+
+    def test_every_error_that_asks_for_a_decision_is_a_guard(self) -> None:
+        """Such an error must not be explained by a section that is about any error."""
+        kinds = [DataLossError, *DataLossError.__subclasses__()]
+        named = {of_guard(kind("what")).runbook for kind in kinds[1:]}
+        assert len(named) == len(kinds) - 1
+        for kind in (TopicRecreatedError, LedgerLostError, PermissionDeniedError):
+            assert of_guard(kind("what")).runbook == f"RelayGuard.md#{kind.__name__.lower()}"
+        assert of_guard(RelayError("what")).command == GUARDS[RelayError]
+
+    @pytest.mark.parametrize("name", [*STATES, *OTHERS])
+    def test_every_state_has_a_page(self, name: str) -> None:
+        """The table of states names each, with its page; those without one need nothing."""
+        found = {**STATES, **OTHERS}[name]
+        named = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", CLI, re.MULTILINE)
+        page = found.runbook and f"[{Path(found.runbook).stem}](runbooks/{found.runbook})"
+        assert named == [page or "nothing to do"]
+        assert not found.runbook or (ROOT / advice.RUNBOOKS / found.runbook).exists()
+        assert bool(found.command) == bool(page) or name == State.HELD_BACK
+
+
+CLI = (ROOT / "docs" / "cli.md").read_text()
