@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -27,7 +28,8 @@ _PLACES = """\
 {folder}/relay.yaml    the mirror: try `relay -c` with it, or change it and reload Dagster
 {folder}/dagster.log   what Dagster prints
 {folder}               everything else; {kept}"""
-_DIED = "shut down unexpectedly"  # Dagster names its daemon, web server or code server
+_DIED = re.compile(r"(dagster-\w+) process shut down unexpectedly with return code (-?\d+)")
+"""What `dagster dev` logs before it ends, because it does not start its processes again."""
 GRAPH = "asset-groups/?expanded=" + ",".join(
     f"global@global:{group}"
     for group in (naming.nodes_group(MIRROR), naming.source_group(MIRROR), naming.group(MIRROR))
@@ -56,26 +58,32 @@ def main(port: int, *, keep: bool = False) -> int:
     clock = SystemClock()
     reporter = Reporter(stdout(), clock)
     with temporary_folder(keep=keep) as folder:
-        kept = "it stays" if keep else "deleted at the end, unless you give --keep"
+        kept = "kept, as --keep says" if keep else "deleted at the end, unless you give --keep"
         reporter.console.print(_PLACES.format(folder=folder, kept=kept), soft_wrap=True)
         try:
             with ExitStack() as until_the_end:
                 dagster, _ = start_stack(folder, port, reporter, clock, until_the_end)
                 reporter.console.print(_READY.format(url=dagster.url), style="bold green")
-                raise _ended(dagster, folder, keep=keep)
+                raise ended(dagster, folder, keep=keep)
         except KeyboardInterrupt:
-            kept = f"; kept in {folder}" if keep else ""
+            kept = f"; {folder} is kept, as --keep says" if keep else ""
             reporter.console.print(f"\nstopped; nothing is left running{kept}")
     return 0
 
 
-def _ended(dagster: Dagster, folder: Path, *, keep: bool) -> RelayError:
+def ended(dagster: Dagster, folder: Path, *, keep: bool) -> RelayError:
     """Wait until Dagster ends by itself, and return why: one of its processes has ended."""
     code = dagster.process.wait()
-    why = [line for line in _log(folder).read_text(errors="replace").splitlines() if _DIED in line]
+    died = _DIED.search(_log(folder).read_text(errors="replace"))
+    why = f"with code {code}"
+    if died is not None:
+        name, number = died[1], int(died[2])
+        how = f"was killed by signal {-number}" if number < 0 else f"ended with code {number}"
+        why = f"because its process {name} {how}"
+    look = f"see {_log(folder)}, kept as --keep says"
     return RelayError(
-        f"Dagster has ended with code {code}{''.join(f': {line.strip()}' for line in why[:1])}",
-        remedy=f"see {_log(folder)}" if keep else "run it again with --keep, and see dagster.log",
+        f"Dagster has ended {why}",
+        remedy=f"{look if keep else 'add --keep to keep its dagster.log'}; start `relay ui` again",
     )
 
 

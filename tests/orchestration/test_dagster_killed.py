@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from relay_pipelines.demo.dagster import Dagster
+from relay_pipelines.demo import ui
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
@@ -143,7 +144,10 @@ def test_everything_is_killed(dev: DevEnvironment) -> None:
 
 
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
-    """Killed at two points of a tick, the daemon still starts one run, and all is copied."""
+    """Killed at two points of a tick, the daemon still starts one run, and all is copied.
+
+    `dagster dev` ends then, and `relay ui` says why.
+    """
     dev.configure(window={"every": "1s", "session": 0}, automation=False)
     dev.produce(5)
     for point in ("after_events", "before_run"):
@@ -156,6 +160,12 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
         ):
             dagster.start_sensor(f"plan_{naming.identifier(dev.name, naming.MAIN)}")
             until(token.exists, f"the daemon's end {point}")
+            said = str(ui.ended(dagster, dev.folder, keep=True))
+            log = f"{dev.folder}/dagster.log"
+            assert said == (
+                "Dagster has ended because its process dagster-daemon was killed by signal 9;"
+                f" see {log}, kept as --keep says; start `relay ui` again"
+            )
         assert token.exists()
         assert dev.copied() == 0
     with dev.dagster() as dagster:
