@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from relay_pipelines.console.formatting import count, plural, seconds, size
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_run import TopicReport, WindowReport
 from relay_pipelines.model import OffsetRange, Skipped
@@ -16,12 +17,9 @@ from relay_pipelines.verify.recount import Recount
 _COUNTS = dg.TableSchema(
     columns=[
         dg.TableColumn("partition", "int"),
-        dg.TableColumn(
-            "committed", "int", description="records of the window, by its ledger entries"
-        ),
+        dg.TableColumn("committed", description="records of the window, by its ledger entries"),
         dg.TableColumn(
             "counted",
-            "int",
             description="records found at the destination, of all chunks that cover the window",
         ),
         dg.TableColumn("result", description="complete, or what is wrong"),
@@ -34,7 +32,6 @@ _DETAILS = dg.TableSchema(
         dg.TableColumn("node", description="source node that the run read"),
         dg.TableColumn(
             "decoded",
-            "int",
             description="committed records that were decoded and encoded again, because their"
             " batches were small, or for a filter or a transform",
         ),
@@ -47,7 +44,7 @@ _DETAILS = dg.TableSchema(
         dg.TableColumn(
             "destination offsets", description="that were recounted, with transaction markers"
         ),
-        dg.TableColumn("source end", "int", description="end offset when the run began"),
+        dg.TableColumn("source end", description="end offset when the run began"),
     ]
 )
 _REASONS = {
@@ -66,6 +63,7 @@ def of_topic(
     """The metadata of one topic's materialisation; docs/metrics.md explains the keys."""
     copied, spent = topic.totals.records, topic.copying_seconds
     found = {
+        "summary": _summary(topic),
         "records": topic.records,
         "copied by this run (records)": copied,
         "copied by this run (bytes)": topic.totals.size_bytes,
@@ -99,6 +97,16 @@ def counts(topic: TopicReport) -> dg.TableMetadataValue:
     )
 
 
+def _summary(topic: TopicReport) -> str:
+    """The first line for people: Dagster shows a number without separators."""
+    parts = [f"{plural(topic.records, 'record')} of {plural(len(topic.ranges), 'topic-partition')}"]
+    if topic.totals.records:
+        parts.append(f"{size(topic.totals.size_bytes)} copied in {seconds(topic.copying_seconds)}")
+    if topic.lag_after:
+        parts.append(f"{plural(topic.lag_after, 'record')} wait")
+    return "; ".join(parts)
+
+
 def _details(topic: TopicReport) -> dg.TableMetadataValue:
     return _table(
         _DETAILS,
@@ -127,8 +135,8 @@ def _time(ms: int | None) -> dg.TimestampMetadataValue | None:
 def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
     return {
         "partition": planned.topic_partition.partition,
-        "committed": found.records if found else 0,
-        "counted": found.counted if found else 0,
+        "committed": count(found.records if found else 0),
+        "counted": count(found.counted if found else 0),
         "result": _result(found) if found else "",
         "source offsets": f"[{planned.start}, {planned.end})",
     }
@@ -136,24 +144,24 @@ def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
 
 def _detail(found: Recount, source_end: int) -> dict[str, str | int]:
     left_out = [
-        f"{found.skipped[reason]:,} {name}"
+        f"{count(found.skipped[reason])} {name}"
         for reason, name in _REASONS.items()
         if found.skipped[reason]
     ]
     return {
         "partition": found.range.topic_partition.partition,
         "node": ", ".join(sorted(found.nodes)),
-        "decoded": found.rewritten,
+        "decoded": count(found.rewritten),
         "left out": ", ".join(left_out),
         "destination offsets": f"[{found.scanned.start}, {found.scanned.end})"
         if found.scanned
         else "",
-        "source end": source_end,
+        "source end": count(source_end),
     }
 
 
 def _result(found: Recount) -> str:
     if found.problems:
         return "; ".join(found.problems)
-    done = f"superseded: {found.superseded:,} offsets" if found.superseded else "complete"
+    done = f"superseded: {count(found.superseded)} offsets" if found.superseded else "complete"
     return "; ".join([done, *found.not_verified])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
+from relay_pipelines.console.formatting import count, plural
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -77,8 +78,10 @@ def _events(
 def _event(
     key: dg.AssetKey, ends: Sequence[int], node: str, rate: float | None
 ) -> dg.AssetMaterialization:
+    speed = "" if rate is None else f", {count(rate)} a second"
     return dg.AssetMaterialization(
         key,
+        description=f"{count(sum(ends))} offsets in {plural(len(ends), 'topic-partition')}{speed}",
         metadata={
             _END: sum(ends),
             "topic-partitions": len(ends),

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.demo import ui
+from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming

@@ -123,25 +123,35 @@ class TestMetadata:
         """A number that nobody knows is no 0 in a plot."""
         assert set(found()) - set(found(**changes)) == missing
 
+    def test_the_summary(self):
+        """Dagster shows numbers as they are: one line has them with separators and units."""
+        assert found()["summary"] == "50 records of 1 topic-partition; 4.9 KiB copied in 2.0 s"
+        totals = TopicTotals(records=50, size_bytes=5_000_000)
+        assert found(totals=totals, lag_after=12_345)["summary"] == (
+            "50 records of 1 topic-partition; 4.8 MiB copied in 2.0 s; 12,345 records wait"
+        )
+
     def test_the_tables(self):
         """The first one has few columns; the second one says why offsets have no record."""
-        told = found()
-        (counted,) = [record.data for record in told["topic-partitions"]]
+        window, topic = report(end_offsets={AT: 1160})
+        topic.recounts[AT].recorded = topic.recounts[AT].counted = 1050
+        told = metadata.of_topic(LANE, window, topic, "run")
+        (counted,) = [record.data for record in told["topic-partitions"].records]
         assert counted == {
             "partition": 0,
-            "committed": 50,
-            "counted": 50,
+            "committed": "1,050",
+            "counted": "1,050",
             "result": "complete",
             "source offsets": "[100, 160)",
         }
-        (detail,) = [record.data for record in told["topic-partitions, details"]]
+        (detail,) = [record.data for record in told["topic-partitions, details"].records]
         assert detail == {
             "partition": 0,
             "node": "a",
-            "decoded": 20,
+            "decoded": "20",
             "left out": "6 transaction markers, 4 compacted away",
             "destination offsets": "[7, 58)",
-            "source end": 160,
+            "source end": "1,160",
         }
 
 
