@@ -162,7 +162,8 @@ def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> N
             for metric, labels in exporter.series()
             if dict(labels).get("mirror") == "away" and metric != f"{PREFIX}up"
         }
-        assert of_away == {f"{PREFIX}last_look_timestamp_seconds"}
+        assert of_away == {f"{PREFIX}last_look_timestamp_seconds", f"{PREFIX}state"}
+        assert exporter.value("state", mirror="away", state="unknown") == 1
         assert exporter.value("up", mirror=name) == 1
         assert exporter.get("/healthz") == "ok\n", "it is the cluster that is away"
         watched.own.brokers[0].launch()

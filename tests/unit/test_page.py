@@ -247,10 +247,7 @@ class TestText:
         """With the reason, what to do in the end, the command to begin with, and where to read."""
         page = page_of(look_at([recreated("a"), copied("b")], {"a": 30}, {"b": 3}), MIRROR)
         why = "the topic was deleted and created again since it was copied: its topic id changed"
-        then = (
-            "mirror it under a new name into a new destination topic; to accept the loss and resume"
-            " from offset 0, set on_data_loss: continue"
-        )
+        then = page_of(look_at([recreated("a")]), MIRROR).held[0].remedy
         assert list(page_view.text(page, "relay -c my.yaml")) == [
             "m: 1 topic held back; the others: up to date",
             "  held back  a-0 (5 records, the oldest 30 s old)",
