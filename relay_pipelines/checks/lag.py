@@ -2,14 +2,18 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
+from relay_pipelines.console import page_view
 from relay_pipelines.console.formatting import open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import Page, page_of
 from relay_pipelines.plan.positions import data_loss, open_since
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot import hidden_copies, lag
@@ -35,6 +39,7 @@ class Lag:
         hidden: those from before the lag target.
         held_back: what a data-loss guard holds back, or a run is about to give up, and what cannot
             be read.
+        page: of the lane, as `relay status` has one of the mirror.
     """
 
     records: int
@@ -46,6 +51,7 @@ class Lag:
     held_back: Sequence[RelayError]
     hidden_seconds: float
     hidden: Sequence[RelayError]
+    page: Page
 
     def __str__(self) -> str:
         age = "of unknown age"
@@ -63,7 +69,8 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
     Raises:
         RelayError: the source does not answer.
     """
-    options, clock = kafka.mirror(snapshot.mirror).copy_options, kafka.clock
+    mirror, clock = kafka.mirror(snapshot.mirror), kafka.clock
+    options = mirror.copy_options
     now_ms = clock.now_ms()
     late = lag.written_before(snapshot, now_ms - lane.window.lag_target, options, clock)
     lags = lag.measure(snapshot, options, clock, late, _MOST_AGES)
@@ -85,6 +92,7 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
             *(loss for position in snapshot.positions if (loss := data_loss(position))),
             *snapshot.held_back,
         ],
+        page=page_of(Look(snapshot, lags, 0, now_ms, hidden), mirror),
     )
 
 
@@ -142,9 +150,10 @@ def _words(lag: Lag) -> str:
     return "; ".join([str(lag), *(str(each) for each in [*lag.held_back, *lag.hidden])])
 
 
-def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
+def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:
     age = {} if lag.oldest_seconds is None else {"lag (seconds)": round(lag.oldest_seconds, 1)}
     return {
+        "status": dg.MetadataValue.md(page_view.markdown(lag.page)),
         "lag (records)": lag.records,
         **age,
         "late (topic-partitions)": len(lag.late),

@@ -32,16 +32,10 @@ def text(page: Page, relay: str = "relay") -> Iterator[str]:
         yield from _lines(("next", _command(page.command, relay)), ("read", page.runbook))
 
 
-def markdown(page: Page, copying: str = "") -> str:
-    """Return the page for Dagster.
-
-    Args:
-        copying: who copies, as the orchestrator knows it.
-    """
+def markdown(page: Page) -> str:
+    """Return the page for Dagster, with the time: it may be minutes old."""
     first, *lines = text(page)
-    items = [_item(line) for line in lines]
-    if copying:
-        items.append(f"- **now** {copying}")
+    items = map(_item, lines)
     return "\n".join([f"**{first}**", "", *items, "", f"_{format_time(page.taken_ms)}_"])
 
 

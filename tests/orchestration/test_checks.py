@@ -62,12 +62,19 @@ def test_tampering_is_caught(
 
 @pytest.mark.usefixtures("topics")
 def test_the_lag_check(environment: Environment) -> None:
-    """The check fails while old records wait and passes when they are copied."""
+    """The check fails while old records wait and passes when they are copied.
+
+    Its metadata show the page of the lane, as `relay status` has it of the mirror.
+    """
     waiting = environment.tick()
 
     (lag,) = evaluations(waiting, naming.LAG)
     assert not lag.passed
     assert str(lag.description).startswith("150 records waiting")
+    page = str(lag.metadata["status"].value)
+    assert page.startswith(f"**{environment.name}: not copying**\n")
+    assert "\n- **waiting** 150 records, the oldest" in page
+    assert f"\n- **next** `relay run --mirror {environment.name}`\n" in page
     assert environment.copy().success
     (lag,) = evaluations(environment.tick(), naming.LAG)
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
