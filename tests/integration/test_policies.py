@@ -252,8 +252,8 @@ def test_a_configuration_says_that_it_takes_over(
         invocation = Invocation(two.config())
         inspect_commands.plan(invocation, [], None, why=False, as_json=False)
         plan = capsys.readouterr().err
-        inspect_commands.status(invocation, [], as_json=False)
-        status = capsys.readouterr().err
+        inspect_commands.status(invocation, [], everything=False, as_json=False)
+        status = capsys.readouterr().out
         check = [str(finding) for finding in preflight.check(two.name, two.mirror(), CLOCK)]
         return [line in each for each in (plan, status, str(check), str(two.plan().takeovers))]
 
