@@ -18,7 +18,6 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.metrics import mirror_metrics
-from relay_pipelines.metrics.mirror_metrics import Looker
 from relay_pipelines.model import (
     ClassSpec,
     CopyJob,
@@ -28,6 +27,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
@@ -373,12 +373,14 @@ def test_a_quarantine_must_not_be_the_copy_of_a_topic(
     assert [window.topic for window in planned.windows] == [topic_name]
     job = CopyJob(name, "run", snapshot.node, snapshot.destination)
     assert [outcome.error for outcome in copy_ranges(job, planned.ranges)] == [""]
-    line = f"{own}-0: the quarantine of topic '{topic_name}' is '{own}', which is also the copy"
+    why = f"the quarantine of topic '{topic_name}' is '{own}', which is also the copy"
+    line = f"{own}-0: {why}"
     invocation = Invocation(commands.configured(tmp_path, {name: made}))
     assert inspect_commands.plan(invocation, [], None, why=False, as_json=False) == 2
     assert line in capsys.readouterr().err
-    assert inspect_commands.status(invocation, [], as_json=False) == 2
-    assert line in capsys.readouterr().err
+    assert inspect_commands.status(invocation, [], everything=False, as_json=False) == 2
+    assert f"  held back  {own}" in (page := capsys.readouterr().out)
+    assert f"    why      {why}" in page
     findings = preflight.check(name, mirror, clock)
     assert [each.exit_code for each in findings if line in str(each)] == [2]
     look = Looker(name, mirror, clock).look()
