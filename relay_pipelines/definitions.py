@@ -112,7 +112,7 @@ def _mirror(
         ],
         jobs=list(lane_jobs.values()),
         sensors=[
-            *(planner.build(lane, lane_jobs[lane.name], catalog, status) for lane in lanes),
+            planner.build(lanes, list(lane_jobs.values()), catalog, status),
             health.build(name, mirror, status, prefix),
         ],
         schedules=[sample_audit] if sample_audit else [],

@@ -52,7 +52,7 @@ def main() -> None:
         dagster, environment = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
-        sensor = f"plan_{naming.identifier(MIRROR, naming.MAIN)}"
+        sensor = naming.planner(MIRROR)
         pages = {
             "asset-graph": GRAPH,
             "materialisation": f"assets/{MIRROR}/{TOPIC}?view=partitions&partition={window}",

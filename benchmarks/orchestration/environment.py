@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Environment:
         folder: the folder of relay.yaml and of all data of Dagster.
         topics: the source topics.
         partitions: of each topic.
-        cursors: what each planner has returned last, by its name.
+        cursor: what the planner has returned last.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Environment:
     destination: Cluster
     topics: Sequence[str]
     partitions: int
-    cursors: dict[str, str | None] = field(default_factory=dict)
+    cursor: str | None = None
 
     @property
     def config(self) -> Path:
@@ -61,7 +61,7 @@ class Environment:
     @property
     def planner(self) -> str:
         """The name of the planner sensor."""
-        return f"plan_{self.lane.identifier}"
+        return naming.planner(MIRROR)
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -99,14 +99,8 @@ class Environment:
             seed(self.source, topic, Input(topic, topic, records, 1024, 128 << 10))
 
     def ticker(self) -> Ticker:
-        """The planner of the only lane, as it would be loaded now."""
-        (ticker,) = self.tickers()
-        return ticker
-
-    def tickers(self) -> Sequence[Ticker]:
-        """The planners of all lanes, as they would be loaded now."""
-        definitions = build(self.config)
-        return [Ticker(self, definitions, f"plan_{lane.identifier}") for lane in self.lanes]
+        """The planner as it would be loaded now."""
+        return Ticker(self, build(self.config), self.planner)
 
     def newest(self) -> str:
         """The key of the newest window."""
@@ -178,7 +172,6 @@ class Ticker:
 
     def __init__(self, environment: Environment, definitions: dg.Definitions, name: str) -> None:
         self._scene = environment
-        self._name = name
         self._sensor = definitions.get_repository_def().get_sensor_def(name)
         self._kafka = (definitions.resources or {})[kafka_key()]
 
@@ -187,12 +180,12 @@ class Ticker:
         instance, environment = self._scene.instance, self._scene
         context = dg.build_sensor_context(
             instance=instance,
-            cursor=environment.cursors.get(self._name),
+            cursor=environment.cursor,
             resources={kafka_key(): self._kafka},
         )
         result = self._sensor(context)
         assert isinstance(result, dg.SensorResult)
-        environment.cursors[self._name] = result.cursor
+        environment.cursor = result.cursor
         for event in result.asset_events:
             instance.report_runless_asset_event(event)
         return result
@@ -227,7 +220,8 @@ def start_environment(folder: Path, topics: int, partitions: int = 2) -> Iterato
         )
         (folder / "dagster.yaml").write_text(text)
         clusters.create_topics(environment.source, names, partitions, {})
-        Catalog.beside(environment.config).learn(MIRROR, names)
+        mirror = load(environment.config).mirror(MIRROR)
+        Catalog.beside(environment.config).learn(MIRROR, mirror, names)
         try:
             yield environment
         finally:

@@ -180,12 +180,12 @@ def _kept(kept: Kept) -> Iterator[str]:
 
 def _wide(wides: Sequence[Wide]) -> Iterator[str]:
     yield _WIDE
-    titles = [f"{found.topics:,} topics, planners: {found.lanes}" for found in wides]
+    titles = [f"{found.topics:,} topics, lanes: {found.lanes}" for found in wides]
     rows = {
-        "a tick of every planner, a record in every topic-partition, s": [
+        "a tick of the planner, a record in every topic-partition, s": [
             f"{found.first_ticks.seconds:.2f}" for found in wides
         ],
-        "a tick of every planner, nothing new (median of 5), s": [
+        "a tick of the planner, nothing new (median of 5), s": [
             f"{found.ticks.seconds:.2f}" for found in wides
         ],
         "the run that copies them, s (CPU-s)": [

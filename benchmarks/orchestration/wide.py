@@ -24,12 +24,7 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
         sender.produce(topic, b"a record", partition=partition)
         sender.poll(0)
     sender.flush(60)
-    tickers = environment.tickers()
-
-    def tick() -> None:
-        for ticker in tickers:
-            ticker.tick()
-
+    tick = environment.ticker().tick
     first = spent(tick)
     progress(f"{len(environment.topics)} topics: ticks {first.seconds:.2f} s")
     run = environment.run("mirror_once")
@@ -49,7 +44,7 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
         topics = [spent(lambda: graphql.partitions(dagster, key)) for _ in range(_REPEATED)]
     found = Wide(
         topics=len(environment.topics),
-        lanes=len(tickers),
+        lanes=len(environment.lanes),
         first_ticks=first,
         ticks=middle(ticks),
         run=run,

@@ -14,7 +14,8 @@ from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page, page_of
-from relay_pipelines.plan.positions import data_loss, open_since
+from relay_pipelines.plan.positions import open_since
+from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot import hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -63,8 +64,16 @@ class Lag:
         )
 
 
-def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
+def measure(
+    kafka: KafkaResource,
+    lane: Lane,
+    snapshot: ClusterSnapshot,
+    of_mirror: Sequence[OpenTransaction] | None = None,
+) -> Lag:
     """Measure the lag of a lane.
+
+    Args:
+        of_mirror: what hides copies of any lane of the mirror; None to ask the destination.
 
     Raises:
         RelayError: the source does not answer.
@@ -74,7 +83,11 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
     now_ms = clock.now_ms()
     late = lag.written_before(snapshot, now_ms - lane.window.lag_target, options, clock)
     lags = lag.measure(snapshot, options, clock, late, _MOST_AGES)
-    hidden = hidden_copies.find(snapshot, options, clock)
+    hidden = (
+        hidden_copies.find(snapshot, options, clock)
+        if of_mirror is None
+        else hidden_copies.of_snapshot(of_mirror, snapshot)
+    )
     return Lag(
         records=sum(found.records for found in lags.values()),
         oldest_seconds=lag.oldest_seconds(lags.values()),
@@ -88,10 +101,7 @@ def measure(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> Lag:
             for each in hidden
             if (each.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
         ],
-        held_back=[
-            *(loss for position in snapshot.positions if (loss := data_loss(position))),
-            *snapshot.held_back,
-        ],
+        held_back=snapshot.guarded,
         page=page_of(Look(snapshot, lags, 0, now_ms, hidden), mirror),
     )
 

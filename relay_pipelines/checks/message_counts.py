@@ -50,6 +50,22 @@ def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEva
     )
 
 
+def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
+    """What a planner reports of a topic of which a guard holds something back.
+
+    A window says it, too, but a topic that is held back as a whole has none.
+
+    Args:
+        why: empty if nothing is held back any more.
+    """
+    return dg.AssetCheckEvaluation(
+        asset_key=naming.mirrored_asset(mirror, topic),
+        check_name=naming.MESSAGE_COUNTS,
+        passed=not why,
+        description=why or "nothing is held back any more; the next window is counted",
+    )
+
+
 def _found(topic: TopicReport) -> dict[str, Any]:
     return {
         "passed": not topic.warnings and not topic.verdict.exit_code(),

@@ -4,12 +4,13 @@ Runs fence each other, so that nothing is doubled; but others waste each other's
 whose filters differ only the newer one goes on (`PolicySupersededError`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import seconds
+from relay_pipelines.console.formatting import plural, seconds
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
@@ -17,34 +18,53 @@ from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 RECENT_SECONDS = 600.0
+_MOST_RUNS = 100  # `relay run` by a timer has another run each time
+_SHOWN = 3
 
 
-def find(instance: dg.DagsterInstance, snapshot: ClusterSnapshot, now: float) -> list[str]:
-    """The ids of runs that this instance does not know, and that have committed recently.
+def find(
+    instance: dg.DagsterInstance,
+    snapshot: ClusterSnapshot,
+    now: float,
+    known: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, float]:
+    """Find runs that this instance does not know, and that have committed recently.
+
+    A checkpoint names the last run that has committed alone: of two deployments that take turns,
+    one look may see either. What was seen is kept for as long as it is recent.
 
     Args:
         snapshot: of the lane.
         now: seconds since the Unix epoch.
+        known: what was found before.
+
+    Returns:
+        their ids, and when they committed last, in seconds since the Unix epoch; the newest first.
     """
-    recent = {
-        checkpoint.run_id
-        for at, checkpoint in snapshot.checkpoints.items()
-        if at.topic in snapshot.targets
-        and now - checkpoint.committed_at_ms / 1000 < RECENT_SECONDS
-        and checkpoint.run_id != BY_DRIVER
+    last = dict(known)
+    for at, checkpoint in snapshot.checkpoints.items():
+        if at.topic in snapshot.targets and checkpoint.run_id != BY_DRIVER:
+            committed_at = checkpoint.committed_at_ms / 1000
+            last[checkpoint.run_id] = max(committed_at, last.get(checkpoint.run_id, 0.0))
+    newest = sorted(last.items(), key=lambda pair: -pair[1])[:_MOST_RUNS]
+    return {
+        run_id: committed_at
+        for run_id, committed_at in newest
+        if now - committed_at < RECENT_SECONDS and not instance.has_run(run_id)
     }
-    return sorted(run_id for run_id in recent if not instance.has_run(run_id))
 
 
-def words(foreign: Sequence[str]) -> str:
+def words(foreign: Collection[str]) -> str:
     """Say which runs copy the lane as well."""
+    runs, more = list(foreign)[:_SHOWN], len(foreign) - _SHOWN
+    others = f" and {plural(more, 'more run')}" if more > 0 else ""
     return (
-        f"runs that are not of this Dagster copy these topics as well: {', '.join(foreign[:3])};"
+        f"runs that are not of this Dagster copy these topics as well: {', '.join(runs)}{others};"
         " keep one deployment per mirror"
     )
 
 
-def evaluation(lane: Lane, foreign: Sequence[str]) -> dg.AssetCheckEvaluation:
+def evaluation(lane: Lane, foreign: Collection[str]) -> dg.AssetCheckEvaluation:
     """The evaluation that the planner reports when it changes."""
     return dg.AssetCheckEvaluation(
         asset_key=lane.windows_asset,
@@ -73,7 +93,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     return other_deployments_check
 
 
-def _found(foreign: Sequence[str]) -> dict[str, Any]:
+def _found(foreign: Collection[str]) -> dict[str, Any]:
     return {
         "passed": not foreign,
         "description": words(foreign) if foreign else "no other deployment",

@@ -16,17 +16,21 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def evaluation(
-    lane: Lane, snapshot: ClusterSnapshot, without_asset: Sequence[str]
+    lane: Lane,
+    snapshot: ClusterSnapshot,
+    without_asset: Sequence[str],
+    of_other_lanes: Sequence[str] = (),
 ) -> dg.AssetCheckEvaluation:
     """The evaluation that the planner reports when it changes.
 
     Args:
         without_asset: topics that are copied, and that the code location has not loaded.
+        of_other_lanes: others that the lane copies because theirs is not loaded.
     """
     return dg.AssetCheckEvaluation(
         asset_key=lane.windows_asset,
         check_name=naming.SOURCE_TOPICS,
-        **_found(snapshot, without_asset),
+        **_found(snapshot, without_asset, of_other_lanes),
         severity=dg.AssetCheckSeverity.WARN,
     )
 
@@ -52,12 +56,19 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     return source_topics_check
 
 
-def _found(snapshot: ClusterSnapshot, without_asset: Sequence[str]) -> dict[str, Any]:
+def _found(
+    snapshot: ClusterSnapshot, without_asset: Sequence[str], of_other_lanes: Sequence[str] = ()
+) -> dict[str, Any]:
     missing = [*topics.unseen(snapshot), *snapshot.held_back]
     lines = [*topics.deleted(snapshot), *map(str, missing)]
     if without_asset:
         lines.append(
             f"copied, but without an asset: {', '.join(without_asset)}; reload the code location"
+        )
+    if of_other_lanes:
+        lines.append(
+            f"copied here, because their lane is not loaded: {', '.join(of_other_lanes)}; reload"
+            " the code location"
         )
     return {
         "passed": not lines,

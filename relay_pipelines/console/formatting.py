@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from relay_pipelines.errors import RelayError, together
 from relay_pipelines.plan.positions import Position, open_since
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
 _MAX_SHOWN = 3
+HELD_BACK = "held back: "
 _FILE_WIDTH = 240  # wide enough to cut nothing in a file or a pipe
 
 
@@ -63,6 +65,16 @@ def format_time(ms: int) -> str:
 def plural(number: int, noun: str) -> str:
     """Format a number with its noun: 1 record, 2 records."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def held_back(errors: Iterable[RelayError]) -> str:
+    """Say what is held back, why, and what to do; an empty string if nothing is."""
+    causes = together(errors)
+    if not causes:
+        return ""
+    hidden = len(causes) - _MAX_SHOWN
+    more = f" (and {hidden} more reasons: see `relay status`)" if hidden > 0 else ""
+    return f"{HELD_BACK}{'; '.join(map(str, causes[:_MAX_SHOWN]))}{more}"
 
 
 def open_transactions(positions: Iterable[Position], now_ms: int) -> str:

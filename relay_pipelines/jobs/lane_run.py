@@ -13,6 +13,7 @@ from relay_pipelines.assets.window_events import Event
 from relay_pipelines.errors import RelayError, together
 from relay_pipelines.jobs.window_checks import WindowChecks
 from relay_pipelines.lanes import heartbeat, naming, run_snapshot, turns, window_log
+from relay_pipelines.lanes.assignment import homes
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog, say
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -78,6 +79,8 @@ class LaneRun:
     _looked: float = field(default=0.0, init=False)
     _is_replaced: bool = field(default=False, init=False)
     _writers: OtherWriters = field(init=False)
+    _guests: set[str] = field(default_factory=set, init=False)
+    _left: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._writers = OtherWriters(
@@ -153,10 +156,11 @@ class LaneRun:
         """
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
         new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
+        omitted = self._copied_elsewhere(new).union(without)
         snapshot = run_snapshot.prepare(
             self.kafka,
             lane.mirror,
-            lambda topic: topic not in without and (topic in new or lane.belongs(topic)),
+            lambda topic: topic not in omitted and (topic in new or lane.belongs(topic)),
             self.context.log,
             self.attempt,
             patient=self.patient,
@@ -169,8 +173,32 @@ class LaneRun:
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
-        self.catalog.learn(lane.mirror, snapshot.destinations)
+        mirror = self.kafka.mirror(lane.mirror)
+        self.catalog.learn(lane.mirror, mirror, snapshot.destinations)
+        self._guests.update(set(snapshot.destinations).difference(lane.topics))
         return snapshot
+
+    def _copied_elsewhere(self, told: Collection[str]) -> set[str]:
+        """The topics that this run copies for another lane, and that a run of that one copies now.
+
+        That happens after the code location was loaded with that lane.
+        """
+        guests = self._guests.union(told).difference(self.lane.topics)
+        if not guests:
+            return set()
+        name, mirror = self.lane.mirror, self.kafka.mirror(self.lane.mirror)
+        lanes = homes(name, mirror, self.catalog.known(name, mirror), guests)
+        copying = {
+            lane
+            for lane in set(lanes.values()).difference([self.lane.name])
+            if turns.is_copied(self.context.instance, self.lane.path, lane)
+        }
+        left = {topic for topic, lane in lanes.items() if lane in copying}
+        if left != self._left:
+            self._left = left
+            what = ", ".join(sorted(left)) or "none"
+            say(self.context.log, f"copied by a run of another lane from now on: {what}")
+        return left
 
     def copy(
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow

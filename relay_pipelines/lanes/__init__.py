@@ -1,6 +1,7 @@
 """Lanes: topics whose windows are cut together, frozen in Dagster's event log, copied in one run.
 
 lane            which topics form a lane
+assignment      which lane copies what belongs to one that is not loaded
 naming          names of assets, windows, jobs, pools and tags in Dagster
 topic_catalog   topics seen so far, so that loading the definitions makes no network calls
 window_planner  cuts what is new into windows

@@ -4,7 +4,7 @@ One run copies one window of one lane, in one Spark job.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import dagster as dg
@@ -29,6 +29,7 @@ class Lane:
         foreign_patterns: patterns of other lanes that take precedence over this one.
         takes_new: whether this lane takes topics that were unknown at loading.
         prefix: the key prefix of the definitions.
+        whole: the name of the lane of which this one is a part; its own if it is not split.
     """
 
     mirror: str
@@ -40,6 +41,7 @@ class Lane:
     foreign_patterns: tuple[str, ...] = field(default=(), repr=False)
     takes_new: bool = True
     prefix: tuple[str, ...] = ()
+    whole: str = naming.MAIN
 
     @property
     def path(self) -> str:
@@ -74,7 +76,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The topics that match one lane of relay.yaml, before it is split."""
+    """The topics that match one lane of relay.yaml, mirrored or not, before it is split."""
 
     name: str
     window: WindowSettings
@@ -91,17 +93,17 @@ def lanes_of(
     A lane of more than `MOST_TOPICS` is split. A lane is also split if Dagster cannot distinguish
     two of its topics, such as `a.b` and `a-b`: Dagster replaces every character that is not a
     letter or a digit, and it gives the check of `a` the same name as a topic `a_message_counts`.
+    A topic keeps its part when others come, or are mirrored no longer: these keep their places.
 
     Args:
         known: topics in the order in which they were first seen.
         prefix: the key prefix of the definitions.
     """
     decisions = select(known, mirror.topics.allow, mirror.topics.deny)
-    included = {decision.topic for decision in decisions if decision.included}
-    groups = _groups(mirror, [topic for topic in known if topic in included])
+    included = frozenset(decision.topic for decision in decisions if decision.included)
     return [
         replace(lane, prefix=prefix)
-        for group in groups
+        for group in _groups(mirror, known)
         for lane in _lanes_of_group(name, mirror, group, included)
     ]
 
@@ -113,7 +115,8 @@ def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:
     foreign: tuple[str, ...] = ()
     for lane, settings in mirror.all_lanes.items():
         matching = [topic for topic in remaining if _matches(topic, settings.topics)]
-        remaining = [topic for topic in remaining if topic not in matching]
+        taken = set(matching)
+        remaining = [topic for topic in remaining if topic not in taken]
         window = settings.window or mirror.window
         groups.append(_Group(lane, window, settings.topics, foreign, matching))
         foreign += settings.topics
@@ -121,7 +124,7 @@ def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:
 
 
 def _lanes_of_group(
-    name: str, mirror: Mirror, group: _Group, included: Collection[str]
+    name: str, mirror: Mirror, group: _Group, included: frozenset[str]
 ) -> list[Lane]:
     parts = _split(group.topics, mirror)
     # new topics go to the lane that will list them after the next loading
@@ -134,13 +137,15 @@ def _lanes_of_group(
             # relay.yaml refuses lanes that have the name of a part
             name=f"{group.name}_{index + 1}" if index else group.name,
             window=group.window,
-            topics=tuple(sorted(part)),
-            others=frozenset(included).difference(part),
+            topics=tuple(sorted(included.intersection(part))),
+            others=included.difference(part),
             patterns=group.patterns,
             foreign_patterns=group.foreign_patterns,
             takes_new=index == takes_new,
+            whole=group.name,
         )
         for index, part in enumerate(parts)
+        if not index or index == takes_new or included.intersection(part)
     ]
 
 

@@ -35,7 +35,8 @@ TAG_WHY = "relay/node_why"
 TAG_WAITING = "relay/requested_for"
 """What was waiting when the planner requested the run."""
 TAG_NEW_TOPICS = "relay/new_topics"
-"""The topics that the planner assigns to the run's lane, and that have no asset yet."""
+"""The topics that the planner assigns to the run's lane, and that the lane did not have when the
+code location was loaded."""
 TAG_RESTING = "relay/resting"
 """The topics that failed in the runs before, from the planner: see `lanes/resting.py`."""
 TAG_FAILED_TOPICS = "relay/failed_topics"
@@ -119,6 +120,11 @@ def sample_audit(mirror: str) -> str:
 def identifier(mirror: str, lane: str) -> str:
     """The part of a lane in names of ops, sensors and pools, which must not have dashes."""
     return f"{group(mirror)}__{lane}"
+
+
+def planner(mirror: str) -> str:
+    """The sensor that plans the lanes of a mirror."""
+    return f"plan_{group(mirror)}"
 
 
 def pool(mirror: str, lane: str) -> str:

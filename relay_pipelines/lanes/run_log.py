@@ -30,7 +30,7 @@ class RunLog(Lines):
         super().__init__(log.info, _EVERY_SECONDS, announce=not brief)
         self._log = log
         self._brief = brief
-        self._held = f"; {plural(held, 'topic-partition')} held back" if held else ""
+        self._held = f"{plural(held, 'topic-partition')} held back; " if held else ""
         self._surveyed_seconds = surveyed_seconds
 
     def begin(self, plan: RunPlan) -> None:
@@ -68,12 +68,11 @@ class RunLog(Lines):
         result = report.result
         say(
             self._log,
-            f"window {report.frozen.key}: {_amount(result)} of"
+            f"{self._held}window {report.frozen.key}: {_amount(result)} of"
             f" {plural(len(report.topics), 'topic')};"
             f" survey {seconds(self._surveyed_seconds)},"
             f" preparation {seconds(result.seconds - result.copying_seconds)},"
-            f" copy {seconds(result.copying_seconds)}, recount {seconds(report.recount_seconds)}"
-            f"{self._held}",
+            f" copy {seconds(result.copying_seconds)}, recount {seconds(report.recount_seconds)}",
         )
 
 

@@ -49,24 +49,24 @@ class Catalog:
         return list(self._read().get(naming.path(self._prefix, mirror), []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
-        """The topics that relay.yaml names literally, then those seen before.
+        """The topics seen before, then others that relay.yaml names literally.
 
-        In this order: planners learn the literal ones in any order, which must not move them to
-        another lane.
+        `learn` keeps this order, so that no topic moves to another lane when it is learnt.
         """
-        return list(dict.fromkeys([*literal_names(mirror.topics.allow), *self.topics(name)]))
+        return list(dict.fromkeys([*self.topics(name), *literal_names(mirror.topics.allow)]))
 
-    def learn(self, mirror: str, topics: Iterable[str]) -> list[str]:
-        """Add topics and return the new ones, sorted."""
+    def learn(self, name: str, mirror: Mirror, topics: Iterable[str]) -> list[str]:
+        """Add topics, after those that relay.yaml names, and return the new ones, sorted."""
         wanted = set(topics)
-        if wanted.issubset(self.topics(mirror)):
+        if wanted.issubset(self.topics(name)):
             return []
         with self._locked():
-            known, key = self._read(), naming.path(self._prefix, mirror)
+            known, key = self._read(), naming.path(self._prefix, name)
             seen = known.get(key, [])
             new = sorted(wanted.difference(seen))
             if new:
-                self._write({**known, key: [*seen, *new]})
+                in_order = [*seen, *literal_names(mirror.topics.allow), *new]
+                self._write({**known, key: list(dict.fromkeys(in_order))})
         return new
 
     def _read(self) -> Mapping[str, list[str]]:
@@ -113,4 +113,4 @@ def discover(catalog: Catalog, mirrors: Mapping[str, Mirror], clock: Clock) -> N
     for name, answer in answers.items():
         topics = {at.topic for state in answer.result() for at in state.end_offsets or ()}
         with suppress(OSError):
-            catalog.learn(name, topics)
+            catalog.learn(name, new[name], topics)

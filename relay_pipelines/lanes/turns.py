@@ -121,6 +121,14 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     )
 
 
+def is_copied(instance: DagsterInstance, mirror: str, lane: str) -> bool:
+    """Whether a run of a lane is in progress, be it that it still starts Spark."""
+    runs = instance.get_runs(
+        RunsFilter(tags=naming.tags(mirror, lane), statuses=_IN_PROGRESS), limit=5
+    )
+    return any(not is_dead(run) and run.tags.get(naming.TAG_TURN) != Turn.CHECKING for run in runs)
+
+
 def bury(instance: DagsterInstance, lane: Lane) -> list[str]:
     """Report runs of the lane that are dead as failed, and return their ids."""
     found = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relay_pipelines.console.formatting import held_back
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
@@ -44,6 +45,7 @@ class TopicReport:
         end_offsets: of the source when the run began.
         copying_seconds: time of Spark tasks, over all topic-partitions.
         source_rate: records per second at the source since the window before; None if unknown.
+        held_back: why some of the topic is not copied by any window.
     """
 
     topic: str
@@ -57,6 +59,7 @@ class TopicReport:
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     copying_seconds: float = 0.0
     source_rate: float | None = None
+    held_back: Sequence[RelayError] = ()
 
     @property
     def recorded(self) -> int:
@@ -120,7 +123,7 @@ class TopicReport:
 
     @property
     def warnings(self) -> list[str]:
-        """Legitimate differences that people may not expect: accepted gaps and expired records."""
+        """What is held back, and differences that people may not expect: gaps, expired records."""
         superseded = [
             f"{partition}: superseded: {found.superseded:,} source offsets of this window were not"
             " copied, and mean other records since a loss was accepted; later windows copy those"
@@ -142,7 +145,8 @@ class TopicReport:
             for partition, found in self.recounts.items()
             for line in found.writer_notes
         ]
-        return superseded + gaps + expired + unknown
+        held = list(filter(None, [held_back(self.held_back)]))
+        return held + superseded + gaps + expired + unknown
 
 
 @dataclass(slots=True)
@@ -290,6 +294,11 @@ def _topic_reports(
                 position.topic_partition: position.end_offset
                 for position in snapshot.positions_of(topic)
             },
+            held_back=[
+                error
+                for error in snapshot.guarded
+                if error.topic_partition is not None and error.topic_partition.topic == topic
+            ],
             copying_seconds=sum(
                 outcome.seconds + outcome.commit_seconds
                 for outcome in result.outcomes

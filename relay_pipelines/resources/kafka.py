@@ -14,6 +14,8 @@ from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
+_TICK_MS = 5_000
+
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
     """Source nodes and destinations of all mirrors."""
@@ -35,6 +37,15 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         resource = KafkaResource(config_path=self.config_path)
         resource.__dict__["settings"] = loaded  # where a cached property keeps its value
         return resource
+
+    def for_ticks(self) -> "KafkaResource":
+        """The same clusters for a sensor, which has a next tick: it knows after 5 s who is away.
+
+        No request takes longer than `health.request_timeout`: a broker that is stopped accepts
+        connections, and never answers.
+        """
+        mirrors = {name: _limited(mirror) for name, mirror in self.settings.mirrors.items()}
+        return self.with_settings(self.settings.model_copy(update={"mirrors": mirrors}))
 
     @property
     def folder(self) -> Path:
@@ -72,3 +83,11 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         return cluster_snapshot.take_snapshot(
             name, self.mirror(name), self.clock, belongs=belongs, configs=configs, patient=patient
         )
+
+
+def _limited(mirror: Mirror) -> Mirror:
+    timeout_ms = min(mirror.copying.request_timeout, mirror.source.health.request_timeout)
+    copying = mirror.copying.model_copy(update={"request_timeout": timeout_ms})
+    most_ms = max(0, _TICK_MS - timeout_ms)  # the last attempt begins then
+    give_up_ms = mirror.give_up_after if 0 <= mirror.give_up_after < most_ms else most_ms
+    return mirror.model_copy(update={"copying": copying, "give_up_after": give_up_ms})

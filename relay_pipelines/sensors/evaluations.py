@@ -4,12 +4,14 @@ import datetime as dt
 
 import dagster as dg
 
-from relay_pipelines.checks import lag, lag_target
-from relay_pipelines.console.formatting import format_time
-from relay_pipelines.errors import RelayError
+from relay_pipelines.checks import lag, lag_target, message_counts
+from relay_pipelines.console.formatting import HELD_BACK, format_time
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.sensors.planner_cursor import Cursor
+
+_LOOKED_AT = 20
+"""How many evaluations of a check are looked at for that of the last window."""
 
 
 def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
@@ -30,14 +32,63 @@ def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation
     )
 
 
+def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCheckEvaluation:
+    """What `message_counts` says when nothing of a topic is held back any more.
+
+    It is what the last window has found: nothing else was counted since.
+    """
+    key = dg.AssetCheckKey(naming.mirrored_asset(lane.path, topic), naming.MESSAGE_COUNTS)
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, _LOOKED_AT):
+        found = record.evaluation
+        if found is None or not naming.is_window_key(found.partition or ""):
+            continue
+        if HELD_BACK not in (found.description or ""):
+            return dg.AssetCheckEvaluation(
+                asset_key=found.asset_key,
+                check_name=found.check_name,
+                passed=found.passed,
+                metadata=found.metadata,
+                severity=found.severity,
+                description=f"window {found.partition}: {found.description}",
+            )
+    return message_counts.held(lane.path, topic, "")
+
+
+def no_longer_mirrored(
+    lane: Lane, topic: str, why: str, *, was_held: bool
+) -> list[dg.AssetCheckEvaluation]:
+    """What the checks of a topic say once, which nothing evaluates any more.
+
+    Args:
+        was_held: whether `message_counts` failed because a guard held something back. If it failed
+            because a count differs, that stays.
+    """
+    words = f"no longer mirrored: {why}; reload the code location"
+    asset = naming.mirrored_asset(lane.path, topic)
+    return [
+        dg.AssetCheckEvaluation(asset_key=asset, check_name=name, passed=True, description=words)
+        for name in (naming.LAG_TARGET, *([naming.MESSAGE_COUNTS] if was_held else []))
+    ]
+
+
+def no_longer_there(lane: Lane) -> list[dg.AssetCheckEvaluation]:
+    """What the checks of a lane say once that relay.yaml no longer has."""
+    words = "the lane is no longer in relay.yaml: others copy its topics; reload the code location"
+    return [
+        dg.AssetCheckEvaluation(
+            asset_key=lane.windows_asset, check_name=name, passed=True, description=words
+        )
+        for name in (naming.LAG, naming.SOURCE_TOPICS, naming.OTHER_DEPLOYMENTS)
+    ]
+
+
 def report_unknown_lag(
-    context: dg.SensorEvaluationContext, lane: Lane, error: RelayError, now: float
+    context: dg.SensorEvaluationContext, lane: Lane, cursor: Cursor, error: Exception, now: float
 ) -> None:
-    """Fail the lag's checks, once, if the clusters have not answered for the lag target.
+    """Fail the lag's checks, once, if the lag has not been known for longer than its target.
 
     A tick that fails stores no events and no cursor, so they are stored here.
     """
-    cursor = Cursor.load(context.cursor)
     if not cursor.is_unknown(lane, now):
         return
     since = f" since {format_time(round(cursor.known_at * 1000))}" if cursor.known_at else ""

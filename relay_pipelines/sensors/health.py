@@ -61,7 +61,7 @@ def build(
         # a direct call passes the resources by their keys, too: Dagster itself does not
         **_: object,
     ) -> dg.SensorResult:
-        kafka = kafka_of(context, prefix)
+        kafka = kafka_of(context, prefix).for_ticks()
         settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)

@@ -1,75 +1,83 @@
-"""The planner of a lane: starts the lane's job when there is something to copy.
+"""The planner of a mirror: starts the job of each lane that has something to copy.
 
-The job cuts the windows itself, when it can copy them. Correctness depends on the checkpoints
+The jobs cut the windows themselves, when they can copy them. Correctness depends on the checkpoints
 alone.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import dagster as dg
-from dagster import DagsterRunStatus, RunsFilter
 
-from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
-from relay_pipelines.console.formatting import plural, seconds
-from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.lanes import naming, turns
-from relay_pipelines.lanes.config_watch import has_lane
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.console.formatting import held_back
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.assignment import Share, shares
+from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
+from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.prepare import topics
+from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
-from relay_pipelines.sensors import source_events
-from relay_pipelines.sensors.evaluations import dated, report_unknown_lag
-from relay_pipelines.sensors.planner_cursor import Cursor
-from relay_pipelines.sensors.pruning import prune
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.sensors.evaluations import (
+    dated,
+    no_longer_mirrored,
+    no_longer_there,
+    report_unknown_lag,
+)
+from relay_pipelines.sensors.lane_plan import LanePlan, LaneTick
+from relay_pipelines.sensors.planner_cursor import Cursor, MirrorCursor
+from relay_pipelines.snapshot import hidden_copies
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, all_topics
 
 _TICK_SECONDS = 10
-_LAG_SECONDS = 300.0
-_LAG_CHANGE_SECONDS = 60.0
-_BACKOFF_SECONDS = 30.0
-_LONGEST_BACKOFF_SECONDS = 600.0
-_HANDOVER_SECONDS = 30.0
-"""How long before its end a session gets a successor, which has to start Spark."""
 
 
 def build(
-    lane: Lane, job: dg.JobDefinition, catalog: Catalog, status: dg.DefaultSensorStatus
+    lanes: Sequence[Lane],
+    jobs: Sequence[dg.JobDefinition],
+    catalog: Catalog,
+    status: dg.DefaultSensorStatus,
 ) -> dg.SensorDefinition:
-    """Build the sensor."""
+    """Build the sensor of a mirror.
 
-    @dg.sensor(
-        name=f"plan_{lane.identifier}",
-        description=f"Starts {job.name} when {lane.mirror}/{lane.name} has something to copy.",
-        minimum_interval_seconds=_tick_seconds(lane),
-        job_name=job.name,
-        default_status=status,
-        tags=naming.tags(lane.path, lane.name),
-        required_resource_keys={kafka_key(lane.prefix)},
-    )
+    Args:
+        lanes: all lanes of the mirror, the main lane first.
+        jobs: those of the lanes.
+    """
+    main = lanes[0]
+
     def plan(
         context: dg.SensorEvaluationContext,
         # a direct call passes the resources by their keys, too: Dagster itself does not
         **_: object,
     ) -> dg.SensorResult | dg.SkipReason:
-        kafka = kafka_of(context, lane.prefix)
-        try:
-            if not has_lane(kafka.settings, lane, catalog):
-                return dg.SkipReason(
-                    f"{lane.mirror}/{lane.name} is no longer in relay.yaml; reload the code"
-                    " location"
-                )
-            snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False, patient=False)
-            return _Tick(context, lane, kafka, snapshot, catalog).result()
-        except RelayError as error:
-            now = kafka.clock.now_ms() / 1000
-            report_unknown_lag(context, lane, error, now)
-            raise dg.Failure(f"{lane.mirror}: {error}") from None
+        return _Tick(context, lanes, kafka_of(context, main.prefix), catalog).result()
 
-    return plan
+    return _Planner(
+        name=naming.planner(main.path),
+        evaluation_fn=plan,
+        description=f"Looks at the clusters of {main.mirror}, and starts the jobs of the lanes that"
+        " have something to copy.",
+        minimum_interval_seconds=min(map(_tick_seconds, lanes)),
+        jobs=list(jobs),
+        default_status=status,
+        tags={naming.TAG_MIRROR: main.path},
+        required_resource_keys={kafka_key(main.prefix)},
+    )
+
+
+class _Planner(dg.SensorDefinition):
+    """A sensor of jobs that get their resources when the definitions are loaded."""
+
+    def with_updated_jobs(self, new_jobs: Sequence[Any]) -> dg.SensorDefinition:
+        with warnings.catch_warnings():
+            # Dagster makes the sensor again, with an argument that we do not use
+            warnings.simplefilter("ignore", dg.BetaWarning)
+            return super().with_updated_jobs(new_jobs)
 
 
 def _tick_seconds(lane: Lane) -> int:
@@ -81,190 +89,164 @@ def _tick_seconds(lane: Lane) -> int:
 
 @dataclass(slots=True)
 class _Tick:
-    """One evaluation."""
+    """One evaluation; what goes wrong in one lane costs the others nothing.
+
+    Args:
+        loaded: the lanes that the code location has loaded.
+        plans: of the lanes that could be evaluated.
+        failures: of the others, by lane.
+        remarks: on the whole mirror.
+        hidden: what hides copies from readers at the destination.
+    """
 
     context: dg.SensorEvaluationContext
-    lane: Lane
+    loaded: Sequence[Lane]
     kafka: KafkaResource
-    snapshot: ClusterSnapshot
     catalog: Catalog
-    remarks: list[str] = field(default_factory=list)
+    plans: list[LanePlan] = field(default_factory=list, init=False)
+    failures: dict[str, str] = field(default_factory=dict, init=False)
+    remarks: list[str] = field(default_factory=list, init=False)
+    hidden: Sequence[OpenTransaction] = field(default=(), init=False)
+    _with_asset: frozenset[str] = field(init=False)
 
-    def result(self) -> dg.SensorResult:
+    def __post_init__(self) -> None:
+        self._with_asset = frozenset(topic for lane in self.loaded for topic in lane.topics)
+
+    @property
+    def _mirror(self) -> str:
+        return self.loaded[0].mirror
+
+    def result(self) -> dg.SensorResult | dg.SkipReason:
+        cursor = MirrorCursor.load(self.context.cursor)
+        try:
+            self.kafka = self.kafka.for_ticks()
+            if self._mirror not in self.kafka.settings.mirrors:
+                return dg.SkipReason(
+                    f"{self._mirror} is no longer in relay.yaml; reload the code location"
+                )
+            found = self._look()
+        except RelayError as error:
+            for lane in self.loaded:
+                self._fail(lane, cursor.of(lane), error)
+            raise dg.Failure(f"{self._mirror}: {error}") from None
+        for share, snapshot in found:
+            self._plan(share, snapshot, cursor.of(share.lane))
+        if self.failures and not self.plans:
+            raise dg.Failure(f"{self._mirror}: {'; '.join(self._failed())}")
+        return self._together(cursor)
+
+    def _plan(self, share: Share, snapshot: ClusterSnapshot, cursor: Cursor) -> None:
+        lane = share.lane
+        try:
+            tick = LaneTick(
+                *(self.context, share, self.kafka, snapshot),
+                *(self.hidden, self._with_asset, cursor),
+            )
+            self.plans.append(tick.plan())
+        except Exception as error:  # whatever it is, the other lanes go on
+            if not isinstance(error, RelayError):
+                self.context.log.exception("%s/%s cannot be planned", lane.mirror, lane.name)
+            self._fail(lane, cursor, error)
+
+    def _fail(self, lane: Lane, cursor: Cursor, error: Exception) -> None:
+        self.failures[lane.name] = str(error)
         now = self.kafka.clock.now_ms() / 1000
-        self._learn()
-        measured = lag.measure(self.kafka, self.lane, self.snapshot)
-        checks, cursor = self._checks(measured, now)
-        sources, cursor.source = source_events.find(
-            self.context.instance, self.lane, self.snapshot, cursor.source, now
-        )
-        self._warn_of_missing_topics()
-        requests = self._requests(now, str(measured))
-        prune(self.context.instance, self.lane, now)
-        sentence = "; ".join([str(measured), *self.remarks])
-        if requests:
-            self.context.log.info(sentence)
-        return dg.SensorResult(
-            run_requests=requests,
-            skip_reason=None if requests else sentence,
-            cursor=cursor.dump(),
-            asset_events=[*sources, *checks],
-        )
+        report_unknown_lag(self.context, lane, cursor, error, now)
 
-    def _checks(
-        self, measured: lag.Lag, now: float
-    ) -> tuple[list[dg.AssetCheckEvaluation], Cursor]:
-        """The lag on a change of a minute or after a while; the other checks on a change."""
-        events, cursor = [], Cursor.load(self.context.cursor).of_tick(self.lane, now)
-        passed, oldest = lag.passes(self.lane, measured), measured.oldest_seconds or 0.0
-        if (
-            passed != cursor.lag_passed
-            or now - cursor.lag_at > _LAG_SECONDS
-            or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
-        ):
-            events.append(lag.evaluation(self.lane, measured))
-            cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest)
-        late = self._late_topics(cursor, measured)
-        events += lag_target.evaluations(self.lane, late)
-        stays = set(cursor.late).difference(late)
-        cursor = replace(
-            cursor,
-            late=sorted(stays.union(topic for topic, why in late.items() if why)),
-            topics=len(self.lane.topics),
-        )
-        unseen = [*self.snapshot.unseen, *self.snapshot.refused]
-        gone = [*self.snapshot.deleted, *unseen, *map(str, self.snapshot.unreadable)]
-        missing = sorted([*gone, *self._without_asset()])
-        if missing != cursor.missing:
-            found = source_topics.evaluation(self.lane, self.snapshot, self._without_asset())
-            events.append(found)
-            cursor = replace(cursor, missing=missing)
-        foreign = other_deployments.find(self.context.instance, self.snapshot, now)
-        if foreign != cursor.foreign:
-            events.append(other_deployments.evaluation(self.lane, foreign))
-            cursor = replace(cursor, foreign=foreign)
-        if foreign:
-            self.remarks.append(other_deployments.words(foreign))
-        return [dated(event, now) for event in events], cursor
+    def _look(self) -> list[tuple[Share, ClusterSnapshot]]:
+        """Take one snapshot for all lanes.
 
-    def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> dict[str, str]:
-        """The topics to report: those that miss the lag target now or meet it again; all at first.
-
-        Returns:
-            topic -> why it misses the target; empty if it meets it.
+        Raises:
+            RelayError: no source node or no destination broker answers, or refuses.
         """
-        now_ms = self.kafka.clock.now_ms()
-        found = lag_target.missed(self.lane, self.snapshot, measured.late, now_ms)
-        unreadable = {at.topic for at in self.snapshot.unreadable}
-        known = unreadable.union(self.snapshot.destinations) & set(self.lane.topics)
-        return {
-            topic: found.get(topic, "")
-            for topic in sorted(known)
-            if len(self.lane.topics) != cursor.topics or (topic in found) != (topic in cursor.late)
-        }
-
-    def _without_asset(self) -> list[str]:
-        return sorted(set(self.snapshot.destinations).difference(self.lane.topics))
-
-    def _learn(self) -> None:
-        new = self.catalog.learn(self.lane.mirror, self.snapshot.destinations)
-        if new:
-            self.context.log.info("new topics: %s", ", ".join(new))
-        if unlisted := self._without_asset():
-            self.remarks.append(
-                f"{plural(len(unlisted), 'topic')} without an asset ({', '.join(unlisted[:3])}),"
-                " copied all the same: reload the code location to see them"
-            )
-
-    def _warn_of_missing_topics(self) -> None:
-        self.remarks += self.snapshot.all_takeovers
-        if self.snapshot.deleted:
-            self.remarks.append(
-                f"missing at the source: {', '.join(sorted(self.snapshot.deleted))}"
-            )
-        allow = self.kafka.mirror(self.lane.mirror).topics.allow
-        for line in [
-            *map(str, [*topics.unseen(self.snapshot), *self.snapshot.held_back]),
-            *topics.nothing_selected(self.snapshot, allow),
-        ]:
+        snapshot = self.kafka.snapshot(self._mirror, all_topics, configs=False, patient=False)
+        self._learn(snapshot)
+        allow = self.kafka.mirror(self._mirror).topics.allow
+        for line in topics.nothing_selected(snapshot, allow):
             self.context.log.warning(line)
             self.remarks.append(line)
+        options = self.kafka.mirror(self._mirror).copy_options
+        self.hidden = hidden_copies.find(snapshot, options, self.kafka.clock)
+        found = self._shares(sorted(snapshot.destinations))
+        return [(share, snapshot.only(share.belongs)) for share in found]
 
-    def _requests(self, now: float, waiting: str) -> list[dg.RunRequest]:
-        """Request the lane's job: a session if none runs or one ends soon, or a run for news."""
-        for run_id in turns.bury(self.context.instance, self.lane):
-            self.remarks.append(f"run {run_id[:8]} was given up: it was silent")
-        running = turns.sessions(self.context.instance, self.lane)
-        if running and not self._ends_soon(running, now):
-            self.remarks.append(turns.in_words(running))
-            return []
-        runs = self._last_runs()
-        rest = _backoff_seconds(runs, now)
-        if rest > 0:
-            self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
-            return []
-        failed = Resting.load(runs[0].dagster_run.tags) if runs else Resting()
-        if resting := failed.topics(now):
-            self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
-        if not running and not self._has_news(without=resting):
-            return []
-        tags = {
-            **naming.tags(self.lane.path, self.lane.name),
-            naming.TAG_WAITING: waiting,
-            # before runs of people's own assets that wait in the same queue
-            naming.TAG_PRIORITY: "10",
+    def _shares(self, seen: Sequence[str]) -> list[Share]:
+        """The lanes of relay.yaml as it is now, assigned to those that are loaded."""
+        mirror = self.kafka.mirror(self._mirror)
+        known = dict.fromkeys([*self.catalog.known(self._mirror, mirror), *seen])
+        lanes = lanes_of(self._mirror, mirror, list(known), self.loaded[0].prefix)
+        return shares(lanes, {lane.name for lane in self.loaded})
+
+    def _learn(self, snapshot: ClusterSnapshot) -> None:
+        with suppress(OSError):  # the tick knows them without the file
+            mirror = self.kafka.mirror(self._mirror)
+            new = self.catalog.learn(self._mirror, mirror, snapshot.destinations)
+            if new:
+                self.context.log.info("new topics: %s", ", ".join(new))
+
+    def _together(self, before: MirrorCursor) -> dg.SensorResult:
+        """One result of all lanes: Dagster shows the line of a tick that requests no run."""
+        line = " | ".join(filter(None, self._lines()))
+        requests = [plan.request for plan in self.plans if plan.request is not None]
+        if requests:
+            self.context.log.info(line)
+        ended, cursor = self._ended(before)
+        events = [event for plan in self.plans for event in plan.events]
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else line,
+            cursor=cursor.dump(),
+            asset_events=[*events, *ended],
+        )
+
+    def _ended(self, before: MirrorCursor) -> tuple[list[dg.AssetCheckEvaluation], MirrorCursor]:
+        """What the checks say that nothing evaluates any more, and the cursor after this tick."""
+        main, mirror = self.loaded[0], self.kafka.mirror(self._mirror)
+        denied = {
+            decision.topic: decision.why
+            for decision in select(self._with_asset, mirror.topics.allow, mirror.topics.deny)
+            if not decision.included
         }
-        if resting_tag := failed.dump():
-            tags[naming.TAG_RESTING] = resting_tag
-        if new := self._without_asset():
-            # the run may load them in a part of the lane that has no planner before a reload
-            tags[naming.TAG_NEW_TOPICS] = " ".join(new)
-        return [dg.RunRequest(tags=tags)]
+        held = {topic for cursor in before.lanes.values() for topic in cursor.held}
+        events = [
+            event
+            for topic, why in denied.items()
+            if topic not in before.denied
+            for event in no_longer_mirrored(main, topic, why, was_held=topic in held)
+        ]
+        gone = self._gone()
+        for lane in gone:
+            if lane.name in before.lanes:
+                events += no_longer_there(lane)
+        lanes = before.lanes | {plan.lane: plan.cursor for plan in self.plans}
+        kept = lanes.keys() - {lane.name for lane in gone}
+        after = MirrorCursor({name: lanes[name] for name in kept}, sorted(denied))
+        now = self.kafka.clock.now_ms() / 1000
+        return [dated(event, now) for event in events], after
 
-    def _ends_soon(self, running: Sequence[dg.DagsterRun], now: float) -> bool:
-        """Whether the only session of the lane needs a successor."""
-        if len(running) > 1 or not self.lane.window.session:
-            return False
-        record = self.context.instance.get_run_record_by_id(running[0].run_id)
-        started = record.start_time if record else None
-        lasts = self.lane.window.session / 1000
-        before = min(_HANDOVER_SECONDS, lasts / 2)
-        return started is not None and now - started > lasts - before
+    def _gone(self) -> list[Lane]:
+        """The loaded lanes that relay.yaml no longer has."""
+        planned = {plan.lane for plan in self.plans}.union(self.failures)
+        return [lane for lane in self.loaded if lane.name not in planned]
 
-    def _has_news(self, without: Collection[str]) -> bool:
-        positions = self.snapshot.positions
-        without = {*without, *self.snapshot.refused}
-        news = [at for at in positions if at.topic_partition.topic not in without]
-        return bool(plan_windows(news).windows) or self._must_prepare(news)
+    def _lines(self) -> Iterator[str]:
+        """What failed or is held back first, then a line for each lane, by name if several."""
+        yield from self._failed()
+        yield held_back([error for plan in self.plans for error in plan.held])
+        for lane in self._gone():
+            gone = f"{lane.mirror}/{lane.name} is no longer in relay.yaml"
+            yield f"{gone}; reload the code location"
+        yield from self.remarks
+        for plan in self.plans:
+            yield self._named([plan.lane], plan.line)
 
-    def _must_prepare(self, positions: Sequence[Position]) -> bool:
-        """Whether only a run can decide where the mirror starts, or accept a loss: ticks look.
+    def _failed(self) -> list[str]:
+        """A line for each reason why lanes could not be evaluated."""
+        reasons: dict[str, list[str]] = {}
+        for lane, why in self.failures.items():
+            reasons.setdefault(why, []).append(lane)
+        return [self._named(lanes, why) for why, lanes in reasons.items()]
 
-        With `start: latest`, each tick would see the mirror start at the end of the source.
-        """
-        accepts = self.kafka.mirror(self.lane.mirror).on_data_loss is OnDataLoss.CONTINUE
-        lost = (isinstance(data_loss(position), DataLossError) for position in positions)
-        return bool(self.snapshot.new_starts) or (accepts and any(lost))
-
-    def _last_runs(self) -> Sequence[dg.RunRecord]:
-        """The last runs of the lane's job, the newest first."""
-        job = naming.lane_job(self.lane.path, self.lane.name)
-        return self.context.instance.get_run_records(RunsFilter(job_name=job), limit=6)
-
-
-def _backoff_seconds(runs: Sequence[dg.RunRecord], now: float) -> float:
-    """How long to wait before another run, after runs that failed soon after their start.
-
-    Runs that failed for some topics only do not count: these topics rest, and the others go on.
-    """
-    failed = 0
-    for record in runs:
-        run = record.dagster_run
-        if run.status is not DagsterRunStatus.FAILURE or naming.TAG_FAILED_TOPICS in run.tags:
-            break
-        failed += 1
-    if not failed:
-        return 0.0
-    started = runs[0].start_time or runs[0].create_timestamp.timestamp()
-    rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
-    return float(started + rest - now)
+    def _named(self, lanes: Sequence[str], line: str) -> str:
+        """A line of lanes, by their names if the mirror has several."""
+        return f"{', '.join(lanes)}: {line}" if len(self.loaded) > 1 else line

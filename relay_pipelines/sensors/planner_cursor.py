@@ -8,12 +8,14 @@ from relay_pipelines.lanes.lane import Lane
 
 @dataclass(slots=True)
 class Cursor:
-    """What was reported last.
+    """What was reported last of a lane.
 
     Args:
         lag_seconds: how old the oldest record was.
         missing: topics that are missing or have no asset.
-        foreign: runs of other deployments.
+        foreign: runs of other deployments, and when they committed last.
+        foreign_at: when they were reported.
+        held: topics of which a guard holds something back.
         late: topics that miss the lag target.
         topics: how many topics had an asset.
         source: the last source topic at which a tick looked.
@@ -24,7 +26,9 @@ class Cursor:
     lag_at: float = 0.0
     lag_seconds: float = 0.0
     missing: list[str] | None = None
-    foreign: list[str] | None = None
+    foreign: dict[str, float] | None = None
+    foreign_at: float = 0.0
+    held: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     topics: int = 0
     source: str = ""
@@ -43,10 +47,29 @@ class Cursor:
         """Whether the lag has not been known for longer than its target."""
         return (now - self.known_at) * 1000 > lane.window.lag_target
 
+
+@dataclass(slots=True)
+class MirrorCursor:
+    """What was reported last of a mirror.
+
+    Args:
+        lanes: by name.
+        denied: topics with an asset that are no longer mirrored.
+    """
+
+    lanes: dict[str, Cursor] = field(default_factory=dict)
+    denied: list[str] = field(default_factory=list)
+
+    def of(self, lane: Lane) -> Cursor:
+        """What was reported of a lane; nothing at its first tick."""
+        return self.lanes.get(lane.name, Cursor())
+
     @staticmethod
-    def load(text: str | None) -> "Cursor":
+    def load(text: str | None) -> "MirrorCursor":
         """Return what `dump` stored; nothing at the first tick."""
-        return Cursor(**json.loads(text)) if text else Cursor()
+        found = json.loads(text) if text else {"lanes": {}}
+        lanes = {lane: Cursor(**cursor) for lane, cursor in found.pop("lanes").items()}
+        return MirrorCursor(lanes, **found)
 
     def dump(self) -> str:
         """Return it as Dagster stores it."""

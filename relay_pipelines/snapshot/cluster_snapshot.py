@@ -18,7 +18,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
-from relay_pipelines.plan.positions import Position, losses
+from relay_pipelines.plan.positions import Position, data_loss, losses
 from relay_pipelines.plan.topic_selection import (
     Target,
     TopicDecision,
@@ -137,10 +137,29 @@ class ClusterSnapshot:
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
     state_topics: Sequence[StateTopic] = ()
 
+    @cached_property
+    def guarded(self) -> list[RelayError]:
+        """Why topics and topic-partitions are not copied: what is lost, and `held_back`."""
+        lost = [error for position in self.positions if (error := data_loss(position)) is not None]
+        return [*lost, *self.held_back]
+
     @property
     def held_back(self) -> list[RelayError]:
         """Why topics and topic-partitions are not copied, other than that records are lost."""
         return [*self.refused.values(), *self.unreadable.values()]
+
+    def only(self, belongs: Belongs) -> ClusterSnapshot:
+        """Return the part of some topics, as a snapshot of these alone would have found it."""
+        return replace(
+            self,
+            targets={topic: to for topic, to in self.targets.items() if belongs(topic)},
+            positions=[each for each in self.positions if belongs(each.topic_partition.topic)],
+            deleted={topic: to for topic, to in self.deleted.items() if belongs(topic)},
+            new_starts=[start for start in self.new_starts if belongs(start.topic)],
+            unseen=tuple(filter(belongs, self.unseen)),
+            refused={topic: why for topic, why in self.refused.items() if belongs(topic)},
+            unreadable={at: why for at, why in self.unreadable.items() if belongs(at.topic)},
+        )
 
     @property
     def node_behind(self) -> int:

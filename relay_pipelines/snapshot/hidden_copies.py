@@ -30,10 +30,23 @@ def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[
         return retry(ask, snapshot.mirror, options, clock, client, patient=False)
 
 
-def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransaction]:
+def of_snapshot(
+    hidden: Iterable[OpenTransaction], snapshot: ClusterSnapshot
+) -> list[OpenTransaction]:
+    """Return what hides something of a snapshot, which may be of a part of what was looked at."""
+    wanted = _watched(snapshot)
+    return [found for found in hidden if found.hidden.topic_partition in wanted]
+
+
+def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
     wanted = {snapshot.destination_of(each.topic_partition) for each in snapshot.positions}
     if snapshot.checkpoint_ends:
         wanted.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger.TOPIC))
+    return wanted
+
+
+def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransaction]:
+    wanted = _watched(snapshot)
     client.metadata(sorted({at.topic for at in wanted}))
     return open_transactions.find(client, filter(client.has_leader, wanted))
 

@@ -129,9 +129,9 @@ class Environment:
         )
         return [(record.value or b"").decode() for record in found]
 
-    def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
-        """Evaluate a planner and report its events as a daemon does, but launch no runs."""
-        name = f"plan_{self.lanes[lane].identifier}"
+    def tick(self, cursor: str | None = None) -> SensorResult:
+        """Evaluate the planner and report its events as a daemon does, but launch no runs."""
+        name = naming.planner(self.name)
         sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
         context = dg.build_sensor_context(
             instance=self.instance,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import dagster as dg
 import pytest
 from confluent_kafka.admin import ResourceType
@@ -202,7 +204,7 @@ def test_the_lag_check_watches_the_destination(environment: Environment, topics:
 
 
 def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str]) -> None:
-    """Losses hold topics back; with `continue`, the planner cuts after the gap and checks fail."""
+    """Losses hold topics back, which is said first; with `continue`, runs resume after the gap."""
     allow = [name.replace(".", r"\.") for name in topics]
     assert environment.copy().success
     source = environment.source.cluster()
@@ -214,6 +216,16 @@ def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str
 
     held = environment.tick()
     assert not held.run_requests
+    line = str(held.skip_reason.skip_message)
+    assert line.startswith("held back: ")
+    assert f"{topics[0]}-0 at offset 100: retention took the offsets [100, 101)" in line
+    assert re.search(r" \| \d records? waiting", line)
+    counts = evaluations(held, naming.MESSAGE_COUNTS)
+    assert {each.asset_key.path[-1]: each.passed for each in counts} == dict.fromkeys(
+        topics[:2], False
+    )
+    assert any("retention took the offsets" in str(each.description) for each in counts)
+    assert not evaluations(environment.tick(cursor=held.cursor), naming.MESSAGE_COUNTS)
     (lag,) = evaluations(held, naming.LAG)
     assert not lag.passed
     assert "retention took the offsets [100, 101)" in str(lag.description)
@@ -243,6 +255,11 @@ def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str
         topics[:2], True
     )
     assert (environment.read(topics[0])[-1], environment.read(topics[1], 1)[-1]) == ("more", "more")
+    released = evaluations(environment.tick(cursor=held.cursor), naming.MESSAGE_COUNTS)
+    window = environment.windows()[-1]
+    assert [(each.passed, str(each.description)[: len(window) + 7]) for each in released] == [
+        (True, f"window {window}")
+    ] * 2
 
 
 def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]) -> None:

@@ -158,7 +158,7 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
             suppress(OSError, RelayError),
             dev.dagster(PYTHONPATH=path, RELAY_KILL_DAEMON=f"{point}:{token}") as dagster,
         ):
-            dagster.start_sensor(f"plan_{naming.identifier(dev.name, naming.MAIN)}")
+            dagster.start_sensor(naming.planner(dev.name))
             until(token.exists, f"the daemon's end {point}")
             said = str(ui.ended(dagster, dev.folder, keep=True))
             log = f"{dev.folder}/dagster.log"

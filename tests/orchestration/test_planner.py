@@ -11,9 +11,9 @@ from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.resting import Resting
-from relay_pipelines.resources import kafka_key
-from relay_pipelines.sensors import pruning
+from relay_pipelines.sensors import lane_plan, pruning
 from tests.integration.guarded import Permitted
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.commands import at
@@ -286,6 +286,35 @@ def test_a_topic_that_was_deleted_at_the_source(
     )
 
 
+def test_a_lane_that_fails_costs_the_others_nothing(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reason stands first, its lag is not known; the other lanes are copied and checked."""
+    lanes = {"own": {"topics": [re.escape(topics[0])]}}
+    allow = [name.replace(".", r"\.") for name in topics]
+    environment.write(allow, lanes=lanes, window={"lag_target": "1ms"})
+    prune = pruning.prune
+
+    def broken(instance: dg.DagsterInstance, lane: Lane, now: float) -> None:
+        if lane.name == "own":
+            raise OSError("the disk is full")
+        prune(instance, lane, now)
+
+    monkeypatch.setattr(lane_plan, "prune", broken)
+
+    first = environment.tick()
+
+    assert [each.job_name for each in first.run_requests or ()] == [f"mirror_{environment.name}"]
+    storage = environment.instance.event_log_storage
+    for lane, said in (("own", "not known: the disk is full"), ("main", "50 records waiting")):
+        key = dg.AssetCheckKey(naming.windows_asset(environment.name, lane), naming.LAG)
+        (record,) = storage.get_asset_check_execution_history(key, limit=5)
+        assert str(record.evaluation.description).startswith(said)
+    assert environment.copy().success
+    line = str(environment.tick(cursor=first.cursor).skip_reason.skip_message)
+    assert line == "own: the disk is full | main: nothing is waiting"
+
+
 class TestBeforeTheReload:
     """A planner knows the topics at its loading; runs load the definitions again."""
 
@@ -310,8 +339,8 @@ class TestBeforeTheReload:
             False,
             f"copied, but without an asset: {topic}; reload the code location",
         )
-        for lane in range(len(environment.lanes)):
-            run = environment.copy(lane)
+        for request in first.run_requests or ():
+            run = environment.job(str(request.job_name), tags=request.tags)
             assert run.success, failure(run)
         assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
         assert environment.read(topic) == [f"new{number}" for number in range(10)]
@@ -327,38 +356,88 @@ class TestBeforeTheReload:
         assert not last.run_requests
         assert f"1 topic without an asset ({topic})" in str(last.skip_reason)
         environment.location = None
-        (found,) = evaluations(environment.tick(cursor=last.cursor), naming.SOURCE_TOPICS)
-        assert found.passed, "after the reload nothing is missing"
+        reloaded = evaluations(environment.tick(cursor=last.cursor), naming.SOURCE_TOPICS)
+        assert {each.passed for each in reloaded} == {True}, "after the reload nothing is missing"
 
     def test_a_topic_that_is_denied(self, environment: Environment, topics: list[str]) -> None:
-        """The lane's next run leaves it out, also if a window of it was frozen."""
+        """The lane's next run leaves it out; its checks say so once, and stay red no longer."""
         environment.location = environment.definitions
         environment.freeze()
+        before = environment.tick()
+        red = {
+            each.asset_key.path[-1]
+            for each in evaluations(before, naming.LAG_TARGET)
+            if not each.passed
+        }
+        assert topics[0] in red
         text = yaml.safe_load(environment.config.read_text())
         text["mirrors"][environment.name]["topics"]["deny"] = [re.escape(topics[0])]
         environment.config.write_text(yaml.safe_dump(text))
 
-        assert environment.tick().run_requests
+        after = environment.tick(cursor=before.cursor)
 
+        assert after.run_requests
+        said = [
+            str(each.description)
+            for each in evaluations(after, naming.LAG_TARGET)
+            if each.asset_key.path[-1] == topics[0] and each.passed
+        ]
+        assert len(said) == 1
+        assert said[0].startswith("no longer mirrored: denied by ")
         run = environment.copy()
         assert run.success, failure(run)
         assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
-        assert not environment.tick().run_requests
+        last = environment.tick(cursor=after.cursor)
+        assert not last.run_requests
+        assert topics[0] not in {
+            each.asset_key.path[-1] for each in evaluations(last, naming.LAG_TARGET)
+        }
 
     def test_a_lane_that_is_taken_out(self, environment: Environment, topics: list[str]) -> None:
-        """Its planner requests nothing more and asks for the reload."""
+        """Its topics are copied by the lane that has them now, and the tick asks for the reload."""
         allow = [name.replace(".", r"\.") for name in topics]
         environment.write(allow, lanes={"own": {"topics": [re.escape(topics[0])]}})
         environment.location = environment.definitions
-        lane = environment.lanes[1]
-        assert environment.tick(1).run_requests
+        jobs = [f"mirror_{environment.name}", f"mirror_{environment.name}__own"]
+        assert [request.job_name for request in environment.tick().run_requests or ()] == jobs
         environment.write(allow)
 
-        sensor = environment.location.get_repository_def().get_sensor_def(f"plan_{lane.identifier}")
-        kafka = environment.resources[kafka_key()]
-        said = sensor(dg.build_sensor_context(environment.instance, resources={kafka_key(): kafka}))
+        (request,) = environment.tick().run_requests or ()
 
-        assert isinstance(said, dg.SkipReason)
-        assert said.skip_message == (
-            f"{environment.name}/own is no longer in relay.yaml; reload the code location"
+        run = environment.job(jobs[0], tags=request.tags)
+        assert run.success, failure(run)
+        assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
+        said = f"{environment.name}/own is no longer in relay.yaml; reload the code location | "
+        assert str(environment.tick().skip_reason.skip_message).startswith(said)
+
+    def test_a_lane_that_is_added(self, environment: Environment, topics: list[str]) -> None:
+        """The main lane copies its topics until the reload: also if a session was told nothing."""
+        allow = [name.replace(".", r"\.") for name in topics]
+        window = {"session": "15m"}
+        environment.write(allow, window=window)
+        environment.location = environment.definitions
+        lanes = {"own": {"topics": [re.escape(topics[0])]}}
+        first = environment.tick()
+        environment.write(allow, lanes=lanes, window=window)
+        job = environment.definitions.get_repository_def().get_job(f"mirror_{environment.name}")
+        told_nothing = environment.instance.create_run_for_job(
+            job, tags=first.run_requests[0].tags, status=dg.DagsterRunStatus.STARTED
         )
+
+        after = environment.tick(cursor=first.cursor)
+
+        (request,) = after.run_requests or ()
+        assert request.job_name == f"mirror_{environment.name}"
+        environment.instance.create_run_for_job(job, tags=request.tags)
+        said = str(environment.tick().skip_reason)
+        assert "main copies what belongs to own: reload the code location" in said
+        (found,) = evaluations(after, naming.SOURCE_TOPICS)
+        assert (found.passed, found.description) == (
+            False,
+            f"copied here, because their lane is not loaded: {topics[0]}; reload the code location",
+        )
+        environment.instance.report_run_canceled(told_nothing)
+        environment.write(allow, lanes=lanes)
+        run = environment.job(f"mirror_{environment.name}", tags=request.tags)
+        assert run.success, failure(run)
+        assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)

@@ -21,7 +21,9 @@ from dagster import DagsterInstance, DagsterRunStatus
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
+from relay_pipelines.resources import kafka as kafka_resource
 from relay_pipelines.run import other_writers
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import configure, create, until
@@ -38,8 +40,8 @@ class Sessions:
         window = {"every": "200ms", "session": "60s"} | mirror.pop("window", {})
         self.environment.write(allow, window=window, **mirror)
 
-    def start(self) -> Future[dg.ExecuteInProcessResult]:
-        return self._threads.submit(self.environment.copy)
+    def start(self, lane: int = 0) -> Future[dg.ExecuteInProcessResult]:
+        return self._threads.submit(self.environment.copy, lane)
 
     def end(self, *sessions: Future[dg.ExecuteInProcessResult]) -> list[dg.ExecuteInProcessResult]:
         """End them by a change of relay.yaml: a lane without sessions has none that goes on."""
@@ -371,6 +373,36 @@ def test_a_new_topic_is_copied_without_a_reload(
     assert checks(run)[f"{prefix}.new"].passed
 
 
+def test_a_topic_moves_to_its_lane_after_the_reload(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """A session that copies it for a part that was not loaded leaves it to the run of that part."""
+    prefix = topics[0].removesuffix(".a")
+    sessions.write([re.escape(prefix) + "[.-].*"])
+    environment.tick()
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    new = f"{prefix}.b"  # Dagster cannot tell it from the second topic
+    create(environment.source.cluster(), new, 1, {"retention.ms": "-1"})
+    environment.fill(new, ["first"])
+    sessions.copied(new, "first")
+    until(lambda: len(environment.lanes) > 1, "the part, in the catalog")
+
+    assert not environment.tick().run_requests, "the session copies it"
+    environment.fill(new, ["second"])
+    of_part = sessions.start(1)
+
+    until(lambda: sessions.turns()[0] == Turn.COPYING, "the run of the part")
+    for number in range(3):
+        environment.fill(new, [f"later{number}"])
+        sessions.copied(new, f"later{number}")
+    runs = sessions.end(running, of_part)
+    assert all(run.success for run in runs), [failure(run) for run in runs if not run.success]
+    log = [entry.user_message for entry in environment.instance.all_logs(runs[0].run_id)]
+    assert f"copied by a run of another lane from now on: {new}" in log
+    assert environment.read(new) == ["first", "second", "later0", "later1", "later2"]
+
+
 def test_a_lane_that_is_taken_out_ends_its_session(
     environment: Environment, topics: list[str], sessions: Sessions
 ) -> None:
@@ -389,7 +421,7 @@ def test_a_lane_that_is_taken_out_ends_its_session(
         log = [entry.user_message for entry in environment.instance.all_logs(session.run_id)]
         return [line for line in log if line.startswith("relay.yaml has changed, and its last")]
 
-    name = f"plan_{environment.lanes[0].identifier}"
+    name = naming.planner(environment.name)
     planner = environment.definitions.get_repository_def().get_sensor_def(name)
     environment.config.write_text("mirrors: {")
     environment.fill(topics[0], ["later"])
@@ -419,19 +451,23 @@ def test_a_lane_that_is_taken_out_ends_its_session(
 
 
 def test_a_successor_is_requested_before_the_end(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: Environment,
+    topics: list[str],
+    sessions: Sessions,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The planner requests one successor when the session's time is almost over, and no second."""
-    allow = [name.replace(".", r"\.") for name in topics]
+
+    class Later(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() + 45_000
+
     running = sessions.start()
     sessions.copied(topics[0], "a99")
     long = environment.tick()
     assert not long.run_requests
     assert "copies" in str(long.skip_reason)
-    good = environment.config.read_text()
-    sessions.write(allow, window={"session": "1s"})
-    environment.location = environment.definitions  # a planner that has read another relay.yaml
-    environment.config.write_text(good)
+    monkeypatch.setattr(kafka_resource, "SystemClock", Later)
 
     assert environment.tick().run_requests
 

@@ -18,7 +18,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import home, key_of
-from tests.orchestration.environment import Environment, checks, failure
+from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -236,6 +236,12 @@ def test_two_deployments_on_one_mirror(
     assert str(found.description).startswith(said)
     plan = naming.windows_asset(environment.name, "main")
     assert not environment.check(plan, naming.OTHER_DEPLOYMENTS).passed
+    for topic, partition in ((topics[0], 0), (topics[1], 1)):
+        environment.fill(topic, ["more"], partition)
+    assert environment.copy().success, "now the last commits are of this one"
+    later = environment.tick(cursor=tick.cursor)
+    assert said in str(later.skip_reason)
+    assert not evaluations(later, naming.OTHER_DEPLOYMENTS), "it does not pass in between"
 
 
 def test_checkpoints_that_another_transaction_hides(

@@ -60,7 +60,7 @@ def test_the_sensors_are_beside_those_of_relay(example: ModuleType):
     assert {sensor.name for sensor in repository.sensor_defs} == {
         "failed_runs",
         "failed_checks",
-        "plan_m__main",
+        "plan_m",
         "health_m",
     }
     assert repository.has_job("mirror_m")

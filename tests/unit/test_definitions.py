@@ -168,17 +168,14 @@ class TestNames:
         assert blocking == {"message_counts": True, **not_blocking}
 
     def test_sensors(self, repository):
-        """A planner per lane ticks every ten seconds or faster; a health sensor per mirror."""
+        """Each mirror has a planner, also for parts of lanes to come, and a health sensor."""
         assert {
             sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs
         } == {
             "health_logs": 30,
             "health_to_eu": 30,
-            "plan_logs__main": 10,
-            "plan_to_eu__big": 10,
-            "plan_to_eu__idle": 10,
-            "plan_to_eu__main": 10,
-            "plan_to_eu__main_2": 10,
+            "plan_logs": 10,
+            "plan_to_eu": 10,
         }
 
     @pytest.mark.parametrize("written", ["on", "off"])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.assignment import shares
 from relay_pipelines.lanes.lane import MOST_TOPICS, Lane, lanes_of
 from relay_pipelines.lanes.naming import MAIN
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -131,6 +132,50 @@ class TestLanes:
         )
         assert {topic: later[topic] for topic in known} == earlier
 
+    def test_topics_stay_in_their_lane_when_others_are_denied(self):
+        """They would copy a topic in two lanes, or in none, until the code location is reloaded."""
+        known = [*numbered(MOST_TOPICS), "a.b", "a-b", "late"]
+        some = mirror(topics={"deny": ["t000.", "a.b"]})
+        earlier, later = (homes(lanes_of("m", each, known)) for each in (mirror(), some))
+        assert later == {topic: earlier[topic] for topic in later}
+        assert later["late"] == "main_2"
+
+    def test_topics_stay_in_their_lane_when_a_name_is_added_to_relay_yaml(self, catalog):
+        """It comes after the topics that were seen before, like any other."""
+        catalog.learn("m", mirror(), ["a.b", *numbered(MOST_TOPICS - 1)])
+        before, after = mirror(), mirror(topics={"allow": [".*", "a-b", "zz"]})
+        earlier, later = (
+            homes(lanes_of("m", each, catalog.known("m", each))) for each in (before, after)
+        )
+        assert later == earlier | {"a-b": "main_2", "zz": "main_2"}
+        catalog.learn("m", after, ["new"])
+        assert homes(lanes_of("m", after, catalog.known("m", after))) == later | {"new": "main_2"}
+
+
+class TestShares:
+    """Which of the lanes that are loaded copies what: relay.yaml may have others by now."""
+
+    @pytest.mark.parametrize(
+        ("loaded", "expected"),
+        [
+            ({MAIN, "big", "big_2"}, {MAIN: [], "big": [], "big_2": []}),
+            ({MAIN, "big"}, {MAIN: [], "big": ["big_2"]}),
+            ({MAIN, "gone"}, {MAIN: ["big", "big_2"]}),
+        ],
+        ids=["all", "a part is missing", "a lane is missing"],
+    )
+    def test_every_lane_is_copied_by_one_that_is_loaded(self, loaded, expected):
+        """A planner can request only jobs that are loaded; no topic may have none, or two."""
+        lanes = lanes_of(
+            "m", mirror(lanes=BIG | {"rest": {"topics": ["-"]}}), ["a", "big.a", "big-a"]
+        )
+        found = shares([lane for lane in lanes if lane.name != "rest"], loaded)
+        assert {
+            share.lane.name: [guest.name for guest in share.guests] for share in found
+        } == expected
+        for topic in ("a", "big.a", "big-a", "new", "big.new"):
+            assert len([share for share in found if share.belongs(topic)]) == 1
+
 
 NEW = ["new", "bignew", "new.rest", "x"]
 
@@ -214,10 +259,10 @@ class TestCatalog:
 
     def test_keeps_the_order_in_which_topics_were_seen(self, catalog):
         """New topics are returned, sorted; others keep their place, and so their lane."""
-        assert catalog.learn("m", ["z", "b"]) == ["b", "z"]
-        assert catalog.learn("m", ["a", "z", "a"]) == ["a"]
-        assert catalog.learn("m", ["a", "b"]) == []
-        assert catalog.learn("other", ["b"]) == ["b"]
+        assert catalog.learn("m", mirror(), ["z", "b"]) == ["b", "z"]
+        assert catalog.learn("m", mirror(), ["a", "z", "a"]) == ["a"]
+        assert catalog.learn("m", mirror(), ["a", "b"]) == []
+        assert catalog.learn("other", mirror(), ["b"]) == ["b"]
         assert Catalog(catalog.path).topics("m") == ["b", "z", "a"]
         assert catalog.topics("other") == ["b"]
 
@@ -241,13 +286,13 @@ class TestCatalog:
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_bytes(text.encode("latin-1"))
         assert catalog.topics("m") == []
-        assert catalog.learn("m", ["a"]) == ["a"]
+        assert catalog.learn("m", mirror(), ["a"]) == ["a"]
         assert catalog.topics("m") == ["a"]
 
     def test_a_corrupt_mirror_does_not_affect_others(self, catalog):
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_text('{"m": null, "other": ["b"]}')
-        assert catalog.learn("m", ["a"]) == ["a"]
+        assert catalog.learn("m", mirror(), ["a"]) == ["a"]
         assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
 
     def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
@@ -259,27 +304,27 @@ class TestCatalog:
             own = Catalog(catalog.path)
             together.wait()
             for topic in range(each):
-                own.learn(f"m{number % 3}", [f"t{number}.{topic}"])
+                own.learn(f"m{number % 3}", mirror(), [f"t{number}.{topic}"])
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(learn, range(threads)))
-        learned = {topic for mirror in range(3) for topic in catalog.topics(f"m{mirror}")}
+        learned = {topic for name in range(3) for topic in catalog.topics(f"m{name}")}
         assert learned == {
             f"t{number}.{topic}" for number in range(threads) for topic in range(each)
         }
 
     def test_literal_topics_are_known_before_they_are_seen(self, catalog):
-        """relay.yaml names them; a topic that only a pattern matches must be seen first."""
-        catalog.learn("m", ["seen", "a.b"])
+        """relay.yaml names them; a name that is added later moves no topic to another lane."""
+        catalog.learn("m", mirror(), ["seen", "a.b"])
         allow = [r"z", r"a\.b", ".*"]
-        assert catalog.known("m", mirror(topics={"allow": allow})) == ["z", "a.b", "seen"]
+        assert catalog.known("m", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
 
     def test_literal_topics_stay_in_their_lane_when_planners_learn_them(self, catalog):
         """The planners of two lanes tick in any order, and each adds the topics of its own lane."""
         configured = mirror(topics={"allow": ["b-c", r"b\.c", "a"]})
         before = lanes_of("m", configured, catalog.known("m", configured))
         for lane in reversed(before):
-            catalog.learn("m", lane.topics)
+            catalog.learn("m", configured, lane.topics)
         assert homes(lanes_of("m", configured, catalog.known("m", configured))) == homes(before)
 
     def test_is_next_to_the_configuration(self, tmp_path, monkeypatch):

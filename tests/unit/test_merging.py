@@ -1,6 +1,8 @@
 """Our definitions in a project of one's own: names, resources and executors do not collide."""
 
 import re
+import socket
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -11,6 +13,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 import relay_pipelines as relay
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings import load
 
 SAMPLE = """
 mirrors:
@@ -119,9 +122,9 @@ def test_two_relay_files_in_one_project(config, tmp_path):
     }
     assert relay.asset_key("shop", "orders", key_prefix=["eu", "north"]).to_user_string() in keys
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        "plan_shop__main",
+        "plan_shop",
         "health_shop",
-        "plan_eu_north_shop__main",
+        "plan_eu_north_shop",
         "health_eu_north_shop",
     }
     assert {schedule.name for schedule in repository.schedule_defs} == {
@@ -149,8 +152,8 @@ def test_mirrors_of_one_name_do_not_get_each_others_topics(config, tmp_path):
     by_pattern = SAMPLE.replace("[orders]", "[orders.*]").replace("192.0.2.1", "127.0.0.1")
     for path in (config, other):
         path.write_text(by_pattern.replace("9092", "1"))
-    Catalog.beside(config).learn("shop", ["orders.eu"])
-    Catalog.beside(other, ("us",)).learn("shop", ["orders.us"])
+    for catalog, topic in ((Catalog.beside(config), "eu"), (Catalog.beside(other, ("us",)), "us")):
+        catalog.learn("shop", load(config).mirror("shop"), [f"orders.{topic}"])
 
     def topics(definitions):
         keys = definitions.get_repository_def().asset_graph.get_all_asset_keys()
@@ -185,7 +188,21 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
     health = repository.get_sensor_def(f"health_{start}shop")(context)
     assert "127.0.0.1:1 cannot be reached" in str(health.skip_reason)
     with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
-        repository.get_sensor_def(f"plan_{start}shop__main")(context)
+        repository.get_sensor_def(f"plan_{start}shop")(context)
+
+
+def test_a_cluster_that_never_answers_holds_a_tick_up_for_seconds(config):
+    """Such as one that is stopped: a tick has the next one, and other lanes, to care for."""
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        address = f"127.0.0.1:{stopped.getsockname()[1]}"
+        config.write_text(re.sub(r"192\.0\.2\.\d:9092", address, SAMPLE))
+        definitions = relay.definitions(config)
+        planner = definitions.get_repository_def().get_sensor_def("plan_shop")
+        kafka = {"relay_kafka": definitions.resources["relay_kafka"]}
+        began = time.monotonic()
+        with pytest.raises(dg.Failure, match="no answer within 3 s"):
+            planner(dg.build_sensor_context(dg.DagsterInstance.ephemeral(), resources=kafka))
+    assert time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize("prefix", ["eu-north", ["eu", ""], "a/b"])

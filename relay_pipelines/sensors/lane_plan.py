@@ -1,0 +1,220 @@
+"""What a tick finds of one lane: evaluations of checks, a run to request, and a line."""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import dagster as dg
+
+from relay_pipelines.checks import (
+    lag,
+    lag_target,
+    message_counts,
+    other_deployments,
+    source_topics,
+)
+from relay_pipelines.console.formatting import held_back, plural
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes.assignment import Share
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.prepare import topics
+from relay_pipelines.protocol.open_transactions import OpenTransaction
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sensors import source_events
+from relay_pipelines.sensors.evaluations import dated, released
+from relay_pipelines.sensors.planner_cursor import Cursor
+from relay_pipelines.sensors.pruning import prune
+from relay_pipelines.sensors.run_requests import RunRequests
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+_LAG_SECONDS = 300.0
+_LAG_CHANGE_SECONDS = 60.0
+
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+Found = tuple[list[dg.AssetCheckEvaluation], Cursor]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """What a tick found.
+
+    Args:
+        lane: its name.
+        cursor: what the next tick must know.
+        request: of the lane's job; None if it has nothing to do, or runs.
+        held: what guards hold back.
+        line: what is waiting, and what happens about it.
+    """
+
+    lane: str
+    events: list[Event]
+    cursor: Cursor
+    request: dg.RunRequest | None
+    held: Sequence[RelayError]
+    line: str
+
+
+@dataclass(slots=True)
+class LaneTick:
+    """One evaluation of a lane.
+
+    Args:
+        snapshot: of what the lane copies.
+        hidden: what hides copies of any lane of the mirror from readers at the destination.
+        with_asset: the topics that have an asset in the code location.
+        cursor: of the last tick.
+    """
+
+    context: dg.SensorEvaluationContext
+    share: Share
+    kafka: KafkaResource
+    snapshot: ClusterSnapshot
+    hidden: Sequence[OpenTransaction]
+    with_asset: Container[str]
+    cursor: Cursor
+    remarks: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def _lane(self) -> Lane:
+        return self.share.lane
+
+    def plan(self) -> LanePlan:
+        """Evaluate the lane.
+
+        Raises:
+            RelayError: the source or the destination does not answer.
+        """
+        now = self.kafka.clock.now_ms() / 1000
+        instance, lane = self.context.instance, self._lane
+        measured = lag.measure(self.kafka, lane, self.snapshot, self.hidden)
+        self._ask_for_reload()
+        checks, cursor = self._checks(measured, now)
+        shown = replace(lane, topics=tuple(self._topics_with_asset()))
+        sources, cursor.source = source_events.find(
+            instance, shown, self.snapshot, cursor.source, now
+        )
+        self._warn_of_missing_topics()
+        requests = RunRequests(
+            instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()
+        )
+        first = held_back(measured.held_back)
+        request = requests.find("; ".join(filter(None, [first, str(measured)])))
+        prune(instance, replace(lane, topics=self.share.topics), now)
+        line = "; ".join([str(measured), *self.remarks, *requests.remarks])
+        events: list[Event] = [*sources, *checks]
+        return LanePlan(lane.name, events, cursor, request, measured.held_back, line)
+
+    def _checks(self, measured: lag.Lag, now: float) -> Found:
+        """The lag on a change of a minute or after a while; the other checks on a change."""
+        events, cursor = [], self.cursor.of_tick(self._lane, now)
+        passed, oldest = lag.passes(self._lane, measured), measured.oldest_seconds or 0.0
+        if (
+            passed != cursor.lag_passed
+            or self._held_topics(measured).keys() != set(cursor.held)
+            or now - cursor.lag_at > _LAG_SECONDS
+            or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
+        ):
+            events.append(lag.evaluation(self._lane, measured))
+            cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest)
+        late, cursor = self._late_topics(cursor, measured)
+        events += lag_target.evaluations(self._lane, late)
+        unseen = [*self.snapshot.unseen, *self.snapshot.refused]
+        gone = [*self.snapshot.deleted, *unseen, *map(str, self.snapshot.unreadable)]
+        missing = sorted([*gone, *self._not_loaded()])
+        if missing != cursor.missing:
+            loaded = [topic for topic in self._not_loaded() if topic in self.with_asset]
+            without = sorted(set(self._not_loaded()).difference(loaded))
+            found = source_topics.evaluation(self._lane, self.snapshot, without, loaded)
+            events.append(found)
+            cursor = replace(cursor, missing=missing)
+        more, cursor = self._foreign(cursor, now)
+        events += more
+        more, cursor = self._held(cursor, measured)
+        events += more
+        return [dated(event, now) for event in events], cursor
+
+    def _foreign(self, cursor: Cursor, now: float) -> Found:
+        """Other deployments, when one comes or the last one goes, and their runs after a while."""
+        known = cursor.foreign
+        found = other_deployments.find(self.context.instance, self.snapshot, now, known or {})
+        if found:
+            self.remarks.append(other_deployments.words(found))
+        is_new = known is None or bool(found) != bool(known)
+        if not is_new and (found == known or now - cursor.foreign_at < _LAG_SECONDS):
+            return [], replace(cursor, foreign=found)
+        event = other_deployments.evaluation(self._lane, found)
+        return [event], replace(cursor, foreign=found, foreign_at=now)
+
+    def _held(self, cursor: Cursor, measured: lag.Lag) -> Found:
+        """The topics of which a guard holds something back now, or no longer does."""
+        lane, instance = self._lane, self.context.instance
+        errors = self._held_topics(measured)
+        events = [
+            message_counts.held(lane.path, topic, held_back(errors[topic]))
+            for topic in sorted(errors)
+            if topic not in cursor.held
+        ]
+        # those that are denied now say so themselves
+        ended = set(cursor.held).intersection(self._topics_with_asset()).difference(errors)
+        events += [released(instance, lane, topic) for topic in sorted(ended)]
+        return events, replace(cursor, held=sorted(errors))
+
+    def _held_topics(self, measured: lag.Lag) -> dict[str, list[RelayError]]:
+        errors: dict[str, list[RelayError]] = {}
+        for error in measured.held_back:
+            at = error.topic_partition
+            if at is not None and at.topic in self.with_asset:
+                errors.setdefault(at.topic, []).append(error)
+        return errors
+
+    def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> tuple[Mapping[str, str], Cursor]:
+        """The topics to report: those that miss the lag target now or meet it again; all at first.
+
+        Returns:
+            topic -> why it misses the target; empty if it meets it.
+        """
+        now_ms = self.kafka.clock.now_ms()
+        found = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
+        known = self._topics_with_asset()
+        late = {
+            topic: found.get(topic, "")
+            for topic in known
+            if len(known) != cursor.topics or (topic in found) != (topic in cursor.late)
+        }
+        are_late = [topic for topic in known if topic in found]
+        return late, replace(cursor, late=are_late, topics=len(known))
+
+    def _topics_with_asset(self) -> list[str]:
+        every = {at.topic for at in self.snapshot.unreadable}.union(self.snapshot.destinations)
+        return sorted(topic for topic in every if topic in self.with_asset)
+
+    def _not_loaded(self) -> list[str]:
+        """The topics that are copied, and that have no asset, or not the lane of relay.yaml."""
+        return sorted(
+            topic
+            for topic in self.snapshot.destinations
+            if topic not in self.with_asset or self.share.is_guest(topic)
+        )
+
+    def _ask_for_reload(self) -> None:
+        without = [topic for topic in self._not_loaded() if topic not in self.with_asset]
+        if without:
+            self.remarks.append(
+                f"{plural(len(without), 'topic')} without an asset ({', '.join(without[:3])}),"
+                " copied all the same: reload the code location to see them"
+            )
+        if self.share.guests:
+            names = ", ".join(guest.name for guest in self.share.guests)
+            self.remarks.append(
+                f"{self._lane.name} copies what belongs to {names}: reload the code location, which"
+                " has not loaded it"
+            )
+
+    def _warn_of_missing_topics(self) -> None:
+        self.remarks += self.snapshot.all_takeovers
+        if self.snapshot.deleted:
+            self.remarks.append(
+                f"missing at the source: {', '.join(sorted(self.snapshot.deleted))}"
+            )
+        for line in map(str, topics.unseen(self.snapshot)):
+            self.context.log.warning(line)
+            self.remarks.append(line)

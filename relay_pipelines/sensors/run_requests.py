@@ -1,0 +1,140 @@
+"""Whether the planner requests the job of a lane: a session if none runs, or a run for news."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import dagster as dg
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+
+from relay_pipelines.console.formatting import seconds
+from relay_pipelines.errors import DataLossError
+from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes.assignment import Share
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+_BACKOFF_SECONDS = 30.0
+_LONGEST_BACKOFF_SECONDS = 600.0
+HANDOVER_SECONDS = 30.0
+"""How long before its end a session gets a successor, which has to start Spark."""
+
+
+@dataclass(slots=True)
+class RunRequests:
+    """The requests of one lane.
+
+    Args:
+        snapshot: of what the lane copies.
+        now: seconds since the Unix epoch.
+        not_loaded: the topics that the lane did not have when the code location was loaded.
+        remarks: what happens about what is waiting.
+    """
+
+    instance: DagsterInstance
+    share: Share
+    kafka: KafkaResource
+    snapshot: ClusterSnapshot
+    now: float
+    not_loaded: Sequence[str]
+    remarks: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def _lane(self) -> Lane:
+        return self.share.lane
+
+    def find(self, waiting: str) -> dg.RunRequest | None:
+        """Request the lane's job, or say why not.
+
+        Args:
+            waiting: what is waiting, in words.
+        """
+        for run_id in turns.bury(self.instance, self._lane):
+            self.remarks.append(f"run {run_id[:8]} was given up: it was silent")
+        running = turns.sessions(self.instance, self._lane)
+        if running and not self._needs_successor(running):
+            self.remarks.append(turns.in_words(running))
+            return None
+        runs = self._last_runs()
+        rest = _backoff_seconds(runs, self.now)
+        if rest > 0:
+            self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
+            return None
+        failed = Resting.load(runs[0].dagster_run.tags) if runs else Resting()
+        if resting := failed.topics(self.now):
+            self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
+        if not running and not self._has_news(without=resting):
+            return None
+        return self._request(waiting, failed)
+
+    def _request(self, waiting: str, failed: Resting) -> dg.RunRequest:
+        tags = {
+            **naming.tags(self._lane.path, self._lane.name),
+            naming.TAG_WAITING: waiting,
+            # before runs of people's own assets that wait in the same queue
+            naming.TAG_PRIORITY: "10",
+        }
+        if resting_tag := failed.dump():
+            tags[naming.TAG_RESTING] = resting_tag
+        if self.not_loaded:
+            tags[naming.TAG_NEW_TOPICS] = " ".join(self.not_loaded)
+        return dg.RunRequest(job_name=naming.lane_job(self._lane.path, self._lane.name), tags=tags)
+
+    def _needs_successor(self, running: Sequence[dg.DagsterRun]) -> bool:
+        """Whether the only session of the lane ends soon, or does not copy all that it should.
+
+        A session that was requested before relay.yaml had another lane, and that has loaded it,
+        copies that lane's topics no longer.
+        """
+        if len(running) > 1 or not self._lane.window.session:
+            return False
+        told = running[0].tags.get(naming.TAG_NEW_TOPICS, "").split()
+        guests = filter(self.share.is_guest, self.snapshot.destinations)
+        return not set(guests).issubset(told) or self._ends_soon(running[0])
+
+    def _ends_soon(self, session: dg.DagsterRun) -> bool:
+        record = self.instance.get_run_record_by_id(session.run_id)
+        started = record.start_time if record else None
+        lasts = self._lane.window.session / 1000
+        before = min(HANDOVER_SECONDS, lasts / 2)
+        return started is not None and self.now - started > lasts - before
+
+    def _has_news(self, without: Collection[str]) -> bool:
+        positions = self.snapshot.positions
+        without = {*without, *self.snapshot.refused}
+        news = [at for at in positions if at.topic_partition.topic not in without]
+        return bool(plan_windows(news).windows) or self._must_prepare(news)
+
+    def _must_prepare(self, positions: Sequence[Position]) -> bool:
+        """Whether only a run can decide where the mirror starts, or accept a loss: ticks look.
+
+        With `start: latest`, each tick would see the mirror start at the end of the source.
+        """
+        accepts = self.kafka.mirror(self._lane.mirror).on_data_loss is OnDataLoss.CONTINUE
+        lost = (isinstance(data_loss(position), DataLossError) for position in positions)
+        return bool(self.snapshot.new_starts) or (accepts and any(lost))
+
+    def _last_runs(self) -> Sequence[dg.RunRecord]:
+        """The last runs of the lane's job, the newest first."""
+        job = naming.lane_job(self._lane.path, self._lane.name)
+        return self.instance.get_run_records(RunsFilter(job_name=job), limit=6)
+
+
+def _backoff_seconds(runs: Sequence[dg.RunRecord], now: float) -> float:
+    """How long to wait before another run, after runs that failed soon after their start.
+
+    Runs that failed for some topics only do not count: these topics rest, and the others go on.
+    """
+    failed = 0
+    for record in runs:
+        run = record.dagster_run
+        if run.status is not DagsterRunStatus.FAILURE or naming.TAG_FAILED_TOPICS in run.tags:
+            break
+        failed += 1
+    if not failed:
+        return 0.0
+    started = runs[0].start_time or runs[0].create_timestamp.timestamp()
+    rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
+    return float(started + rest - now)
