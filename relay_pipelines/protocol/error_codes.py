@@ -14,6 +14,7 @@ from relay_pipelines.errors import (
     RecordTooLargeError,
     RelayError,
     RetriableError,
+    Side,
     UnsupportedError,
 )
 from relay_pipelines.model import TopicPartition
@@ -21,6 +22,7 @@ from relay_pipelines.model import TopicPartition
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_AUTHORIZATION_FAILED = 29
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 TOPIC_ALREADY_EXISTS = 36
 INVALID_PARTITIONS = 37
 SECURITY_DISABLED = 54
@@ -76,6 +78,16 @@ _REMEDIES = {
 }
 
 
+_OPERATIONS = {
+    "AddPartitionsToTxn": "Write",
+    "Produce": "Write",
+    "Fetch": "Read",
+    "ListOffsets": "Describe",
+    "OffsetForLeaderEpoch": "Describe",
+}
+"""Request -> what it needs on a topic."""
+
+
 def name_of(code: int) -> str:
     """The error's name in Kafka's protocol guide, such as NOT_LEADER_OR_FOLLOWER."""
     return str(for_code(code).message)
@@ -104,8 +116,22 @@ def failure(
     passing = code in _PASSING or for_code(code).retriable
     kind, remedy = _BY_CODE.get(code, (retriable if passing else RelayError, ""))
     remedy = _REMEDIES.get(code, remedy)
+    permission = permission or _permission(code, doing, topic_partition, retriable.side)
     if kind is PermissionDeniedError and permission:
         remedy = f"grant the user {permission}"
     said = f" ({detail})" if detail else ""
     what = f"{at} answered {doing} with {name_of(code)}{said}"
     return kind(what, remedy=remedy, topic_partition=topic_partition, offset=offset)
+
+
+def _permission(code: int, doing: str, topic_partition: TopicPartition | None, side: Side) -> str:
+    """Return what the user lacks for a request; empty if the code does not say it."""
+    request, _, subject = doing.partition(" of ")
+    if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return f"Write on transactional id {subject}" if subject else ""
+    operation = _OPERATIONS.get(request, "")
+    if request == "Metadata":  # needs Describe, which the right to copy includes
+        operation = "Read" if side is Side.SOURCE else "Write"
+    if code != TOPIC_AUTHORIZATION_FAILED or not operation or topic_partition is None:
+        return ""
+    return f"{operation} on topic {topic_partition.topic}"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
@@ -287,15 +288,7 @@ class TransactionalProducer:
             )
             return next(iter(refused.values()), error_codes.NONE)
 
-        try:
-            self._until_settled("AddPartitionsToTxn", ask, expected)
-        except RelayError as error:
-            # the others are about the transactional id
-            own = [
-                at for at, code in refused.items() if code not in error_codes.TRANSACTION_SETTLING
-            ]
-            error.topic_partition = next(iter(own), None)
-            raise
+        self._until_settled("AddPartitionsToTxn", ask, expected, refused)
 
     def _end(self, *, committed: bool, expected: frozenset[int] = frozenset()) -> None:
         def ask() -> int:
@@ -314,9 +307,17 @@ class TransactionalProducer:
         self._until_settled("EndTxn", ask, expected)
 
     def _until_settled(
-        self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()
+        self,
+        doing: str,
+        ask: Callable[[], int],
+        expected: frozenset[int] = frozenset(),
+        refused: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """Retry while the previous transaction is completing, up to the transaction timeout."""
+        """Retry while the previous transaction is completing, up to the transaction timeout.
+
+        Args:
+            refused: the topic-partitions that the last answer has a code for.
+        """
         seconds = self._options.transaction_timeout_ms / 1000
         deadline = self._clock.monotonic() + seconds
         wait = _POLL_SECONDS
@@ -336,7 +337,13 @@ class TransactionalProducer:
             if code in error_codes.COORDINATOR_MOVING:
                 self._coordinator = self._client.coordinator(self._id)
         if code != error_codes.NONE and code not in expected:
-            raise self._explained(self._client.failure(code, f"{doing} of {self._id}"))
+            # the codes for which it retries are about the transactional id
+            about = (at for at, own in refused.items() if own == code)
+            raise self._explained(
+                self._client.failure(
+                    code, f"{doing} of {self._id}", topic_partition=next(about, None)
+                )
+            )
 
     def _send_gathered(self, leader: int) -> None:
         gathered = self._gathered.pop(leader, None)

@@ -220,8 +220,7 @@ def _shared(
     name: str, mirror: Mirror, snapshot: ClusterSnapshot, taken: Taken
 ) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
-    accepted = snapshot.accepted_targets
-    unpinned = {topic for topic, to in accepted.items() if to.partition is None}
+    unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
     wanted = [
         snapshot.destination_of(position.topic_partition)
         for position in snapshot.positions

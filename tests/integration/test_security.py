@@ -788,7 +788,9 @@ def test_a_missing_acl_is_named(guarded: EmbeddedCluster, mirror: Mirror, lackin
     }
     assert resources[lacking] in outcome.error
     assert "AUTHORIZATION_FAILED" in outcome.error
-    assert outcome.error.endswith("; grant the user the missing ACL")
+    needed = "Read" if lacking in {"source", "unread"} else "Write"
+    kind = "transactional id" if lacking == "id" else "topic"
+    assert outcome.error.endswith(f"; grant the user {needed} on {kind} {resources[lacking]}")
 
 
 @pytest.mark.timeout(60)
