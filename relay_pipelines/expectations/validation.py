@@ -41,6 +41,7 @@ from relay_pipelines.settings.expectations import (
     SampleSettings,
     Side,
 )
+from relay_pipelines.spark.answering import within
 
 DEADLINE_SECONDS = 300.0
 """How long the expectations of a topic and window may take in a run that copies."""
@@ -164,7 +165,8 @@ def _until(
 
     thread = threading.Thread(target=named, name=group, daemon=True)
     thread.start()
-    thread.join(deadline_seconds)
+    with suppress(TimeoutError):
+        within(deadline_seconds, thread.join)
     found = dict(results)  # those that follow only say that they are cancelled
     if thread.is_alive():
         with suppress(Exception):

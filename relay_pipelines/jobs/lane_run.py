@@ -208,7 +208,9 @@ class LaneRun:
         run_log = RunLog(
             *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
         )
-        frozen = yield from window_log.freeze(self.context.instance, self.lane, frozen)
+        frozen = yield from window_log.freeze(
+            self.context.instance, self.lane, frozen, snapshot.destination
+        )
         report = copy_window(
             self.kafka,
             self.session,

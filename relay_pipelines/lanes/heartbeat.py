@@ -29,7 +29,7 @@ STANDSTILL_SECONDS = 300.0
 DEAD_SECONDS = 90.0
 """How long somebody must have watched the same heartbeat before he gives the run up."""
 _BEAT_SECONDS = 15.0
-_SOME_CPU_SECONDS = 0.01
+_SOME_CPU_SECONDS = 0.0005  # a thread that only waits uses none at all
 _WORTH_SAYING_SECONDS = 30.0
 _LONGEST_LOOK_SECONDS = 30.0
 _MOST_KNOWN = 100

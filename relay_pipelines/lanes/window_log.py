@@ -12,6 +12,7 @@ import dagster as dg
 from relay_pipelines.console.formatting import count, plural
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.model import Cluster
 from relay_pipelines.plan.frozen_window import FrozenWindow
 
 _FROZEN = "plan as runs read it (JSON)"
@@ -29,9 +30,12 @@ def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
 
 
 def freeze(
-    instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow
+    instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow, destination: Cluster
 ) -> Generator[dg.AssetMaterialization, None, FrozenWindow]:
     """Store a window under a key of its own: the plan first, because a key alone cannot be run.
+
+    Args:
+        destination: where it is copied to: a relay.yaml that changes may name another cluster.
 
     Returns:
         the window with its final key: another run may have used the one that it had.
@@ -40,7 +44,7 @@ def freeze(
     while instance.has_dynamic_partition(name, frozen.key):
         number += 1
         frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
-    yield _event(lane, frozen)
+    yield _event(lane, frozen, destination)
     instance.add_dynamic_partitions(name, [frozen.key])
     for topic in frozen.topics:
         instance.add_dynamic_partitions(naming.windows_name(lane.path, topic), [frozen.key])
@@ -57,7 +61,7 @@ def find(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow | N
     return None
 
 
-def _event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
+def _event(lane: Lane, frozen: FrozenWindow, destination: Cluster) -> dg.AssetMaterialization:
     """The event that freezes a window."""
     shown = frozen.ranges[:_SHOWN_ROWS]
     hidden = len(frozen.ranges) - len(shown)
@@ -72,6 +76,7 @@ def _event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
             "size estimate (bytes)": frozen.size_bytes,
             "topics": topics,
             "node": frozen.node,
+            "destination": ", ".join(destination.bootstrap_servers),
             "planned": dg.MetadataValue.timestamp(frozen.planned_at_ms / 1000),
             "ranges": dg.MetadataValue.table(
                 [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -142,6 +142,9 @@ class _Run:
                 return
             self._follower.start()
             from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
+
+            while not wait([spark], _POLL_SECONDS).done:
+                pass  # a cluster may have no room for long, and who waits for ever seems to hang
         job = self._job(plan, window)
         jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._clock)
         self._watch(jobs)

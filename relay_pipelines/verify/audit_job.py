@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from relay_pipelines.verify.recount_parts import PartResult, RecountPart, count_
 _LEAST_BYTES = 32 << 20  # of a group: a job costs a tenth of a second
 _GROUPS_PER_SLOT = 8  # so that the progress moves, and that the slots end at about the same time
 _CANCEL_SECONDS = 0.1
+_LOOK_SECONDS = 0.5
 _WITHOUT_SPARK_BYTES = 64 << 20  # less is read before Spark has started
 
 Work = ComparedChunk | RecountPart
@@ -76,8 +77,11 @@ def in_spark(
     pool = ThreadPoolExecutor(slots, tag)
     running = [pool.submit(_submit, session, job, group, tag) for group in groups]
     try:
-        for done in as_completed(running):
-            yield done.result()
+        waiting = set(running)
+        while waiting:
+            # not for ever: a thread that waits for ever looks as if it hung
+            done, waiting = wait(waiting, _LOOK_SECONDS, FIRST_COMPLETED)
+            yield from (each.result() for each in done)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         # again and again: a job that Spark has not started yet cannot be found

@@ -216,7 +216,7 @@ class Environment:
         now_ms = kafka.clock.now_ms()
         limits = WindowLimits(max_records, 2**62)
         for frozen in new_windows(snapshot, limits, now_ms):
-            for event in window_log.freeze(self.instance, lane, frozen):
+            for event in window_log.freeze(self.instance, lane, frozen, snapshot.destination):
                 self.instance.report_runless_asset_event(event)
         return self.windows()
 

@@ -279,7 +279,7 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
     time.sleep(0.1)
     before = cpu_seconds()
     time.sleep(0.5)
-    assert cpu_seconds() - before < 0.001
+    assert cpu_seconds() == before
     ends.set()
     thread.join()
 
