@@ -104,7 +104,7 @@ class SparkJobs:
         self._answers = _Answers(session)
         self._had_executors = self._looked = clock.monotonic()
         self._still_seconds = 0.0
-        self._ended_tasks = 0
+        self._ended_tasks: tuple[tuple[int, int], ...] = ()
         self.outcomes: list[Outcome] = []
         shared = {sql: _with_shares(groups, all_groups) for sql, groups in packed.items()}
         # a limit on the tasks of a run is one for all its jobs: they then run one after another

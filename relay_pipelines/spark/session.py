@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -243,14 +243,15 @@ def slots(session: Any) -> int:
 
 
 class Executors(NamedTuple):
-    """The executors of a session: how many there are, and have been; and the tasks they ended.
+    """The executors of a session: how many there are, and have been; and how far its stages are.
 
-    One, one and none with Spark Connect, which does not say.
+    One and one on this machine, and with Spark Connect, which does not say how far its stages are.
     """
 
     alive: int = 1
     known: int = 1
-    ended_tasks: int = 0
+    ended_tasks: tuple[tuple[int, int], ...] = ()
+    """Of each active stage: its number, and how many of its tasks have ended."""
 
 
 def executors(session: Any) -> Executors:
@@ -260,18 +261,22 @@ def executors(session: Any) -> Executors:
         if context is None:
             session.conf.get("spark.default.parallelism", "")  # whether it answers
             return Executors()
+        ended = tuple(_ended_tasks(context))
         spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
-        store = spark.statusStore()
-        known = store.executorList(False)  # noqa: FBT003 - a method of Spark's
-        summaries = [known.apply(index) for index in range(known.size())]
-        ended = sum(each.completedTasks() + each.failedTasks() for each in summaries)
         if spark.isLocal():
             return Executors(ended_tasks=ended)
-        alive = sum(each.isActive() for each in summaries)
+        store = spark.statusStore()
+        alive, known = (store.executorList(only_alive).size() for only_alive in (True, False))
     except Exception:  # noqa: BLE001 - the session has ended, and the job says why
         return Executors()
-    # the driver is one of them
-    return Executors(max(0, alive - 1), max(0, len(summaries) - 1), ended)
+    return Executors(max(0, alive - 1), max(0, known - 1), ended)  # the driver is one of them
+
+
+def _ended_tasks(context: Any) -> Iterator[tuple[int, int]]:
+    tracker = context.statusTracker()
+    for stage in tracker.getActiveStageIds():
+        if (found := tracker.getStageInfo(stage)) is not None:
+            yield stage, found.numCompletedTasks + found.numFailedTasks
 
 
 def first_executor_seconds(session: Any) -> float:
