@@ -175,7 +175,10 @@ class SparkJobs:
                 f"Spark has not answered for {ANSWER_SECONDS:g} s: it hangs, and was ended"
             )
         elif self._still_seconds > (limit := self._standstill_seconds()):
-            self._end_with(f"no task has committed anything or ended for {limit:g} s: one hangs")
+            self._end_with(
+                f"no task has committed anything or ended for {limit:g} s: one hangs, or none could"
+                " begin"
+            )
         else:
             self._give_up_without_executors(now)
 

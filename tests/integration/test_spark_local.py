@@ -156,8 +156,8 @@ def test_a_task_that_hangs_is_given_up(
 
     (error,) = jobs.errors
     assert str(error) == (
-        "no task has committed anything or ended for 3 s: one hangs; what is committed stays, run"
-        " again to copy the rest"
+        "no task has committed anything or ended for 3 s: one hangs, or none could begin; what is"
+        " committed stays, run again to copy the rest"
     )
     abort_open_transactions(job, ranges, SystemClock())
     submit(local_spark.session(), job, [ranges], "again")
