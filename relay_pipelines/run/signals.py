@@ -65,8 +65,9 @@ class StopSignal:
             if threading.current_thread() is threading.main_thread():
                 for number in _SIGNALS:
                     signal.signal(number, self._receive)
-        if self._requested:
-            raise KeyboardInterrupt
+            # also in place of an error: the signal may have ended what the block has started
+            if self._requested:
+                raise KeyboardInterrupt
 
     def _receive(self, _signal: int, _frame: FrameType | None) -> None:
         again, self._requested = self._requested, True

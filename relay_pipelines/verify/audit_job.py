@@ -85,7 +85,8 @@ def in_spark(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         # again and again: a job that Spark has not started yet cannot be found
-        while wait(running, _CANCEL_SECONDS).not_done:
+        begun = [each for each in running if not each.cancelled()]
+        while wait(begun, _CANCEL_SECONDS).not_done:
             spark_job.cancel(session, tag)
 
 

@@ -752,12 +752,17 @@ import sys
 from relay_pipelines.cli import main
 from relay_pipelines.verify import audit_job
 audit_job._WITHOUT_SPARK_BYTES = 0
+audit_job._LEAST_BYTES, audit_job._GROUPS_PER_SLOT = 1, 1000
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_ctrl_c_in_spark(audited: Audited) -> None:
-    """It ends at once with one line, although a task waits for a transaction to end."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_spark(audited: Audited, number: signal.Signals) -> None:
+    """It ends at once with one line, although a task waits for a transaction to end.
+
+    SIGTERM to all processes, as of a container, ends Spark as well; groups of work have not begun.
+    """
     mirror = audited.mirror
     other = transactional(mirror.destination, f"{mirror.topic}-open")
     other.begin_transaction()
@@ -771,7 +776,7 @@ def test_ctrl_c_in_spark(audited: Audited) -> None:
     ) as process:
         until(lambda: len(workers_of(process.pid)) > 1, "a task")
         began = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(process.pid, number)  # as a terminal does
         out, err = process.communicate(timeout=60)
         seconds = time.monotonic() - began
     other.abort_transaction(30)
