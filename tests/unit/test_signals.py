@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.run.signals import StopSignal
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -52,6 +53,14 @@ def test_a_shielded_signal_is_raised_after_the_block() -> None:
         assert finished
         with pytest.raises(KeyboardInterrupt), stop.shielded():
             raise AssertionError("the block must not run after a signal")
+
+
+def test_a_signal_is_raised_in_place_of_the_error_that_it_causes() -> None:
+    """It may have ended what the block starts, such as a JVM."""
+    stop = StopSignal()
+    with stop.heard(), pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012
+        send(signal.SIGTERM)
+        raise RelayError("Spark does not start")
 
 
 def test_a_signal_is_raised_on_the_thread_that_was_shielded() -> None:
