@@ -259,7 +259,6 @@ def test_of_two_deployments_one_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The session of another Dagster waits, and says so; it takes over when the first has ended."""
-    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 5.0)
     first = sessions.start()
     sessions.copied(topics[0], "a99")
     (tmp_path / "other" / "dagster").mkdir(parents=True)
@@ -290,6 +289,7 @@ def test_of_two_deployments_one_copies(
             time.sleep(1)
         assert other.environment.windows() == []
 
+        monkeypatch.setattr(other_writers, "QUIET_SECONDS", 3.0)
         assert sessions.end(first)[0].success
         environment.fill(topics[0], ["after"])
         sessions.copied(topics[0], "after")
