@@ -15,7 +15,7 @@ from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, probl
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import format_time, plural, seconds, size, stderr
 from relay_pipelines.console.progress import Lines, status_line
-from relay_pipelines.errors import INTERRUPTED, FencedError, RelayError
+from relay_pipelines.errors import INTERRUPTED, FencedError, PolicySupersededError, RelayError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.other_writers import OtherWriters
@@ -150,9 +150,11 @@ class _Rounds:
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
             bound = api.Mirror(name, mirror, self.session)
-            planned = self._plan(name, bound, writers)
-            if planned is None:
-                lasting.update([], complete=True)
+            planned, waits = self._plan(name, bound, writers)
+            if waits:
+                # what is superseded waits for a person, whenever the other one ends
+                held = [e for e in planned.data_losses if isinstance(e, PolicySupersededError)]
+                lasting.update(map(problem, held), complete=True)
                 return
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
@@ -176,8 +178,8 @@ class _Rounds:
                 found = [one for one in found if one.kind is not FencedError]
             lasting.update(found, complete=not result.interrupted)
 
-    def _plan(self, name: str, bound: api.Mirror, writers: OtherWriters) -> RunPlan | None:
-        """Plan a round; return None while another deployment copies the mirror."""
+    def _plan(self, name: str, bound: api.Mirror, writers: OtherWriters) -> tuple[RunPlan, bool]:
+        """Plan a round; return also whether it waits, as another deployment copies the mirror."""
         waited, cache = writers.waits, self._caches[name]
         planned = (
             run_plan.plan(bound.snapshot(self.topic, patient=False, cache=cache))
@@ -186,7 +188,7 @@ class _Rounds:
         )
         if line := writers.look(planned.snapshot, has_news=bool(planned.windows)):
             messages.note(f"{name}: {line}")
-        return None if waited or writers.waits else planned
+        return planned, waited or writers.waits
 
     def _writers_of(self, name: str) -> OtherWriters:
         return self._writers.setdefault(

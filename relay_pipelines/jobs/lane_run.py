@@ -10,7 +10,7 @@ import dagster as dg
 
 from relay_pipelines.assets import window_events
 from relay_pipelines.assets.window_events import Event
-from relay_pipelines.errors import RelayError, together
+from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.jobs.window_checks import WindowChecks
 from relay_pipelines.lanes import heartbeat, naming, run_snapshot, turns, window_log
 from relay_pipelines.lanes.assignment import homes
@@ -114,10 +114,12 @@ class LaneRun:
         snapshot = self.survey(without)
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
+        held = [*plan_windows(snapshot.positions).data_losses, *snapshot.held_back]
         if self.yields and self._waits(snapshot, has_news=frozen is not None):
+            # what is superseded waits for a person, whenever the other one ends
+            self._say_held([each for each in held if isinstance(each, PolicySupersededError)])
             return None
-        losses = plan_windows(snapshot.positions).data_losses
-        self._say_held([*losses, *snapshot.held_back])
+        self._say_held(held)
         self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
         if frozen is None:
             return None

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from relay_pipelines.cli import main
+from relay_pipelines.cli import main, rounds_command
 from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
     FencedError,
     PermissionDeniedError,
+    PolicySupersededError,
     RelayError,
     RetentionPassedError,
     SourceError,
@@ -269,3 +270,17 @@ def test_a_daemon_that_starts_waits_for_a_recent_commit_alone() -> None:
     others.now = 1000.0
     others.looks("other", 990)
     assert "taking over" in others.looks("other", 990, count=36), "the time before counts"
+
+
+def test_who_waits_says_that_it_is_superseded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits for a person, and would be silent after the other one has ended; losses can wait."""
+    held = PolicySupersededError("another configuration decides", topic_partition=FIRST)
+    lost = RetentionPassedError("gone", topic_partition=SECOND)
+    planned = SimpleNamespace(data_losses=[held, lost])
+    monkeypatch.setattr(rounds_command._Rounds, "_plan", lambda *_: (planned, True))
+    rounds = rounds_command._Rounds(None, {}, None, None, None, 1.0, as_json=False)
+    for _ in range(2):
+        rounds._copy_mirror("m", None, print)
+    assert capsys.readouterr().err == f"error: m: {held}\n"
