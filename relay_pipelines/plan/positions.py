@@ -47,6 +47,7 @@ class Position:
         destination_changed: the error, if the copies are, or were decided to go on, in another
             destination topic-partition than the configuration names.
         policy_superseded: the error, if another configuration decides the records by now.
+        unwritable: the error, if there are records to copy and the destination takes none now.
         ledger_end: up to where it was copied according to the ledger, if that has an entry which is
             newer than the checkpoint, or if there is none; else None.
         copies_after: where the destination has records of the mirror after those that its
@@ -72,6 +73,7 @@ class Position:
     destination_lost: str = ""
     destination_changed: DestinationChangedError | None = None
     policy_superseded: RelayError | None = None
+    unwritable: RelayError | None = None
     ledger_end: int | None = None
     copies_after: int | None = None
     ledger_lost: bool = False
@@ -210,7 +212,7 @@ def data_loss(position: Position) -> RelayError | None:
             offset=position.low_watermark,
         )
     if worst is None:
-        return position.destination_changed
+        return position.destination_changed or position.unwritable
     if position.available_elsewhere and worst.error in _AT_SOURCE:
         return SourceError(
             f"{worst.what}, but {position.available_elsewhere}",

@@ -35,6 +35,7 @@ class TopicMetadata:
         topic_id: empty before Kafka 2.8.
         leaders: the leading broker's id per partition; -1 for none.
         replicas: how many each partition has, in sync or not.
+        in_sync: how many of them are in sync.
     """
 
     name: str
@@ -42,6 +43,7 @@ class TopicMetadata:
     leaders: dict[int, int]
     leader_epochs: dict[int, int] = field(default_factory=dict)
     replicas: dict[int, int] = field(default_factory=dict)
+    in_sync: dict[int, int] = field(default_factory=dict)
     is_internal: bool = False
     error_code: int = 0
 
@@ -157,6 +159,7 @@ class ClusterClient:
                 replicas={
                     found.partition_index: len(found.replica_nodes) for found in topic.partitions
                 },
+                in_sync={found.partition_index: len(found.isr_nodes) for found in topic.partitions},
                 is_internal=topic.is_internal,
                 error_code=topic.error_code,
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.errors import ConfigError, DataLossError, RelayError
+from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -18,7 +18,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
-from relay_pipelines.plan.positions import Position, data_loss, losses
+from relay_pipelines.plan.positions import Position, data_loss, losses, uncopied
 from relay_pipelines.plan.topic_selection import (
     Target,
     TopicDecision,
@@ -58,6 +58,7 @@ NEEDED_CONFIGS = (
     "compression.type",
     "max.message.bytes",
     "message.timestamp.type",
+    "min.insync.replicas",
 )
 """The configuration of a destination topic that a copy must know."""
 _WAIT_SECONDS = 3.0  # for an election, or for a node that does not answer
@@ -469,6 +470,7 @@ class _SnapshotBuilder:
         source_configs, destination_configs, refused = (
             self._configs(topics, policies, existing) if configs else ({}, {}, {})
         )
+        positions = self._with_unwritable(positions, topics, destination_configs, waits=waits)
         return ClusterSnapshot(
             mirror=self._name,
             node=self._source.cluster,
@@ -547,6 +549,50 @@ class _SnapshotBuilder:
             self._source.forget()
             raise next(iter(found.values()))
         return found
+
+    def _with_unwritable(
+        self, positions: Sequence[Position], topics: _Topics, configs: Configs, *, waits: bool
+    ) -> list[Position]:
+        """Add what keeps the destination from taking records.
+
+        A task that tried would hold its neighbours up: an aborted transaction does not end there.
+
+        Raises:
+            DestinationError: as `_leaderless` raises it.
+        """
+        errors = {
+            at: error
+            for at, offsets in uncopied(positions).items()
+            if offsets and (error := self._unwritable(at, topics.targets[at.topic].of(at), configs))
+        }
+        if errors and (waits or len(errors) == len(positions)):
+            self._destination.forget()
+            raise next(iter(errors.values()))
+        return [
+            replace(position, unwritable=errors.get(position.topic_partition))
+            for position in positions
+        ]
+
+    def _unwritable(
+        self, at: TopicPartition, to: TopicPartition, configs: Configs
+    ) -> RelayError | None:
+        topic = self._at_destination.topics.get(to.topic)
+        if topic is None or to.partition not in topic.leaders:
+            return None
+        needed = configs.get(to.topic, {}).get("min.insync.replicas")
+        # a topic of fewer replicas than that needs all of them
+        least = min(int(needed.value or 1) if needed else 1, topic.replicas[to.partition])
+        if not topic.has_leader(to.partition):
+            what = f"its destination {to} has no leader"
+        elif (there := topic.in_sync[to.partition]) < least:
+            what = f"its destination {to} has {there} of {least} in-sync replicas that it needs"
+        else:
+            return None
+        return DestinationError(
+            f"{what} on {self._destination.cluster}",
+            remedy="start the brokers that have its replicas; if they run, their logs say why",
+            topic_partition=at,
+        )
 
     def _ask_for_unlisted(
         self, checkpoints: CheckpointSnapshot, only_topic: str | None, belongs: Belongs

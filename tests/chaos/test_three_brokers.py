@@ -262,49 +262,68 @@ def test_elections_in_the_middle_of_a_transaction(
     assert_equal(mirror)
 
 
-def test_a_topic_without_a_leader_holds_up_no_other(
+def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
     three: EmbeddedCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """With its only replica on a broker that is down, it is held back, and copied afterwards."""
+    """Without a leader, or with too few replicas, it is held back, and copied afterwards."""
     admin = AdminClient(client(three.cluster()))
-    lone, other, broker = f"{topic_name}.lone", f"{topic_name}.other", three.brokers[-1]
+    broker = three.brokers[-1]
+    lone, homeless, short, other = (f"{topic_name}.{name}" for name in ("a", "b", "c", "other"))
+    gone, both = [[broker.node_id]], [[broker.node_id, three.brokers[0].node_id]]
     placed = [
-        NewTopic(lone, 1, replica_assignment=[[broker.node_id]], config=KEPT),
+        NewTopic(lone, 1, replica_assignment=gone, config=KEPT),
+        *(NewTopic(topic, 1, replication_factor=3, config=KEPT) for topic in (homeless, short)),
         NewTopic(other, num_partitions=1, replication_factor=3, config=KEPT),
+        NewTopic(f"copy.{homeless}", 1, replica_assignment=gone, config=KEPT),
+        NewTopic(f"copy.{short}", 1, replica_assignment=both, config=KEPT),
     ]
     for done in admin.create_topics(placed).values():
         done.result(30)
-    for topic in (lone, other):
+    topics = [lone, homeless, short, other]
+    for topic in topics:
         until(lambda at=topic: admin.list_topics(at, timeout=30).topics[at].partitions, topic)
         write(three.cluster(), TopicPartition(topic, 0), numbered(5))
     mirror = commands.mirror(
-        three.cluster(), three.cluster(), lone, other, topics={"rename": "copy.{topic}"}
+        three.cluster(), three.cluster(), *topics, topics={"rename": "copy.{topic}"}
     )
     config = commands.configured(tmp_path, {topic_name: mirror}, spark={"master": "local[1]"})
 
-    def has_leader(*, expected: bool) -> bool:
-        found = admin.list_topics(lone, timeout=30).topics[lone].partitions
-        return bool(found) and (found[0].leader >= 0) == expected
+    def in_sync(topic: str) -> list[int]:
+        found = admin.list_topics(topic, timeout=30).topics[topic].partitions
+        return list(found[0].isrs) if found else [0]
 
+    reasons = {
+        lone: "it has no leader on ",
+        homeless: f"its destination copy.{homeless}-0 has no leader on ",
+        short: f"its destination copy.{short}-0 has 1 of 2 in-sync replicas that it needs on ",
+    }
     broker.stop()
     try:
-        until(lambda: has_leader(expected=False), "no leader")
+        until(lambda: not in_sync(lone) and not in_sync(f"copy.{homeless}"), "no leader")
+        until(lambda: len(in_sync(f"copy.{short}")) == 1, "one replica")
         done = commands.relay(config, "run")
         assert done.returncode == 1, done.stderr
-        assert commands.error_line(done).startswith(f"{topic_name}: {lone}-0: it has no leader on ")
+        for topic, reason in reasons.items():
+            assert f"error: {topic_name}: {topic}-0: {reason}" in done.stderr
+        assert "CONCURRENT_TRANSACTIONS" not in done.stderr, "nobody has tried"
         assert len(read(three.cluster(), TopicPartition(f"copy.{other}", 0))) == 5
         for command in ("plan", "status", "check"):
             shown = commands.relay(config, command)
-            between = " (unknown how much waits)\n    why      " if command == "status" else ": "
             assert shown.returncode == 1, command
-            assert f"{lone}-0{between}it has no leader" in shown.stdout + shown.stderr, command
+            for topic, reason in reasons.items():
+                assert f"{topic}-0" in shown.stdout + shown.stderr, command
+                # status joins what has the same kind of reason
+                is_joined = command == "status" and topic == short
+                assert is_joined or reason in shown.stdout + shown.stderr, command
         nodes = json.loads(commands.relay(config, "nodes", "--json").stdout)["mirrors"]
         assert [node["leaderless"] for node in nodes[0]["nodes"]] == [[f"{lone}-0"]]
     finally:
         broker.start()
-    until(lambda: has_leader(expected=True), "a leader")
+    until(lambda: all(map(in_sync, topics)), "leaders")
+    until(lambda: len(in_sync(f"copy.{short}")) == 2, "both replicas")
     assert commands.relay(config, "run").returncode == 0
-    assert len(read(three.cluster(), TopicPartition(f"copy.{lone}", 0))) == 5
+    for topic in reasons:
+        assert len(read(three.cluster(), TopicPartition(f"copy.{topic}", 0))) == 5
 
 
 @pytest.mark.long
