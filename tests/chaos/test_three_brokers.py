@@ -311,10 +311,11 @@ def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
             shown = commands.relay(config, command)
             assert shown.returncode == 1, command
             for topic, reason in reasons.items():
-                assert f"{topic}-0" in shown.stdout + shown.stderr, command
                 # status joins what has the same kind of reason
-                is_joined = command == "status" and topic == short
-                assert is_joined or reason in shown.stdout + shown.stderr, command
+                if command == "status" and topic == short:
+                    continue
+                assert f"{topic}-0" in shown.stdout + shown.stderr, command
+                assert reason in shown.stdout + shown.stderr, command
         nodes = json.loads(commands.relay(config, "nodes", "--json").stdout)["mirrors"]
         assert [node["leaderless"] for node in nodes[0]["nodes"]] == [[f"{lone}-0"]]
     finally:
