@@ -147,6 +147,8 @@ def kill(session: Any) -> None:
     else:
         _end_accumulators(context)
         kill_jvm()
+        with suppress(Exception):  # there is no JVM any more, and now the session knows it
+            session.stop()
 
 
 def kill_jvm() -> None:

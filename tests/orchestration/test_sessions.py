@@ -306,10 +306,12 @@ def test_a_session_pauses_for_a_person(
     sessions.copied(topics[0], "a99")
     until(lambda: sessions.turns() == [Turn.COPYING], "the session")
 
-    by_hand = environment.materialize(topics[0], environment.windows()[0])
+    with ThreadPoolExecutor(1) as aside:
+        started = aside.submit(environment.materialize, topics[0], environment.windows()[0])
+        until(lambda: Turn.PAUSED in sessions.turns(), "the pause", pause_seconds=0.1)
+        by_hand = started.result(60)
 
     assert by_hand.success, failure(by_hand)
-    assert Turn.PAUSED in sessions.turns()
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
     (run,) = sessions.end(running)
