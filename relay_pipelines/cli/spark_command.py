@@ -42,7 +42,7 @@ def _described(server: ConnectServer) -> str:
         RelayError: it does not answer.
     """
     line = f"Spark {server.version()} at {server.address}"
-    if not server.runs():
+    if not server.is_ours():
         return f"{line}, not started by `relay spark start`"
     return f"{line}, process group {server.pid}, up {seconds(time.time() - server.started)}"
 

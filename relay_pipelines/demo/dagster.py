@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -126,24 +125,6 @@ class Dagster:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-def refuse_taken(port: int) -> None:
-    """Refuse a port on which another process listens, before anything else is started.
-
-    Raises:
-        RelayError: the port is taken, or this user may not use it.
-    """
-    with socket.socket() as claim:
-        # connections that a former server has closed do not count
-        claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            claim.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise RelayError(
-                f"port {port} of 127.0.0.1 cannot be used: {error.strerror}",
-                remedy="stop the process that listens there, or choose another --port",
-            ) from error
 
 
 @contextmanager

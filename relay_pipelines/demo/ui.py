@@ -7,11 +7,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from relay_pipelines.console.formatting import stdout
-from relay_pipelines.demo.dagster import Dagster, refuse_taken, running
+from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
 from relay_pipelines.demo.shop import Arrivals
+from relay_pipelines.embedded.ports import refuse_taken
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -54,7 +55,7 @@ def main(port: int, *, keep: bool = False) -> int:
     Raises:
         RelayError: something could not be started, or Dagster ended.
     """
-    refuse_taken(port)
+    refuse_taken(port, "stop the process that listens there, or choose another --port")
     clock = SystemClock()
     reporter = Reporter(stdout(), clock)
     with temporary_folder(keep=keep) as folder:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
@@ -16,9 +14,10 @@ from pathlib import Path
 from relay_pipelines.embedded import guardian
 from relay_pipelines.embedded.errors import EmbeddedError, PortTakenError
 from relay_pipelines.embedded.log import tail
+from relay_pipelines.embedded.ports import refuse_taken
 
-_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""An ApiVersions v0 request, which a broker answers as soon as it serves, unauthenticated."""
+_STARTED = b"Kafka Server started"
+"""A broker's own words: at its port, a stranger might answer."""
 
 
 class Broker:
@@ -78,6 +77,7 @@ class Broker:
         """Start the process without waiting, because brokers of one cluster wait for each other."""
         if self.running:
             raise EmbeddedError(f"{self} is already running")
+        refuse_taken(self._port, f"stop the process there, and start broker {self.node_id} again")
         # the guardian needs only the standard library and starts in a few milliseconds
         watched = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *self._command]
         self._release()
@@ -98,9 +98,9 @@ class Broker:
         self._pid = int(pid or 0)
 
     def wait_until_serving(self) -> None:
-        """Wait until the broker answers a request."""
+        """Wait until this process serves."""
         deadline = time.monotonic() + self._start_timeout_seconds
-        while not self._answers():
+        while not self._serves():
             if self._ended_within(0.05):
                 raise self._failure("ended while starting")
             if time.monotonic() > deadline:
@@ -133,14 +133,10 @@ class Broker:
         """Resume a paused broker."""
         self._order(b"C")
 
-    def _answers(self) -> bool:
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection,
-        ):
-            connection.sendall(_API_VERSIONS)
-            return bool(connection.recv(4))
-        return False
+    def _serves(self) -> bool:
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return _STARTED in log.read()
 
     def _order(self, order: bytes) -> None:
         """Have the guardian send a signal and wait until it has, unless the broker has ended."""
@@ -170,4 +166,7 @@ class Broker:
     def _failure(self, what: str) -> EmbeddedError:
         said = tail(self.log, self._log_start)
         kind = PortTakenError if "Address already in use" in said else EmbeddedError
-        return kind(f"broker {self.node_id} {what}: {said}", remedy=f"its log is {self.log}")
+        return kind(
+            f"broker {self.node_id} at 127.0.0.1:{self._port} {what}: {said}",
+            remedy=f"its log is {self.log}",
+        )

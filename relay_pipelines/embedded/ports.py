@@ -7,7 +7,7 @@ import itertools
 import random
 import socket
 
-from relay_pipelines.embedded.errors import EmbeddedError
+from relay_pipelines.embedded.errors import EmbeddedError, PortTakenError
 
 # Below the ephemeral range of every system: no outgoing connection takes the port of a broker that
 # is down, and a client that keeps dialling the port does not connect to itself.
@@ -26,6 +26,23 @@ def free_ports(count: int) -> list[int]:
             remedy="stop other servers",
         )
     return found
+
+
+def refuse_taken(port: int, remedy: str) -> None:
+    """Refuse a port on which another process listens, before anything is started there.
+
+    Raises:
+        PortTakenError: the port is taken, or this user may not use it.
+    """
+    with socket.socket() as claim:
+        # connections that a former server has closed do not count
+        claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            claim.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PortTakenError(
+                f"port {port} of 127.0.0.1 cannot be used: {error.strerror}", remedy=remedy
+            ) from error
 
 
 def _bind(port: int, held: contextlib.ExitStack) -> bool:

@@ -2,7 +2,8 @@
 
 Spark's own script starts it, in a process group of its own. The state folder of the user holds
 
-relay_pipelines/spark-<port>/server.pid    the group, and a lock that its processes hold
+relay_pipelines/spark-<port>/server.pid    the group, the server's name, and a lock that its
+                                           processes hold
 relay_pipelines/spark-<port>/server.log    what Spark prints
 relay_pipelines/spark-<port>/server.conf   its settings, until it has read them
 """
@@ -32,6 +33,8 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.2
+_NAME = "spark.relay.server"
+"""The setting by which a server says that it is the one that was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class ConnectServer:
             RelayError: it does not start.
         """
         host, port = self._host_and_port()
+        name = uuid.uuid4().hex
         settings = {
             **DEFAULTS,
             "spark.master": f"local[*,{TASK_ATTEMPTS}]",
@@ -68,6 +72,7 @@ class ConnectServer:
             "spark.connect.grpc.binding.address": host,
             "spark.connect.grpc.binding.port": str(port),
             **conf,
+            _NAME: name,
         }
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._pid_file.open("a") as pid_file:
@@ -79,7 +84,7 @@ class ConnectServer:
                 started = True
                 self._refuse_other_server()
                 pid_file.truncate(0)
-                pid_file.write(str(self._spawn(settings, pid_file.fileno())))
+                pid_file.write(f"{self._spawn(settings, pid_file.fileno())} {name}")
         try:
             self._wait_until_it_answers()
         finally:
@@ -115,7 +120,7 @@ class ConnectServer:
     @property
     def pid(self) -> int:
         """The process group of the server; valid while it runs."""
-        return int(self._pid_file.read_text())
+        return int(self._pid_file.read_text().split()[0])
 
     @property
     def started(self) -> float:
@@ -128,6 +133,34 @@ class ConnectServer:
         Raises:
             RelayError: it does not answer.
         """
+        from pyspark.sql.connect.proto import base_pb2
+
+        asked = base_pb2.AnalyzePlanRequest(
+            **self._asker, spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
+        )
+        return str(self._ask("AnalyzePlan", asked).spark_version.version)
+
+    def is_ours(self) -> bool:
+        """Whether the server that answers is the one that `start` started."""
+        if not self.runs():
+            return False
+        from pyspark.sql.connect.proto import base_pb2
+
+        wanted = base_pb2.ConfigRequest.GetOption(keys=[_NAME])
+        operation = base_pb2.ConfigRequest.Operation(get_option=wanted)
+        asked = base_pb2.ConfigRequest(**self._asker, operation=operation)
+        try:
+            (found,) = self._ask("Config", asked).pairs
+        except RelayError:
+            return False
+        return found.value in self._pid_file.read_text().split()[1:]
+
+    @property
+    def _asker(self) -> dict[str, Any]:
+        return {"session_id": str(uuid.uuid4()), "user_context": {"user_id": "relay"}}
+
+    def _ask(self, method: str, asked: Any) -> Any:
+        """Call a method of the server, in a session that lasts as long as the call."""
         connectivity.check(self.address)
 
         import grpc
@@ -135,25 +168,20 @@ class ConnectServer:
         from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
         builder = DefaultChannelBuilder(self.remote)
-        asked: dict[str, Any] = {
-            "session_id": str(uuid.uuid4()),
-            "user_context": {"user_id": "relay"},
-        }
-        spark_version = base_pb2.AnalyzePlanRequest.SparkVersion()
-        question = base_pb2.AnalyzePlanRequest(**asked, spark_version=spark_version)
+        session = {"session_id": asked.session_id, "user_context": asked.user_context}
         with builder.toChannel() as channel:
             server = base_pb2_grpc.SparkConnectServiceStub(channel)
             options: dict[str, Any] = {"timeout": _ANSWER_SECONDS, "metadata": builder.metadata()}
             try:
-                answer = server.AnalyzePlan(question, **options)
-                server.ReleaseSession(base_pb2.ReleaseSessionRequest(**asked), **options)
+                answer = getattr(server, method)(asked, **options)
+                server.ReleaseSession(base_pb2.ReleaseSessionRequest(**session), **options)
             except grpc.RpcError as error:
                 raise RelayError(
                     f"no Spark Connect server answers at {self.address}:"
                     f" {error.code().name}: {first_line(Exception(error.details()))}",
                     remedy="correct spark.remote, or see the server's log",
                 ) from error
-        return str(answer.spark_version.version)
+        return answer
 
     @property
     def _folder(self) -> Path:
@@ -218,15 +246,12 @@ class ConnectServer:
     def _wait_until_it_answers(self) -> None:
         def answers() -> bool:
             if not self.runs():
+                self._refuse_other_server()
                 raise RelayError(
                     f"the Spark server at {self.address} ended while it started",
                     remedy=f"see {self._log}",
                 )
-            try:
-                connectivity.check(self.address)
-            except RelayError:
-                return False
-            return True
+            return self.is_ours()
 
         if not _until(answers, _START_SECONDS):
             raise RelayError(

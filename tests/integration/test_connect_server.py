@@ -7,7 +7,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.spark.connect_server import ConnectServer
 from tests.support import command_lines
+from tests.support.independent import until
 
 SECRET, FILES = "spark.hadoop.fs.s3a.secret.key", "spark.sql.files.maxPartitionNum"
 PARTS = "spark.sql.shuffle.partitions"
@@ -45,6 +48,32 @@ def listeners(remote: str) -> set[str]:
     port = int(remote.rpartition(":")[2])
     found = [one.laddr for one in psutil.net_connections("tcp") if one.status == "LISTEN"]
     return {address.ip.removeprefix("::ffff:") for address in found if address.port == port}
+
+
+@contextmanager
+def stranger(remote: str, state: Path) -> Iterator[str]:
+    """A port that another Spark Connect server takes while ours is starting there."""
+
+    def listen() -> None:
+        until(lambda: list(state.rglob(f"spark-{port}/server.log")), "the start of a server")
+        taken.listen()
+        with suppress(OSError):  # closed
+            while True:
+                one, other = taken.accept()[0], socket.create_connection(address)
+                for pair in ((one, other), (other, one)):
+                    threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    def forward(one: socket.socket, other: socket.socket) -> None:
+        with one, other, suppress(OSError):
+            while some := one.recv(1 << 16):
+                other.sendall(some)
+
+    address = ("127.0.0.1", int(remote.rpartition(":")[2]))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_ports(1)[0]))
+        port = taken.getsockname()[1]
+        threading.Thread(target=listen, daemon=True).start()
+        yield f"sc://127.0.0.1:{port}"
 
 
 def test_a_server_is_started_once_and_stopped(
@@ -83,6 +112,14 @@ def test_a_server_is_started_once_and_stopped(
     assert re.fullmatch(described, capfd.readouterr().out)
     main(["check"])
     assert re.match(rf"ok +spark: {remote} answers: Spark \d", capfd.readouterr().out)
+
+    with stranger(remote, tmp_path / "state") as other:
+        (tmp_path / "relay.yaml").write_text(YAML % other)
+        assert main(["spark", "start"]) == 1
+        assert f"error: another process listens at {other}; " in capfd.readouterr().err
+        assert main(["spark", "status"]) == 0
+        assert f"at {other}, not started by `relay spark start`" in capfd.readouterr().out
+    (tmp_path / "relay.yaml").write_text(YAML % remote)
 
     assert main(["spark", "stop"]) == 0
     assert capfd.readouterr().out == f"stopped: {remote}\n"

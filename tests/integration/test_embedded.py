@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
+import socketserver
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,17 +206,28 @@ def test_ctrl_c_does_not_reach_the_brokers(single: EmbeddedCluster) -> None:
 
 
 def test_a_taken_port_is_reported(single: EmbeddedCluster) -> None:
-    """A broker that cannot start names cause and log in one line, and can be started later."""
+    """Whoever answers at the port of a broker that cannot start is not taken for it."""
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(bytes(8))
+
+    class Stranger(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True  # the broker had connections a moment ago
+
     broker = single.brokers[0]
     host, port = single.bootstrap_servers[0].split(":")
     broker.stop()
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind((host, int(port)))
-        taken.listen()
+    broker.launch()
+    with Stranger((host, int(port)), Answer) as stranger:  # before the JVM listens
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
         with pytest.raises(EmbeddedError, match="Address already in use") as failure:
+            broker.wait_until_serving()
+        with pytest.raises(EmbeddedError, match=f"^port {port} of .* cannot be used: Address"):
             broker.start()
+        stranger.shutdown()
     assert "\n" not in str(failure.value)
+    assert f"broker 1 at {host}:{port} ended" in str(failure.value)
     assert str(broker.log) in str(failure.value)
     broker.start()
 
