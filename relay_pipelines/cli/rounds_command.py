@@ -57,7 +57,7 @@ def run(
     session = Session(settings.spark, stop, verbose=invocation.debug)
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
-    with stop.heard(), run_command.observed(settings.metrics, at_once=False) as publication:
+    with stop.heard(), run_command.observed(settings.metrics) as publication:
         rounds = _Rounds(invocation, mirrors, topic, session, publication, pause, as_json)
         try:
             with status_line(stderr()) as show:

@@ -11,7 +11,7 @@ from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
-from relay_pipelines.errors import INTERRUPTED, RelayError
+from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
@@ -33,7 +33,7 @@ def run(
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard(), observed(settings.metrics) as publication:
-        metrics = None if publication is None else publication.observer
+        metrics = None if publication is None else _serve(publication)
         try:
             for name, mirror in mirrors.items():
                 if not stop():
@@ -44,6 +44,15 @@ def run(
         finally:
             session.stop()
     return invocation.exit_code
+
+
+def _serve(publication: Publication) -> MetricsObserver:
+    """Serve the metrics; a copy does without them if another process has their address."""
+    try:
+        publication.serve()
+    except ConfigError as error:
+        messages.warning(str(error))
+    return publication.observer
 
 
 def _mirror(
@@ -92,18 +101,14 @@ def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
 
 
 @contextmanager
-def observed(settings: Metrics, *, at_once: bool = True) -> Iterator[Publication | None]:
-    """Publish metrics in this context, if the settings say so, and yield where they are published.
-
-    Args:
-        at_once: as in `published`.
-    """
+def observed(settings: Metrics) -> Iterator[Publication | None]:
+    """Yield where metrics are published in this context, if the settings say so."""
     if settings.address is None and settings.textfile is None:
         yield None
         return
     from relay_pipelines.metrics import MetricsObserver, published
 
-    with published(MetricsObserver(SystemClock()), settings, at_once=at_once) as publication:
+    with published(MetricsObserver(SystemClock()), settings) as publication:
         yield publication
 
 

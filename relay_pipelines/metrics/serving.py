@@ -130,21 +130,13 @@ def write_textfile(path: Path | str, registry: CollectorRegistry, remedy: str) -
 
 
 @contextmanager
-def published(
-    observer: MetricsObserver, configured: settings.Metrics, *, at_once: bool = True
-) -> Iterator[Publication]:
-    """Serve the metrics in this context and write them at its end, if the settings say so.
-
-    Args:
-        at_once: whether the address must be free now; otherwise the caller calls `serve`.
+def published(observer: MetricsObserver, configured: settings.Metrics) -> Iterator[Publication]:
+    """Publish metrics in this context, once `serve` was called, and write them at its end.
 
     Raises:
-        ConfigError: the address is in use, or does not belong to this machine.
         RelayError: the file cannot be written.
     """
     publication = Publication(observer, configured)
-    if at_once:
-        publication.serve()
     try:
         yield publication
     finally:

@@ -187,9 +187,9 @@ def test_served_during_the_run_and_written_at_its_end(
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     textfile = tmp_path / "relay.prom"
-    with published(
-        observer, Metrics.model_validate({"address": address, "textfile": str(textfile)})
-    ):
+    metrics = Metrics.model_validate({"address": address, "textfile": str(textfile)})
+    with published(observer, metrics) as publication:
+        publication.serve()
         observer.committed([entry(0, 5, 5)])
         with urllib.request.urlopen(f"http://{address}/metrics") as answer:
             assert b"kafka_relay_consumed_messages_total" in answer.read()
@@ -225,8 +225,11 @@ def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError) as caught, published(observer, Metrics(address=address)):
-            pass
+        with (
+            published(observer, Metrics(address=address)) as publication,
+            pytest.raises(ConfigError) as caught,
+        ):
+            publication.serve()
     assert str(caught.value) == (
         f"metrics cannot be served at {address}: Address already in use;"
         " set metrics.address to a free port of this machine, or leave it out"
