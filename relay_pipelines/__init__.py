@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
     from relay_pipelines.expectations.selected import ExpectationsRequest
+    from relay_pipelines.resources import SparkResource
     from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
     from relay_pipelines.run.result import RunResult
     from relay_pipelines.run.run_plan import RunPlan
@@ -34,6 +35,7 @@ __all__ = [
     "RunResult",
     "Selection",
     "Side",
+    "SparkResource",
     "Status",
     "Topic",
     "asset_key",
@@ -54,6 +56,7 @@ _HOMES = {
     "RunResult": "run.result",
     "Selection": "verify.selection",
     "Side": "run.replay_request",
+    "SparkResource": "resources",
     "Topic": "component",
     "definitions": "definitions",
     "records_of": "run.replay_request",

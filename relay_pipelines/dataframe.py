@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.model import Cluster, Intervals, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, renamed_target
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
@@ -50,7 +51,7 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark import task_python
 from relay_pipelines.state import checkpoint, ledger, ledger_columns
-from relay_pipelines.state.ledger_reader import read_ledger, read_records
+from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger, read_records
 from relay_pipelines.verify.own_chunks import OwnBatches, destination_offsets, source_offsets
 
 if TYPE_CHECKING:
@@ -138,15 +139,23 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         return _StreamReader(dict(self.options), schema.names)
 
     def _check_columns(self, schema: StructType) -> None:
-        unknown = [name for name in schema.names if name not in self._columns]
-        if unknown:
+        refuse_unknown_columns(schema.names, self._columns)
+
+
+def refuse_unknown_columns(wanted: Sequence[str], known: Mapping[str, str]) -> None:
+    """Refuse columns that there are not.
+
+    Raises:
+        ConfigError: it names the first one, and those that there are.
+    """
+    for name in wanted:
+        if name not in known:
             raise ConfigError(
-                f"the format relay has no column {unknown[0]!r}",
-                remedy=f"it has {', '.join(self._columns)}",
+                f"the format relay has no column {name!r}", remedy=f"it has {', '.join(known)}"
             )
 
 
-class _Range(InputPartition):  # type: ignore[misc]
+class Range(InputPartition):  # type: ignore[misc]
     """One Spark partition.
 
     Args:
@@ -162,7 +171,7 @@ class _Range(InputPartition):  # type: ignore[misc]
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
-    def __init__(self, ranges: Sequence[_Range], columns: Sequence[str]) -> None:
+    def __init__(self, ranges: Sequence[Range], columns: Sequence[str]) -> None:
         self._ranges = ranges
         self._columns = columns
 
@@ -170,11 +179,11 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return self._ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, _Range):  # Spark passes one empty partition if there are none
-            yield from _read(partition, self._columns)
+        if isinstance(partition, Range):  # Spark passes one empty partition if there are none
+            yield from read_range(partition, self._columns)
 
 
-def _read(partition: _Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Read a range. In a task."""
     builder = ColumnBuilder(columns, partition.wanted.topic_partition)
     with (
@@ -234,7 +243,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     def partitions(self, start: _Kept, end: _Kept) -> Sequence[InputPartition]:
         topic = self._place.target.topic
         return [
-            _Range(
+            Range(
                 self._place.cluster,
                 OffsetRange(TopicPartition(topic, int(partition)), start.get(partition, 0), offset),
             )
@@ -243,8 +252,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, _Range):
-            yield from _read(partition, self._columns)
+        if isinstance(partition, Range):
+            yield from read_range(partition, self._columns)
 
     def _now(self) -> tuple[str, _Offsets, _Offsets]:
         """The topic's id, and where its partitions begin and end."""
@@ -348,7 +357,7 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
         self,
         mirror: str,
         options: Mapping[str, str],
-        ranges: Sequence[_Range],
+        ranges: Sequence[Range],
         names: Sequence[str],
     ) -> None:
         self._prefixes = checkpoint.key_prefixes(mirror, with_replays=True)
@@ -360,7 +369,7 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
         return self._ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, _Range):
+        if not isinstance(partition, Range):
             return
         with ClusterClient(partition.cluster, DestinationError, "relay-frame") as client:
             for some in read_records(client, partition.wanted, self._prefixes, SystemClock()):
@@ -384,7 +393,7 @@ def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSour
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]
-            ranges = [_Range(cluster, offsets) for offsets in wanted if len(offsets)]
+            ranges = [Range(cluster, offsets) for offsets in wanted if len(offsets)]
     return _LedgerReader(name, options, ranges, names)
 
 
@@ -464,7 +473,7 @@ def _place(options: Mapping[str, str]) -> _Place:
     return _Place(name, mirror, topic, side == "source", node)
 
 
-def _ranges(options: Mapping[str, str]) -> list[_Range]:
+def _ranges(options: Mapping[str, str]) -> list[Range]:
     _refuse_unknown(options, _OPTIONS, "the format relay")
     place = _place(options)
     if "window" in options:
@@ -476,7 +485,7 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
         starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
         ends = _offsets(client, wanted, "end", options.get("end", "latest"))
     return [
-        _Range(place.cluster, OffsetRange(topic_partition, start, end))
+        Range(place.cluster, OffsetRange(topic_partition, start, end))
         for topic_partition in wanted
         if (end := ends[topic_partition]) > (start := starts[topic_partition])
     ]
@@ -495,15 +504,15 @@ def _given_chunks(text: str) -> dict[int, Intervals]:
         ) from None
 
 
-def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[_Range]:
+def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[Range]:
     """Return what to read: at the destination, where others may write, all chunks at once."""
     found = []
     for partition, some in chunks.items():
         at = TopicPartition(place.target.topic, partition)
         if place.at_source:
-            found += [_Range(place.cluster, OffsetRange(at, *offsets)) for offsets in some]
+            found += [Range(place.cluster, OffsetRange(at, *offsets)) for offsets in some]
         elif some:
-            found.append(_Range(place.cluster, OffsetRange(at, some[0][0], some[-1][1]), some))
+            found.append(Range(place.cluster, OffsetRange(at, some[0][0], some[-1][1]), some))
     return found
 
 
@@ -558,16 +567,9 @@ def _timestamp_ms(option: str, text: str) -> int:
         ) from None
 
 
-def _window_ranges(place: _Place, key: str) -> list[_Range]:
+def _window_ranges(place: _Place, key: str) -> list[Range]:
     mirror, topic = place.mirror, place.topic
-    found = read_ledger(mirror.destination_cluster, place.name, mirror.copy_options, SystemClock())
-    entries = [
-        record.entry
-        for record in found
-        if record.entry.window == key
-        and record.entry.source.topic_partition.topic == topic
-        and not record.entry.gap
-    ]
+    entries = window_entries(place.name, mirror, topic, [key])
     if not entries:
         raise ConfigError(
             f"the ledger has no entries of topic {topic!r} in window {key!r}",
@@ -578,3 +580,31 @@ def _window_ranges(place: _Place, key: str) -> list[_Range]:
         place = replace(place, node=last)
     offsets = source_offsets if place.at_source else destination_offsets
     return _chunk_ranges(place, offsets(entries))
+
+
+def window_entries(
+    name: str, mirror: Mirror, topic: str, windows: Sequence[str]
+) -> list[LedgerEntry]:
+    """Return the chunks of a topic that were copied in these windows, in order."""
+    found = read_ledger(
+        *(mirror.destination_cluster, name, mirror.copy_options, SystemClock()),
+        planned_ms(windows),
+    )
+    return [
+        record.entry
+        for record in found
+        if record.entry.window in windows
+        and record.entry.source.topic_partition.topic == topic
+        and not record.entry.gap
+    ]
+
+
+def planned_ms(windows: Sequence[str]) -> int | None:
+    """When the first of them was planned at the earliest; None if a key does not say it.
+
+    The ledger grows with the mirror, and a window has no entries from before.
+    """
+    with suppress(ValueError):
+        planned = min(moment_ms(key.rpartition("-")[0]) for key in windows)
+        return max(0, planned - CLOCK_SKEW_MS)
+    return None

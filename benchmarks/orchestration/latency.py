@@ -42,13 +42,13 @@ def measure(environment: Environment, seconds: float, session: str | int) -> Lat
         _reading(environment.destination, f"{MIRROR}.{topic}") as latencies,
     ):
         dagster.start_sensor(environment.planner)
-        with _writing(environment.source, topic, _RECORDS_PER_SECOND):
+        with writing(environment.source, topic, _RECORDS_PER_SECOND):
             time.sleep(_WARM_SECONDS)
             latencies.clear()
             time.sleep(seconds)
             found = list(latencies)
         used = _Used(environment, dagster.process.pid)
-        with _writing(environment.source, topic, _LITTLE_PER_SECOND):
+        with writing(environment.source, topic, _LITTLE_PER_SECOND):
             time.sleep(_SETTLING_SECONDS)
             little = used.during(seconds)
         time.sleep(_SETTLING_SECONDS)
@@ -108,7 +108,7 @@ class _Used:
 
 
 @contextmanager
-def _writing(cluster: Cluster, topic: str, per_second: int) -> Iterator[None]:
+def writing(cluster: Cluster, topic: str, per_second: int) -> Iterator[None]:
     """Write so many records a second, with their times."""
     over = threading.Event()
     sender = Producer(client(cluster, linger_ms=5))

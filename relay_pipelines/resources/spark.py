@@ -1,11 +1,17 @@
 """The lazy Spark session of dagster-pyspark, with the settings of relay.yaml."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.spark.session import connect, end, is_alive
+
+_WINDOWS = "windows"
+"""How the names of sets of windows end, see `naming.windows_name`."""
 
 
 class SparkResource(LazyPySparkResource):
@@ -32,6 +38,36 @@ class SparkResource(LazyPySparkResource):
             )
         return self._spark_session
 
+    def records(
+        self, context: dg.AssetExecutionContext, *, topic: str = "", columns: Sequence[str] = ()
+    ) -> Any:
+        """Return the records of the run's windows as a DataFrame, from the destination.
+
+        With a window come those before it that have failed: no run is requested for what they
+        have copied, and the window has completed it.
+
+        Args:
+            context: of an asset that has the partitions of a mirrored topic, see `partitions`; the
+                run may be of one window or of many.
+            topic: another topic of the mirror; that of the partitions by default.
+            columns: those that are needed, which makes reading several times as fast; all by
+                default. The column `window` says which window has copied the record.
+
+        Raises:
+            ConfigError: the asset has other partitions, or the ledger no longer has a window.
+            RelayError: the destination or Spark does not answer.
+        """
+        from relay_pipelines.window_frame import windows_as_frame  # Arrow is slow to import
+
+        *prefix, mirror, of_partitions = _followed(context)
+        followed = dg.AssetKey([*prefix, mirror, topic or of_partitions])
+        windows = _with_failed(context.instance, followed, context.partition_keys)
+        return windows_as_frame(
+            self.spark_session,
+            *(mirror, self.kafka.mirror(mirror), followed.path[-1]),
+            *(windows, columns),
+        )
+
     def teardown_after_execution(self, context: Any) -> None:  # noqa: ARG002 - Dagster's signature
         """Stop the session if it was started."""
         self._end()
@@ -40,3 +76,29 @@ class SparkResource(LazyPySparkResource):
         if self._spark_session is not None:
             end(self._spark_session)
             self._spark_session = None
+
+
+def _followed(context: dg.AssetExecutionContext) -> list[str]:
+    """The key of the mirrored topic whose windows are the partitions of the asset."""
+    name = getattr(context.assets_def.partitions_def, "name", None) or ""
+    *path, kind = name.split("/")
+    if kind != _WINDOWS or len(path) < 2:  # noqa: PLR2004 - the mirror and the topic
+        raise ConfigError(
+            f"asset {context.asset_key.to_user_string()} does not have the windows of a topic",
+            remedy="give it partitions_def=relay_pipelines.partitions(mirror, topic)",
+        )
+    return path
+
+
+def _with_failed(
+    instance: dg.DagsterInstance, followed: dg.AssetKey, wanted: Sequence[str]
+) -> list[str]:
+    """The windows, and those of the topic that were not completed since the one before them."""
+    known = instance.get_dynamic_partitions("/".join([*followed.path, _WINDOWS]))
+    completed = instance.get_materialized_partitions(followed)
+    found, failed = list(wanted), list[str]()
+    for key in sorted(known):
+        if key in wanted:
+            found += failed
+        failed = [] if key in completed else [*failed, key]
+    return list(dict.fromkeys(found))

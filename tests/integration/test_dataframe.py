@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relay_pipelines.console.formatting import format_time
+from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import COLUMNS, next_offsets, refuse_losses, register
-from relay_pipelines.errors import DataLossError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.errors import ConfigError, DataLossError
+from relay_pipelines.model import Status, TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
+from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger_columns import COLUMNS as LEDGER_COLUMNS
+from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import Mirror
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before
+from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before, write
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
@@ -100,6 +108,38 @@ def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -
     assert offsets(start="0", end="999") == list(range(20))
     assert offsets(window="a-window") == list(range(10))
     assert offsets(window="a-window", side="destination") == list(range(10))
+
+
+def test_the_windows_of_a_run(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """Records say which window has copied them; what others wrote between is left out."""
+    now = format_time(SystemClock().now_ms())
+    keys = [f"{now}-000", f"{now}-001", "2999-01-01T00:00:00Z-000"]
+    for key, end in zip(keys, (14, 17), strict=False):
+        if key != keys[0]:
+            write(mirror.destination, mirror.at, [Record(b"k", b"of another producer")])
+        (done,) = copy_ranges(replace(mirror.job, window=key), [mirror.range(0, end)])
+        assert done.status is Status.DONE
+    section = commands.mirror(mirror.source, mirror.destination, mirror.topic)
+    settings = load(commands.configured(tmp_path, {mirror.name: section})).mirror(mirror.name)
+
+    def rows(*windows: str, columns: Sequence[str] = ("window", "value")) -> list[Any]:
+        found = windows_as_frame(spark, mirror.name, settings, mirror.topic, windows, columns)
+        return sorted((tuple(row) for row in found.collect()), key=repr)
+
+    values = [record.value for record in mirror.original()]
+    later = [(keys[1], value) for value in values[14:17]]
+    assert rows(*keys) == [(keys[0], value) for value in values[10:14]] + later
+    assert rows(keys[1]) == later
+    assert (None, b"k3") in rows("a-window", columns=["value", "key"])
+    assert rows(keys[2], columns=()) == [], "another window has copied its offsets"
+    assert rows(keys[1], columns=())[0][-1] == keys[1]
+    with pytest.raises(ConfigError, match=r"no column 'vlaue'; it has key, .*, window"):
+        rows(keys[0], columns=["vlaue"])
+
+    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+    delete_before(mirror.destination, home, 1)
+    with pytest.raises(ConfigError, match="the ledger no longer has the time of window '2000-01-"):
+        rows(keys[0], "2000-01-01T00:00:00Z-000")
 
 
 def test_the_ledger(spark: Any, mirror: Mirror, tmp_path: Path) -> None:

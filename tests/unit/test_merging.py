@@ -222,6 +222,7 @@ def documented(heading: str, kind: str) -> str:
     return found[1]
 
 
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # backfill policies
 def test_the_documented_project_loads(config, monkeypatch):
     """The example of docs/api.md, whose asset has the windows of the topic."""
     config.write_text(SAMPLE.replace("shop:", "orders:").replace("orders]", r"orders\.new]"))

@@ -1,0 +1,126 @@
+"""The records of some windows as a DataFrame, for assets that follow a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from relay_pipelines.copy.columns import COLUMNS
+from relay_pipelines.dataframe import (
+    Range,
+    planned_ms,
+    read_range,
+    refuse_unknown_columns,
+    window_entries,
+)
+from relay_pipelines.errors import ConfigError, DestinationError
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.settings import Mirror
+from relay_pipelines.state import checkpoint, ledger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WINDOW = "window"
+_COLUMNS = {**COLUMNS, _WINDOW: "string"}
+
+
+def windows_as_frame(
+    session: Any,
+    name: str,
+    mirror: Mirror,
+    topic: str,
+    windows: Sequence[str],
+    columns: Sequence[str] = (),
+) -> Any:
+    """Return what was copied in some windows of a topic, as it is at the destination.
+
+    Where Spark runs, it needs neither relay.yaml nor its secrets. A window of which nothing was
+    copied, because another one has copied its offsets, has no rows.
+
+    Args:
+        name: the mirror's.
+        topic: the name of the source topic.
+        columns: all by default: those of the format, and `window`.
+
+    Raises:
+        ConfigError: a column is unknown, or the ledger no longer knows what a window has copied.
+        RelayError: the destination does not answer, or refuses.
+    """
+    wanted = list(columns or _COLUMNS)
+    refuse_unknown_columns(wanted, _COLUMNS)
+    entries = window_entries(name, mirror, topic, windows)
+    _require_ledger_of(mirror, topic, sorted({*windows} - {entry.window for entry in entries}))
+    tasks = _labelled_ranges(mirror.destination_cluster, entries)
+    schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
+    if not tasks:
+        return session.createDataFrame([], schema)
+    numbers = session.range(0, len(tasks), 1, len(tasks))
+    return numbers.mapInArrow(partial(_read_labelled, tasks, wanted), schema)
+
+
+def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> None:
+    """Refuse windows without entries whose entries may have been deleted by retention."""
+    if not missing:
+        return
+    since_ms, homes = planned_ms(missing), checkpoint.homes(ledger.TOPIC)
+    with ClusterClient(mirror.destination_cluster, DestinationError, "relay-frame") as client:
+        low = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
+        ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
+        first = low if since_ms is None else client.first_offsets(since_ms, ends)
+    # a partition with an older record, or with its first one, has all that came later
+    if any(low[home] > 0 and first[home] <= low[home] for home in homes):
+        raise ConfigError(
+            f"the ledger no longer has the time of window {missing[0]!r} of topic {topic!r}",
+            remedy="read the topic itself, by `start` and `end` of the format relay: its retention"
+            " is that of the destination",
+        )
+
+
+def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_Labelled]:
+    """Return what to read, one value per topic-partition of the destination."""
+    chunks: dict[TopicPartition, list[tuple[int, int, str]]] = {}
+    for entry in entries:
+        if entry.records:
+            to = entry.destination
+            chunks.setdefault(to.topic_partition, []).append((to.start, to.end, entry.window))
+    found = []
+    for at, some in sorted(chunks.items()):
+        some.sort()
+        intervals = tuple((start, end) for start, end, _ in some)
+        wanted = OffsetRange(at, some[0][0], some[-1][1])
+        found.append(_Labelled(Range(cluster, wanted, intervals), tuple(key for *_, key in some)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    """A Spark partition, and the window of each of its chunks."""
+
+    range: Range
+    windows: tuple[str, ...]
+
+
+def _read_labelled(
+    tasks: Sequence[_Labelled], columns: Sequence[str], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the ranges of these numbers. In a task."""
+    # the offset of a record says which window has copied it
+    read = list(dict.fromkeys(["offset" if name == _WINDOW else name for name in columns]))
+    for number in (number for batch in numbers for number in batch["id"].to_pylist()):
+        for found in read_range(tasks[number].range, read):
+            yield _with_windows(found, tasks[number], columns) if _WINDOW in columns else found
+
+
+def _with_windows(found: pa.RecordBatch, task: _Labelled, columns: Sequence[str]) -> pa.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    starts = [start for start, _ in task.range.chunks or ()]
+    indices = np.searchsorted(starts, found["offset"].to_numpy(), side="right") - 1
+    windows = pa.array(task.windows, pa.string()).take(pa.array(indices))
+    arrays = [windows if name == _WINDOW else found[name] for name in columns]
+    return pa.record_batch(arrays, names=list(columns))
