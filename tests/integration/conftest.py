@@ -11,6 +11,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos.conftest import mirror, new_mirror, source
 from tests.integration import spark_processes
 from tests.integration.guarded import guarded, issuer, stranger, tokens
+from tests.integration.spark_driver import Client
 from tests.support.trap import Trap
 
 __all__ = ["Trap", "guarded", "issuer", "mirror", "new_mirror", "source", "stranger", "tokens"]
@@ -45,6 +46,14 @@ def connect_remote(
         folder, bare_python, {}, {"RELAY_FAULT": connect_trap.fault}
     ) as remote:
         yield remote
+
+
+@pytest.fixture
+def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
+    """Spark drivers, each in a process of its own."""
+    client = Client(tmp_path, bare_python)
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from tests.chaos.harness import ROOT
 from tests.integration.spark_client import Request
-from tests.integration.test_spark_remote import Client
+from tests.integration.spark_driver import Client
 from tests.support.independent import until
 
 FOLDER = Path("relay_pipelines", "spark-classes")

@@ -20,11 +20,11 @@ from relay_pipelines.embedded import guardian
 from relay_pipelines.embedded.jars import broker_classpath
 from relay_pipelines.embedded.ports import free_ports
 from tests.chaos.harness import Mirror, kill
-from tests.integration.test_spark_remote import ON_LOOPBACK, Client, Request, client, statuses
+from tests.integration.spark_client import Request
+from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 from tests.support.deployment import Image, compose, installed_image
 from tests.support.independent import until
 
-__all__ = ["client"]
 DRIVER_VARIABLES = {
     # those that Spark gives to an executor's pod
     "SPARK_EXECUTOR_ID": "1",

@@ -36,6 +36,7 @@ from tests.support.independent import (
 from tests.support.trap import Trap
 
 LATENCY = 20.0  # seconds, on a machine that is busy with other tests
+PAUSE_SECONDS = 0.2  # between two looks that read a topic, and take the processor from the rounds
 
 
 class Rounds:
@@ -151,7 +152,12 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
     put(0)
     (tmp_path / "edit").write_text("LETTER = 'b'")
     with running(config, "--json") as rounds:
-        until(lambda: all(read(destination, at) for at in partitions), "the first round", 60)
+        until(
+            lambda: all(read(destination, at) for at in partitions),
+            "the first round",
+            60,
+            PAUSE_SECONDS,
+        )
         assert [values_of(at) for at in partitions] == [["a0"]] * 3, "one version in a round"
         until(lines, "the line")
         arrive(1, "b1")
@@ -196,11 +202,11 @@ def test_new_records_arrive_in_every_round(
         written += count
         write(source, here, numbered(count))
         began = time.monotonic()
-        until(lambda: len(read(destination, here)) >= written, "the records", 60)
+        until(lambda: len(read(destination, here)) >= written, "the records", 60, PAUSE_SECONDS)
         return time.monotonic() - began
 
     with running(config, "--json") as rounds:
-        until(textfile.exists, "the first round", 60)
+        until(textfile.exists, "the first round", 60, PAUSE_SECONDS)
         assert rounds.jvms() == [], "nothing to copy starts no Spark"
         arrive(10)
         (first,) = rounds.jvms()
@@ -324,7 +330,7 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
     }
 
     def arrive(at: TopicPartition, expected: int) -> None:
-        until(lambda: len(read(destination, at)) == expected, f"{at}", 60)
+        until(lambda: len(read(destination, at)) == expected, f"{at}", 60, PAUSE_SECONDS)
 
     with running(configured(tmp_path, mirrors)) as rounds:
         arrive(trimmed, 5)
@@ -441,7 +447,7 @@ def test_of_two_daemons_one_copies(
 
     def arrive() -> None:
         count = len(read(source, here))
-        until(lambda: len(read(destination, here)) >= count, "the records", 90)
+        until(lambda: len(read(destination, here)) >= count, "the records", 90, PAUSE_SECONDS)
 
     trap.set()
     monkeypatch.setenv("RELAY_FAULT", trap.fault)

@@ -10,9 +10,7 @@ import pytest
 from relay_pipelines.embedded.ports import free_ports
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
-from tests.integration.test_spark_remote import ON_LOOPBACK, Client, client
-
-__all__ = ["client"]
+from tests.integration.spark_driver import ON_LOOPBACK, Client
 
 
 def nobody() -> str:

@@ -2,97 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pytest
 
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.run import abort_open_transactions
-from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
+from tests.chaos.harness import PATIENCE_SECONDS, Mirror, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
-from tests.support import command_lines
-from tests.support.independent import until
-
-ON_LOOPBACK = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m",
-}
-
-
-class Client:
-    """Runs `spark_client` for a test."""
-
-    def __init__(self, folder: Path, python: Path) -> None:
-        self._folder = folder
-        self._python = python
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self, request: Request, **environment: str) -> Callable[[], dict[str, Any]]:
-        """Start the client; return a function that waits for its answer."""
-        number = len(self.processes)
-        asked, said, log = (
-            self._folder / f"client-{number}.{kind}" for kind in ("request", "json", "log")
-        )
-        asked.write_bytes(pickle.dumps(request))
-        with said.open("wb") as stdout, log.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.spark_client", str(asked)],
-                cwd=ROOT,
-                env=os.environ
-                | {"PYSPARK_PYTHON": str(self._python), "SPARK_LOCAL_IP": "127.0.0.1"}
-                | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-            )
-        self.processes.append(process)
-
-        def wait() -> dict[str, Any]:
-            assert process.wait(2 * PATIENCE_SECONDS) == 0, log.read_text()[-3000:]
-            answer: dict[str, Any] = json.loads(said.read_text())
-            return answer
-
-        return wait
-
-    def ask(self, request: Request, **environment: str) -> dict[str, Any]:
-        """Run the client and return its answer."""
-        return self.start(request, **environment)()
-
-    def close(self) -> None:
-        """Kill the clients that still run."""
-        for process in self.processes:
-            if process.poll() is None:
-                kill(family(process.pid))
-                process.wait()
-
-
-@pytest.fixture
-def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
-    """Spark drivers, each in a process of its own."""
-    client = Client(tmp_path, bare_python)
-    yield client
-    client.close()
-
-
-def statuses(answer: dict[str, Any]) -> list[str]:
-    assert "outcomes" in answer, answer
-    return [outcome["status"] for outcomes in answer["outcomes"] for outcome in outcomes]
+from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
+from tests.support import command_lines, commands
+from tests.support.independent import records_of, until
 
 
 def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) -> None:
@@ -229,6 +157,40 @@ def test_spark_connect_copies_without_warnings(
     assert answer["slots"] >= 1
     assert answer["warnings"] == []
     mirror.assert_all_arrived()
+
+
+WINDOW = """
+import sys
+from pathlib import Path
+from relay_pipelines import settings
+from relay_pipelines.window_frame import windows_as_frame
+from relay_pipelines.spark.session import connect
+
+remote, config, name, topic = sys.argv[1:]
+mirror = settings.load(Path(config)).mirror(name)
+columns = ["partition", "offset", "window"]
+rows = windows_as_frame(connect(remote=remote), name, mirror, topic, [""], columns).collect()
+print(len(rows), len(set(rows)), {row.window for row in rows})
+"""
+
+
+def test_the_windows_of_a_run_through_spark_connect(
+    connect_remote: str, client: Client, mirror: Mirror, tmp_path: Path
+) -> None:
+    """The server knows neither relay.yaml nor the package."""
+    job, ranges = mirror.job()
+    client.ask(Request(None, connect_remote, {}, job, [ranges]))
+    section = commands.mirror(job.source, job.destination, mirror.topic)
+    config = commands.configured(tmp_path, {mirror.name: section})
+    done = subprocess.run(
+        [sys.executable, "-c", WINDOW, connect_remote, config, mirror.name, mirror.topic],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    records = sum(len(records_of(job.destination, one.destination)) for one in ranges)
+    assert done.stdout == f"{records} {records} {{''}}\n", done.stderr
 
 
 OWN_SESSION = """

@@ -9,7 +9,7 @@ from typing import Any
 from relay_pipelines.demo.dagster import REPOSITORY, Dagster
 from tests.support.independent import until
 
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 1.0  # a query takes a tenth of a second of the processor
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs {
   results { runId status jobName startTime tags { key value } } } } }"""
 _LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {

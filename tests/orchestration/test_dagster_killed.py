@@ -146,7 +146,8 @@ def test_everything_is_killed(dev: DevEnvironment) -> None:
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
     """Killed at two points of a tick, the daemon still starts one run, and all is copied.
 
-    `dagster dev` ends then, and `relay ui` says why.
+    `dagster dev` ends then, and `relay ui` says why. Without sessions,
+    every window has a run of its own, which ends.
     """
     dev.configure(window={"every": "1s", "session": 0}, automation=False)
     dev.produce(5)
@@ -172,4 +173,9 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
         dev.all_arrived()
         found = dev.all_succeeded(dagster)
         assert len(found["materialized"]) == 1
+        assert not found["unmaterialized"]
+        dev.produce(2)
+        dev.all_arrived()
+        found = dev.all_succeeded(dagster)
+        assert len(graphql.runs(dagster)) == len(found["materialized"]) >= 2
         assert not found["unmaterialized"]

@@ -166,14 +166,14 @@ def test_an_expectation_that_never_ends_holds_up_no_copy(
         until(environment.windows, "the first window")
         time.sleep(5)
         environment.fill(topics[0], ["later"])
-        until(lambda: "later" in environment.read(topics[0]), "its copy", _PATIENCE_SECONDS)
+        until(lambda: "later" in environment.read(topics[0]), "its copy", _PATIENCE_SECONDS, 0.3)
         seen.append(ended.is_set())
         until(ended.is_set, "the deadline", _PATIENCE_SECONDS)
         environment.fill(topics[0], ["last"])
         until(
             lambda: "last" in environment.read(topics[0]),
             "a copy with another Spark",
-            _PATIENCE_SECONDS,
+            *(_PATIENCE_SECONDS, 0.3),
         )
         until(lambda: jvm() not in {before, None}, "another Spark", _PATIENCE_SECONDS)
 

@@ -259,7 +259,7 @@ def test_checkpoints_that_another_transaction_hides(
             put(other, home, [Record(b"other//", None)])
         other.flush(30)
         resume_workers()
-        until(lambda: len(environment.read(topics[0])) == 100, "the end of the copy")
+        until(lambda: len(environment.read(topics[0])) == 100, "the end of the copy", 60, 0.3)
         time.sleep(2)
         other.abort_transaction()
         run = copying.result()

@@ -19,7 +19,7 @@ from relay_pipelines.verify.coverage import coverage
 from relay_pipelines.verify.difference import Difference
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
-from tests.unit.test_coverage import AT, CHUNKS, TO, entry, wanted
+from tests.support.audited import AT, CHUNKS, TO, entry, wanted
 
 HERE = Cluster("here", ("127.0.0.1:1",))
 

@@ -23,8 +23,7 @@ from relay_pipelines.verify.difference import Difference, ShownRecord
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.recount_parts import PartResult, RecountPart
 from relay_pipelines.verify.selection import Selection
-from tests.unit.test_audit_page import audit, audited
-from tests.unit.test_coverage import CHUNKS, wanted
+from tests.support.audited import CHUNKS, audit, audited, wanted
 
 KAFKA = KafkaResource(config_path="/etc/relay config.yaml")
 RECORD = ShownRecord(15, 1_700_000_000_000, "k", "one", "a=1")

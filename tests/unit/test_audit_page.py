@@ -8,43 +8,11 @@ from html.parser import HTMLParser
 import pytest
 
 from relay_pipelines.console.audit_page import HEIGHT, WIDTH, bars, mark, page
-from relay_pipelines.model import Cluster, CopyOptions, OffsetRange
-from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
+from relay_pipelines.verify.audit import Level, PartitionAudit
 from relay_pipelines.verify.chain import Chain
-from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.verify.coverage import Stretch, coverage
-from relay_pipelines.verify.difference import Difference, ShownRecord
-from tests.unit.test_coverage import AT, CHUNKS, TO, entry, wanted
-
-BAD = "<script>alert(1)</script>"
-
-
-def audited(difference: Difference | None = None) -> PartitionAudit:
-    chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
-    result = ChunkResult(chunk, "node1", 15, 0, difference)
-    covered = coverage(wanted(0, 60), CHUNKS, 45)
-    return PartitionAudit(
-        covered,
-        Chain(AT),
-        Level.FULL,
-        TO,
-        rule="record by record",
-        chunks=[chunk],
-        results=[result],
-    )
-
-
-def audit(found: PartitionAudit) -> Audit:
-    here = Cluster("here", ("127.0.0.1:1",))
-    job = AuditJob("m", (here,), here, CopyOptions())
-    return Audit("m", Level.FULL, job, {found.topic_partition: found})
-
-
-DIFFERENCE = Difference(
-    "1 record differs",
-    ShownRecord(15, 1_700_000_000_000, "k", BAD, "a=1"),
-    None,
-)
+from relay_pipelines.verify.difference import Difference
+from tests.support.audited import AT, CHUNKS, DIFFERENCE, TO, audit, audited, entry, wanted
 
 
 class _Sources(HTMLParser):

@@ -19,8 +19,7 @@ from relay_pipelines.metrics import audit_metrics
 from relay_pipelines.verify.coverage import coverage
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.recount_parts import PartResult
-from tests.unit.test_audit_page import BAD, DIFFERENCE, audit, audited
-from tests.unit.test_coverage import CHUNKS, wanted
+from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
 
 
 def shown(made: Table) -> str:

@@ -10,7 +10,7 @@ import pytest
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, TopicPartition
 from relay_pipelines.verify.selection import Selection, select
-from tests.unit.test_coverage import AT, entry
+from tests.support.audited import AT, entry
 
 OTHER = TopicPartition("orders", 1)
 

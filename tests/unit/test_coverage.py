@@ -6,38 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange
 from relay_pipelines.verify.coverage import Stretch, binned, coverage, last_history
-
-AT, TO = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
-
-
-def entry(start: int, end: int, to: int | None = None, **skipped: int) -> LedgerEntry:
-    """A chunk whose copies begin at the destination offset `to`; at `start` by default."""
-    records = end - start - sum(skipped.values())
-    first = start if to is None else to
-    return LedgerEntry(
-        "m",
-        OffsetRange(AT, start, end),
-        OffsetRange(TO, first, first + records),
-        records,
-        100,
-        1,
-        0,
-        dict(skipped),
-        "",
-        "node1",
-        "",
-        "r",
-        0,
-    )
-
-
-def wanted(start: int, end: int) -> OffsetRange:
-    return OffsetRange(AT, start, end)
-
-
-CHUNKS = [entry(0, 10), entry(10, 30, filtered=5), entry(30, 40, aborted=9, control=1)]
+from tests.support.audited import CHUNKS, TO, entry, wanted
 
 
 def test_a_complete_range_has_no_problems() -> None:

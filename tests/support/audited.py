@@ -1,0 +1,77 @@
+"""Three chunks of a topic-partition, and the audit of them, for tests of what is made of it."""
+
+from __future__ import annotations
+
+from relay_pipelines.model import (
+    Cluster,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
+from relay_pipelines.verify.chain import Chain
+from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.verify.coverage import coverage
+from relay_pipelines.verify.difference import Difference, ShownRecord
+
+AT, TO = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
+
+
+def entry(start: int, end: int, to: int | None = None, **skipped: int) -> LedgerEntry:
+    """A chunk whose copies begin at the destination offset `to`; at `start` by default."""
+    records = end - start - sum(skipped.values())
+    first = start if to is None else to
+    return LedgerEntry(
+        "m",
+        OffsetRange(AT, start, end),
+        OffsetRange(TO, first, first + records),
+        records,
+        100,
+        1,
+        0,
+        dict(skipped),
+        "",
+        "node1",
+        "",
+        "r",
+        0,
+    )
+
+
+def wanted(start: int, end: int) -> OffsetRange:
+    return OffsetRange(AT, start, end)
+
+
+CHUNKS = [entry(0, 10), entry(10, 30, filtered=5), entry(30, 40, aborted=9, control=1)]
+
+
+BAD = "<script>alert(1)</script>"
+
+
+def audited(difference: Difference | None = None) -> PartitionAudit:
+    chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
+    result = ChunkResult(chunk, "node1", 15, 0, difference)
+    covered = coverage(wanted(0, 60), CHUNKS, 45)
+    return PartitionAudit(
+        covered,
+        Chain(AT),
+        Level.FULL,
+        TO,
+        rule="record by record",
+        chunks=[chunk],
+        results=[result],
+    )
+
+
+def audit(found: PartitionAudit) -> Audit:
+    here = Cluster("here", ("127.0.0.1:1",))
+    job = AuditJob("m", (here,), here, CopyOptions())
+    return Audit("m", Level.FULL, job, {found.topic_partition: found})
+
+
+DIFFERENCE = Difference(
+    "1 record differs",
+    ShownRecord(15, 1_700_000_000_000, "k", BAD, "a=1"),
+    None,
+)
