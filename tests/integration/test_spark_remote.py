@@ -180,10 +180,11 @@ def test_the_windows_of_a_run_through_spark_connect(
     """The server knows neither relay.yaml nor the package."""
     job, ranges = mirror.job()
     client.ask(Request(None, connect_remote, {}, job, [ranges]))
-    section = commands.mirror(job.node, job.destination, mirror.topic)
+    topic = ranges[0].source.topic_partition.topic
+    section = commands.mirror(job.node, job.destination, topic)
     config = commands.configured(tmp_path, {mirror.name: section})
     done = subprocess.run(
-        [sys.executable, "-c", WINDOW, connect_remote, config, mirror.name, mirror.topic],
+        [sys.executable, "-c", WINDOW, connect_remote, config, mirror.name, topic],
         capture_output=True,
         text=True,
         check=False,

@@ -112,18 +112,6 @@ def kill_during_copy(dev: DevEnvironment, dagster: Dagster, run_id: str) -> None
     assert dev.copied() < 2 * dev.number
 
 
-def test_a_run_per_window(dev: DevEnvironment) -> None:
-    """Without sessions, every window has a run of its own, which ends."""
-    dev.configure(window={"every": "1s", "session": 0})
-    with dev.dagster() as dagster:
-        for _ in range(2):
-            dev.produce(2)
-            dev.all_arrived()
-        found = dev.all_succeeded(dagster)
-        assert len(found["materialized"]) >= 2
-        assert not found["unmaterialized"]
-
-
 def test_what_people_do(dev: DevEnvironment) -> None:
     """A new topic is copied and a check asks for the reload; mistakes are one run and one line.
 
