@@ -28,7 +28,7 @@ def test_chaos(local_session: Any, tmp_path: Path) -> None:
     assert (report.ledger, report.held_back, report.tally.refusals) == ("", [], [])
     # and there were faults of every kind
     assert min(report.struck.values()) >= 1, report.struck
-    assert report.struck["task killed"] > 20
+    assert report.struck["task killed"] > 10  # 30 and more on a machine that does nothing else
     assert report.total(lambda verdict: verdict.expected) > 5_000
     assert 0 < report.stall.seconds < 120
 
