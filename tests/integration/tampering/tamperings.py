@@ -330,13 +330,13 @@ SOURCE = [
     tampered(
         "source-shorter",
         "source topic deleted and made again, shorter",
-        ". .NNNN . D .",
+        ". .NNNN . D N",
         after=recreate_source(plain(0)),
     ),
     tampered(
         "source-longer",
         "source topic deleted and made again with other records, longer",
-        ". .NNNN . D .",
+        ". .NNNN . D N",
         after=recreate_source(*OTHERS, FORGED),
     ),
 ]
@@ -475,7 +475,7 @@ CHECKPOINTS = [
     tampered(
         "checkpoint-ahead",
         "a checkpoint forged beyond the end of the source",
-        "D DDDDD D D .",
+        "D DDDDD D D N",
         after=checkpoint_forged(next_offset=1_000),
     ),
     tampered(
