@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from hashlib import sha256
 
 
@@ -204,6 +205,12 @@ def policy_id(policy: Policy) -> str:
 def digest_of(value: object) -> str:
     """Return 12 hex digits of the SHA-256 of a value as JSON."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@lru_cache(maxsize=64)
+def _digest_of_files(files: frozenset[tuple[str, bytes]]) -> str:
+    """Return the digest of modules and their content; all topics of a mirror share the files."""
+    return digest_of(sorted((module, content.hex()) for module, content in files))
 
 
 CHAIN_START = LedgerHead(0, "start")
@@ -534,15 +541,15 @@ class RecordPolicy:
         to the quarantine is waited for, and the others are the same.
         """
         classes = [*self.filters, *filter(None, [self.transform])]
-        files = {(file.module, file.content.hex()) for spec in classes for file in spec.sources}
+        files = frozenset((file.module, file.content) for spec in classes for file in spec.sources)
         parts = {
             "where": self.where,
             "filters": [spec.arguments for spec in self.filters],
             "transform": self.transform.arguments if self.transform else None,
             "select": self.select,
-            "code": sorted(files),
         }
-        return {name: digest_of(part) for name, part in parts.items() if part}
+        found = {name: digest_of(part) for name, part in parts.items() if part}
+        return found | ({"code": _digest_of_files(files)} if files else {})
 
     @property
     def may_quarantine(self) -> bool:

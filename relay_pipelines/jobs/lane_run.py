@@ -21,7 +21,6 @@ from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
@@ -114,7 +113,7 @@ class LaneRun:
         snapshot = self.survey(without)
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
-        held = [*plan_windows(snapshot.positions).data_losses, *snapshot.held_back]
+        held = snapshot.guarded
         if self.yields and self._waits(snapshot, has_news=frozen is not None):
             # what is superseded waits for a person, whenever the other one ends
             self._say_held([each for each in held if isinstance(each, PolicySupersededError)])
