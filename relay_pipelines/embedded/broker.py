@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from relay_pipelines.embedded.errors import EmbeddedError, PortTakenError
 from relay_pipelines.embedded.log import tail
 from relay_pipelines.embedded.ports import refuse_taken
 
-_STARTED = b"Kafka Server started"
-"""A broker's own words: at its port, a stranger might answer."""
+_STARTED = re.compile(rb"Kafka Server started|\[KafkaServer id=\d+\] started")
+"""A broker's own words, since and before Kafka 4.0: at its port, a stranger might answer."""
 
 
 class Broker:
@@ -136,7 +137,7 @@ class Broker:
     def _serves(self) -> bool:
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            return _STARTED in log.read()
+            return _STARTED.search(log.read()) is not None
 
     def _order(self, order: bytes) -> None:
         """Have the guardian send a signal and wait until it has, unless the broker has ended."""
