@@ -13,8 +13,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -121,17 +122,21 @@ def _is_installed(name: str, folder: Path) -> bool:
     return home(Path(spec.origin)).resolve() != folder.resolve()
 
 
-def _imports(file: SourceFile) -> Iterator[str]:
-    """Yield the first part of each name that the file imports."""
+# a package of some hundred files takes a second, and every snapshot asks
+@lru_cache(maxsize=4096)
+def _imports(file: SourceFile) -> frozenset[str]:
+    """Return the first part of each name that the file imports."""
     try:
         tree = ast.parse(file.content)
     except (SyntaxError, ValueError):
-        return  # its import says so
+        return frozenset()  # its import says so
+    found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            found.add(node.module.partition(".")[0])
+    return frozenset(found)
 
 
 def home(path: Path) -> Path:
