@@ -20,14 +20,14 @@ from benchmarks.inputs import INPUTS, Input
 from benchmarks.run import Figures
 from benchmarks.targets import beside_copy
 from benchmarks.values import AUDITED, AuditCost, Spent
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.audit import Level, begin
+from relay_pipelines.audit.chunks import Client
+from relay_pipelines.audit.selection import Selection
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.model import Cluster, CopyJob, CopyRange
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror, load
-from relay_pipelines.verify import audit_job
-from relay_pipelines.verify.audit import Level, begin
-from relay_pipelines.verify.chunks import Client
-from relay_pipelines.verify.selection import Selection
 from tests.support import commands
 
 _QUICK_FACTOR = 0.02
@@ -64,7 +64,7 @@ def measure(source: Cluster, destination: Cluster, wanted: Input) -> AuditCost:
 
     def audit(level: Level, client: Client = Client.RELAY) -> None:
         found = begin(topic, mirror, Selection(), level, SystemClock(), client=client)
-        done = audit_job.do_group(found.job, found.work)
+        done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         assert not found.problems + found.errors
         if level is not Level.LEDGER:

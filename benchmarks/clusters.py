@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.inputs import Input
 from benchmarks.seeding import seed
 from benchmarks.values import Case, Extent
-from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import SourceError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import (
@@ -27,7 +28,6 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.reader import fetch_first, read
-from relay_pipelines.state import checkpoint, ledger
 from tests.support.certificates import make_certificates
 
 BROKER_HEAP = "1g"
@@ -59,12 +59,12 @@ _AT_ONCE = 200
 
 
 @contextmanager
-def embedded(name: str) -> Iterator[EmbeddedCluster]:
+def embedded(name: str) -> Iterator[LocalCluster]:
     """Start a broker with the heap of a real one, a plain listener and a TLS listener."""
     options = (f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC")
     with (
         TemporaryDirectory(prefix="relay-tls-") as tls,
-        EmbeddedCluster(
+        LocalCluster(
             name,
             listeners=(Listener.PLAINTEXT, Listener.SSL),
             certificates=make_certificates(Path(tls)),
@@ -115,7 +115,7 @@ def delete_topics(cluster: Cluster, *parts: str) -> None:
 def create_own_topics(cluster: Cluster) -> None:
     """Create the state topics: `relay run` creates them itself, tasks alone do not."""
     create_topics(cluster, [checkpoint.TOPIC], checkpoint.PARTITIONS, checkpoint.CONFIGS)
-    create_topics(cluster, [ledger.TOPIC], checkpoint.PARTITIONS, ledger.CONFIGS)
+    create_topics(cluster, [ledger_topic.TOPIC], checkpoint.PARTITIONS, ledger_topic.CONFIGS)
 
 
 def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...]:

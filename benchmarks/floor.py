@@ -31,8 +31,8 @@ from benchmarks.contenders.relay_task import works
 from benchmarks.inputs import Input
 from benchmarks.values import Case, Cost, Extent
 from benchmarks.workers import run_together
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol import fetch, produce
 from relay_pipelines.protocol.client import ClusterClient
@@ -117,7 +117,7 @@ def main() -> None:
             _compare(wanted, source, destination)
 
 
-def _compare(wanted: Input, source: EmbeddedCluster, destination: EmbeddedCluster) -> None:
+def _compare(wanted: Input, source: LocalCluster, destination: LocalCluster) -> None:
     topic = f"floor-{wanted.name}"
     extents = make_input(source.cluster(), topic, wanted)
     rows: dict[str, list[_Used]] = {"floor": [], "relay, tasks alone": []}
@@ -152,9 +152,7 @@ def _compare(wanted: Input, source: EmbeddedCluster, destination: EmbeddedCluste
     delete_topics(source.cluster(), topic)
 
 
-def _measured(
-    copy: Callable[[], Cost], source: EmbeddedCluster, destination: EmbeddedCluster
-) -> _Used:
+def _measured(copy: Callable[[], Cost], source: LocalCluster, destination: LocalCluster) -> _Used:
     time.sleep(1.0)  # the brokers finish with the run before
     brokers = [psutil.Process(cluster.brokers[0].pid) for cluster in (source, destination)]
     before = [sum(broker.cpu_times()[:2]) for broker in brokers]

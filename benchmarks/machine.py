@@ -12,7 +12,7 @@ import psutil
 import pyspark
 
 from benchmarks.clusters import BROKER_HEAP
-from relay_pipelines.embedded import jars, java
+from relay_pipelines.local_kafka import jars, java
 
 
 def describe() -> dict[str, str]:

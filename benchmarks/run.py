@@ -23,7 +23,7 @@ from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.inputs import Input
 from benchmarks.profiling import profile
 from benchmarks.values import AUDITED, AuditCost, Case, Cost, Extent, Result
-from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.local_kafka import Listener, LocalCluster
 
 LIMIT_SECONDS = 180.0
 ENOUGH_SECONDS = 20.0
@@ -116,8 +116,8 @@ class _Bench:
     """One input."""
 
     wanted: Input
-    source: EmbeddedCluster
-    destination: EmbeddedCluster
+    source: LocalCluster
+    destination: LocalCluster
     figures: Figures
     progress: Callable[[str], None]
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relay_pipelines.api import Mirror, Mirrors, Status, asset_key, load, partitions
+    from relay_pipelines.audit.audit import Audit, Level
+    from relay_pipelines.audit.selection import Selection
     from relay_pipelines.component import MirrorComponent, Topic
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
     from relay_pipelines.expectations.selected import ExpectationsRequest
+    from relay_pipelines.replay.request import ReplayRequest, Side, records_of
     from relay_pipelines.resources import SparkResource
-    from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
     from relay_pipelines.run.result import RunResult
     from relay_pipelines.run.run_plan import RunPlan
-    from relay_pipelines.verify.audit import Audit, Level
-    from relay_pipelines.verify.selection import Selection
 
 __all__ = [
     "Audit",
@@ -45,21 +45,21 @@ __all__ = [
     "records_of",
 ]
 _HOMES = {
-    "Audit": "verify.audit",
+    "Audit": "audit.audit",
     "ConfigError": "errors",
     "ExpectationsRequest": "expectations.selected",
-    "Level": "verify.audit",
+    "Level": "audit.audit",
     "MirrorComponent": "component",
     "RelayError": "errors",
-    "ReplayRequest": "run.replay_request",
+    "ReplayRequest": "replay.request",
     "RunPlan": "run.run_plan",
     "RunResult": "run.result",
-    "Selection": "verify.selection",
-    "Side": "run.replay_request",
+    "Selection": "audit.selection",
+    "Side": "replay.request",
     "SparkResource": "resources",
     "Topic": "component",
     "definitions": "definitions",
-    "records_of": "run.replay_request",
+    "records_of": "replay.request",
 }
 """Where a name is defined, if not in `relay_pipelines.api`."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from relay_pipelines import settings
-from relay_pipelines.console.formatting import format_time
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.output.formatting import format_time
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.plan.positions import data_loss, lag_records
 from relay_pipelines.prepare import prepared_snapshot
@@ -27,18 +27,17 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state.checkpoint import CheckpointCache
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
     import dagster as dg
 
+    from relay_pipelines.audit.audit import Audit, Level
+    from relay_pipelines.audit.chunks import Client
+    from relay_pipelines.audit.selection import Selection
     from relay_pipelines.expectations.selected import ExpectationsRequest, TopicResults
-    from relay_pipelines.run.replay import Replay
-    from relay_pipelines.run.replay_request import ReplayRequest
-    from relay_pipelines.verify.audit import Audit, Level
-    from relay_pipelines.verify.chunks import Client
-    from relay_pipelines.verify.selection import Selection
+    from relay_pipelines.replay.replay import Replay
+    from relay_pipelines.replay.request import ReplayRequest
 
 _CLOCK = SystemClock()
 
@@ -168,8 +167,7 @@ class Mirror:
             topic: only this source topic.
             sources, run_id: as in `run`.
         """
-        signals = self._session.stop_signal
-        with signals.deferred() if signals else nullcontext():
+        with self._session.deferring():
             return copy(
                 planned,
                 self.settings,
@@ -202,7 +200,7 @@ class Mirror:
             DataLossError: the range is not there any more.
             RelayError: a cluster does not answer, or refuses.
         """
-        from relay_pipelines.run.replay import plan_replay  # Arrow is slow to import
+        from relay_pipelines.replay.replay import plan_replay  # Arrow is slow to import
 
         return plan_replay(self._mirrors, self.name, request, self._session, _CLOCK)
 
@@ -220,13 +218,10 @@ class Mirror:
         Raises:
             RelayError: as `plan_replay`.
         """
-        from relay_pipelines.run.replay import Replay, start_replay  # Arrow is slow to import
+        from relay_pipelines.replay.replay import Replay, copy_replay  # Arrow is slow to import
 
         planned = wanted if isinstance(wanted, Replay) else self.plan_replay(wanted)
-        if planned.plan.windows:
-            planned = start_replay(planned, _CLOCK)
-        own = Mirror(planned.name, planned.mirror, self._session)
-        return own.copy(planned.plan, planned.start.topic, observers)
+        return copy_replay(planned, self._session, observers, _CLOCK)
 
     def of_replay(self, replay_id: str) -> Mirror:
         """Return the mirror that an earlier replay is, to audit it.
@@ -235,9 +230,9 @@ class Mirror:
             ConfigError: there is no such replay.
             RelayError: the destination does not answer, or refuses.
         """
-        from relay_pipelines.run.replay import mirror_of_replay  # Arrow is slow to import
+        from relay_pipelines.replay.replay import mirror_of_replay  # Arrow is slow to import
 
-        return Mirror(*mirror_of_replay(self.name, self.settings, replay_id, _CLOCK), self._session)
+        return Mirror(*mirror_of_replay(replay_id, self.name, self.settings, _CLOCK), self._session)
 
     def audit(
         self,
@@ -261,11 +256,23 @@ class Mirror:
         Raises:
             RelayError: a cluster does not answer, or the ledger does not have the selection.
         """
+        from relay_pipelines.audit import audit, spark_job  # Arrow and Spark are slow to import
+        from relay_pipelines.audit.chunks import Client
+        from relay_pipelines.audit.selection import Selection
+
         started = _CLOCK.monotonic()
-        found = self.begin_audit(
-            selection, level=level, share=share, seed=seed, client=client, strict=strict
+        found = audit.begin(
+            self.name,
+            self.settings,
+            selection or Selection(),
+            audit.Level(level),
+            _CLOCK,
+            share=share,
+            seed=seed or audit.default_seed(_CLOCK),
+            client=Client(client),
+            strict=strict,
         )
-        for _ in self.read(found):
+        for _ in spark_job.read(found, self._session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
             pass
         found.seconds = _CLOCK.monotonic() - started
         return found
@@ -282,7 +289,7 @@ class Mirror:
             RelayError: nothing was copied, the key cannot be read, or the destination does not
                 answer.
         """
-        from relay_pipelines.verify import statement  # cryptography is slow to import
+        from relay_pipelines.ledger import statement  # cryptography is slow to import
 
         made_at = format_time(_CLOCK.now_ms())
         return statement.attest(self.name, self.settings, topic, key, made_at, _CLOCK)
@@ -298,58 +305,11 @@ class Mirror:
                 Expectations is not installed.
             RelayError: the destination does not answer, or refuses.
         """
-        from relay_pipelines.expectations import selected, validation  # slow to import
+        from relay_pipelines.expectations import selected  # Great Expectations is slow to import
 
-        validation.great_expectations()
-        windows = selected.windows(self.name, self.settings, request, _CLOCK)
-        return [
-            selected.TopicResults(
-                window,
-                validation.validate(
-                    *(self._session, self._config, self.name, self.settings, window, _CLOCK)
-                ),
-            )
-            for window in windows
-        ]
-
-    def begin_audit(
-        self,
-        selection: Selection | None,
-        *,
-        level: Level | str,
-        share: float,
-        seed: str | None,
-        client: Client | str,
-        strict: bool,
-    ) -> Audit:
-        """Find what an audit has to read; `read` reads it."""
-        from relay_pipelines.verify import audit  # Arrow is slow to import
-        from relay_pipelines.verify.chunks import Client
-        from relay_pipelines.verify.selection import Selection
-
-        return audit.begin(
-            self.name,
-            self.settings,
-            selection or Selection(),
-            audit.Level(level),
-            _CLOCK,
-            share=share,
-            seed=seed or audit.default_seed(_CLOCK),
-            client=Client(client),
-            strict=strict,
+        return selected.validate(
+            *(self._session, self._config, self.name, self.settings, request, _CLOCK)
         )
-
-    def read(self, found: Audit) -> Generator[int, None, None]:
-        """Read what an audit has to read, and yield how many bytes were read each time."""
-        if not found.work:
-            return
-        from relay_pipelines.verify import audit_job  # Spark is slow to import
-
-        tag = f"relay-audit-{uuid.uuid4().hex[:12]}"
-        with closing(audit_job.work(self._session, found.job, found.work, tag)) as results:
-            for result in results:
-                found.add(result.chunks, result.parts)
-                yield result.size_bytes
 
 
 class Mirrors(Mapping[str, Mirror]):
@@ -412,7 +372,7 @@ def asset_key(mirror: str, topic: str, *, key_prefix: str | Sequence[str] = ()) 
         topic: its name at the source.
         key_prefix: that of the definitions.
     """
-    from relay_pipelines.lanes import naming  # Dagster is slow to import
+    from relay_pipelines.orchestration import naming  # Dagster is slow to import
 
     return naming.mirrored_asset(naming.path(naming.parts(key_prefix), mirror), topic)
 
@@ -426,6 +386,9 @@ def partitions(
         topic: its name at the source.
         key_prefix: that of the definitions.
     """
-    from relay_pipelines.lanes import naming, window_log  # Dagster is slow to import
+    from relay_pipelines.orchestration import (
+        naming,  # Dagster is slow to import
+        window_log,  # Dagster is slow to import
+    )
 
     return window_log.windows(naming.path(naming.parts(key_prefix), mirror), topic)

@@ -14,10 +14,10 @@ import yaml
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, Field
 
-from relay_pipelines.convert.document import mirror_name
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.lanes import naming
+from relay_pipelines.migration.document import mirror_name
+from relay_pipelines.orchestration import naming
 
 _CONFIG = "relay.yaml"
 # the folder of the component that has a key prefix, in each project that is loaded

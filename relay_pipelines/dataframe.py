@@ -43,6 +43,9 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
+from relay_pipelines.ledger import checkpoint, ledger_columns, ledger_topic
+from relay_pipelines.ledger.own_chunks import OwnBatches, destination_offsets, source_offsets
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger, read_records
 from relay_pipelines.model import Cluster, Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, renamed_target
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -50,9 +53,6 @@ from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark import task_python
-from relay_pipelines.state import checkpoint, ledger, ledger_columns
-from relay_pipelines.state.ledger_reader import CLOCK_SKEW_MS, read_ledger, read_records
-from relay_pipelines.verify.own_chunks import OwnBatches, destination_offsets, source_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -386,10 +386,10 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
 def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourceReader:
     _refuse_unknown(options, _LEDGER_OPTIONS, "with what=ledger, the format relay")
     name, mirror = _mirror(options)
-    cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger.TOPIC)
+    cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger_topic.TOPIC)
     ranges = []
     with ClusterClient(cluster, DestinationError, "relay-frame") as client:
-        if client.has_topic(ledger.TOPIC):
+        if client.has_topic(ledger_topic.TOPIC):
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]

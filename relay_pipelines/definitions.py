@@ -14,8 +14,8 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
+from relay_pipelines.audit import checks, jobs
 from relay_pipelines.checks import (
-    audit,
     available,
     divergence,
     lag,
@@ -25,11 +25,12 @@ from relay_pipelines.checks import (
     topic_configs,
 )
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.jobs import audits, backfill_by_date, mirror_lane, mirror_once, replay
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.lanes.topic_catalog import Catalog, discover
+from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import lanes_of
+from relay_pipelines.orchestration.topic_catalog import Catalog, discover
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.replay import job
 from relay_pipelines.resources import KafkaResource, SparkResource, kafka_key, spark_key
 from relay_pipelines.sensors import health, planner
 from relay_pipelines.settings import Mirror
@@ -69,8 +70,8 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
         jobs=[
             mirror_once.build(loaded, catalog, prefix),
             backfill_by_date.build(loaded, catalog, prefix),
-            replay.build(loaded, catalog, prefix),
-            audits.build(loaded, catalog, prefix),
+            job.build(loaded, catalog, prefix),
+            jobs.build(loaded, catalog, prefix),
         ],
         resources={kafka_key(prefix): kafka, spark_key(prefix): SparkResource(kafka=kafka)},
     )
@@ -91,7 +92,7 @@ def _mirror(
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus(status.value)
-    sample_audit = audits.scheduled(name, mirror, catalog, schedule_status, prefix)
+    sample_audit = jobs.scheduled(name, mirror, catalog, schedule_status, prefix)
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
     node_checks = (available, divergence)
     return dg.Definitions(
@@ -107,7 +108,7 @@ def _mirror(
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
             *(lag_target.build(lane) for lane in lanes if lane.topics),
-            *(audit.build(lane, mirror.audit) for lane in lanes if lane.topics),
+            *(checks.build(lane, mirror.audit) for lane in lanes if lane.topics),
             *(check.build(name, node, prefix) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),

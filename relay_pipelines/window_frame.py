@@ -16,10 +16,10 @@ from relay_pipelines.dataframe import (
     window_entries,
 )
 from relay_pipelines.errors import ConfigError, DestinationError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings import Mirror
-from relay_pipelines.state import checkpoint, ledger
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> No
     """Refuse windows without entries whose entries may have been deleted by retention."""
     if not missing:
         return
-    since_ms, homes = planned_ms(missing), checkpoint.homes(ledger.TOPIC)
+    since_ms, homes = planned_ms(missing), checkpoint.homes(ledger_topic.TOPIC)
     with ClusterClient(mirror.destination_cluster, DestinationError, "relay-frame") as client:
         low = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
         ends = client.list_offsets(homes, LATEST, READ_COMMITTED)

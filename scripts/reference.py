@@ -21,9 +21,9 @@ from pydantic.fields import FieldInfo
 
 from relay_pipelines import errors, model
 from relay_pipelines.cli.app import app
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.settings import Settings
-from relay_pipelines.state import checkpoint, ledger
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 _GENERATED = "<!-- written by scripts/reference.py; change the code, not this page -->\n"
@@ -296,7 +296,7 @@ def _formats() -> str:
         copies=model.DestinationPosition(copy, 1198, "IXTVh9BBQdKMLtZ0oMZsVg"),
         committed_at_ms=entry.committed_at_ms,
     )
-    linked, (key, value, _) = ledger.chained(done, entry)
+    linked, (key, value, _) = ledger_topic.chained(done, entry)
     mark, state, _ = checkpoint.to_record(linked)
     return f"""# Records of ledger and checkpoints
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
@@ -304,7 +304,7 @@ in UTF-8, and the value is JSON with a `version`, which an older relay refuses i
 is `<mirror>/<source topic>/<partition>`; its partition is the CRC-32 of the key modulo
 {checkpoint.PARTITIONS}.
 
-## `{ledger.TOPIC}`
+## `{ledger_topic.TOPIC}`
 {_one_line(model.LedgerEntry.__doc__.partition("Args:")[0])}
 {_described(model.LedgerEntry)}
 

@@ -13,13 +13,13 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from relay_pipelines.console.formatting import stdout
 from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.demo.environment import MIRROR, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.ui import GRAPH, start_stack
-from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
 from tests.orchestration import graphql
 from tests.support.independent import Record, until, write

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.spark.session import connect, end
 from tests.support.old_kafka import OldKafka
 from tests.support.trap import Trap
@@ -44,7 +44,7 @@ def same_environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def source_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EmbeddedCluster]:
+) -> Iterator[LocalCluster]:
     """One broker to copy from, shared by all tests; a test that stops brokers starts its own."""
     yield from _cluster("source", request, tmp_path_factory)
 
@@ -52,7 +52,7 @@ def source_cluster(
 @pytest.fixture(scope="session")
 def destination_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EmbeddedCluster]:
+) -> Iterator[LocalCluster]:
     """One broker to copy to, shared by all tests; a test that stops brokers starts its own."""
     yield from _cluster("destination", request, tmp_path_factory)
 
@@ -79,14 +79,14 @@ def _environment() -> dict[str, str]:
 
 def _cluster(
     name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EmbeddedCluster]:
+) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp(name)
     version = request.config.getoption(f"{name}_kafka")
     cluster = (
         OldKafka(version, folder)
         if version
         # the records of the tests are from years ago
-        else EmbeddedCluster(name, folder=folder, config={"log.retention.ms": "-1"})
+        else LocalCluster(name, folder=folder, config={"log.retention.ms": "-1"})
     )
     cluster.start()
     yield cluster

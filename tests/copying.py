@@ -13,6 +13,10 @@ from crc32c import crc32c
 from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.chain import Chain, verify_chain
+from relay_pipelines.ledger.checkpoint import read_current
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -30,10 +34,6 @@ from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import read_current
-from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.verify.chain import Chain, verify_chain
 from tests.support import independent
 from tests.support.independent import Record
 
@@ -55,7 +55,9 @@ def ensure_homes(destination: Cluster) -> None:
     """Create the topics of checkpoints and ledger, as a driver does before the first copy."""
     if destination.bootstrap_servers not in _homes:
         independent.create(destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
-        independent.create(destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+        independent.create(
+            destination, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS
+        )
         _homes.add(destination.bootstrap_servers)
 
 
@@ -172,14 +174,19 @@ class Mirror:
 
     def entries(self) -> list[LedgerEntry]:
         """Return this mirror's ledger, as an independent client reads it."""
-        return [ledger.from_record(record.value or b"") for record in self._own(ledger.TOPIC)]
+        return [
+            ledger_topic.from_record(record.value or b"")
+            for record in self._own(ledger_topic.TOPIC)
+        ]
 
     def chain(self) -> Chain:
         """Verify the chain of this mirror's ledger entries, as an independent client reads them."""
-        home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(self.name, self.at))
+        home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(self.name, self.at))
         records = [
-            LedgerRecord(ledger.from_record(record.value or b""), record.value or b"", home, index)
-            for index, record in enumerate(self._own(ledger.TOPIC))
+            LedgerRecord(
+                ledger_topic.from_record(record.value or b""), record.value or b"", home, index
+            )
+            for index, record in enumerate(self._own(ledger_topic.TOPIC))
         ]
         return verify_chain(self.at, records, self.checkpoint().ledger_head)
 

@@ -15,8 +15,8 @@ import psutil
 
 from benchmarks.clusters import scan
 from benchmarks.values import Case, Cost
-from relay_pipelines.embedded import guardian
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.local_kafka import guardian
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
 _POLL_SECONDS = 0.01

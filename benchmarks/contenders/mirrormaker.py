@@ -13,7 +13,7 @@ from benchmarks.contenders.arrivals import measure
 from benchmarks.contenders.contract import Contender
 from benchmarks.inputs import all_but
 from benchmarks.values import TASKS, Case, Cost
-from relay_pipelines.embedded import jars, java, server_properties
+from relay_pipelines.local_kafka import jars, java, server_properties
 
 COORDINATES = (f"org.apache.kafka:connect-mirror:{jars.KAFKA_VERSION}", jars.BROKER_JARS[1])
 # the JVM options of Kafka's start script

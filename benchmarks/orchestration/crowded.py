@@ -24,7 +24,7 @@ from benchmarks.orchestration.environment import (
 from benchmarks.orchestration.figures import Crowded, Kept, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.lanes import naming
+from relay_pipelines.orchestration import naming
 from relay_pipelines.sensors.pruning import PER_TICK
 from relay_pipelines.settings import WindowSettings
 

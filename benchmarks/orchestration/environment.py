@@ -22,10 +22,10 @@ from benchmarks.orchestration.figures import Spent
 from benchmarks.seeding import seed
 from relay_pipelines.definitions import build
 from relay_pipelines.demo.dagster import CONFIG_FOLDER
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import Cluster
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import kafka_key
 from relay_pipelines.settings import load
 from tests.support import commands

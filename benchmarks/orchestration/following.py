@@ -31,7 +31,7 @@ from benchmarks.orchestration.environment import (
 )
 from benchmarks.orchestration.latency import writing
 from relay_pipelines.demo.dagster import running
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.spark.connect_server import ConnectServer
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"

@@ -9,7 +9,7 @@ import psutil
 from benchmarks.orchestration.environment import MIRROR, Environment, dagster_variables
 from benchmarks.orchestration.figures import Idle
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.lanes import naming
+from relay_pipelines.orchestration import naming
 
 _SETTLING_SECONDS = 25.0
 _TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __typename ... on

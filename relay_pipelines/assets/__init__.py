@@ -1,6 +1,5 @@
 """What Dagster shows as assets.
 
 mirrored       the topics of a lane at the destination, and the op that copies a window of them
-window_events  what a window's copy tells Dagster
 external       assets that Dagster only displays: source topics, windows and nodes
 """

@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from relay_pipelines.lanes import naming, window_log
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration import naming, window_log
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.settings import Mirror
 
 

@@ -7,21 +7,20 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.assets import window_events
-from relay_pipelines.checks import expectations, message_counts
 from relay_pipelines.errors import RelayError
-from relay_pipelines.expectations import validation
-from relay_pipelines.lanes import heartbeat, naming, run_snapshot, turns, window_log
-from relay_pipelines.lanes.failing import final_failure, forbid_retries
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.run_log import RunLog
-from relay_pipelines.lanes.stopping import Session, Stop, stoppable
-from relay_pipelines.lanes.window_run import WindowReport, copy_window
+from relay_pipelines.expectations import checks, validation
+from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
+from relay_pipelines.orchestration.failing import final_failure, forbid_retries
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.run_log import RunLog
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark.session import free_slots
+from relay_pipelines.windows import expected, message_counts, run_snapshot, window_events
+from relay_pipelines.windows.window_run import WindowReport, copy_window
 
 _RETRY_NUMBER = "dagster/retry_number"
 
@@ -36,7 +35,7 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
         check_specs=[
             *(message_counts.spec(lane.path, topic) for topic in lane.topics),
             *(
-                expectations.spec(lane.path, topic, each)
+                checks.spec(lane.path, topic, each)
                 for topic in lane.topics
                 for each in mirror.expectations_of(topic)
             ),
@@ -152,7 +151,9 @@ def _copy(
         if error.needs_operator:
             forbid_retries(context.op_execution_context)
         raise dg.Failure(f"window {frozen.key}: {error}") from None
-    run_log.recounted(report)
+    run_log.recounted(
+        *(report.frozen.key, len(report.topics), report.result, report.recount_seconds)
+    )
     return report
 
 
@@ -166,7 +167,7 @@ def _expectations(
 ) -> Iterator[dg.AssetCheckResult]:
     """Run the expectations of what is copied; the lane's other runs do not wait for them."""
     mirror = kafka.mirror(lane.mirror)
-    wanted = expectations.topic_windows(report, lane.mirror, mirror, kafka.clock)
+    wanted = expected.topic_windows(report, lane.mirror, mirror, kafka.clock)
     if not wanted:
         return
     turns.tag(context.instance, lane, context.run.run_id, turns.Turn.CHECKING)
@@ -182,9 +183,9 @@ def _expectations(
             with suppress(RelayError):  # there is no Spark
                 free_slots(session())  # for the next topic
         for found in results:
-            if expectations.blocked(window, found):
+            if checks.blocked(window, found):
                 forbid_retries(context.op_execution_context)  # it would find the same
-            yield expectations.result(lane.path, window.topic, found)
+            yield checks.result(lane.path, window.topic, found)
 
 
 def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:

@@ -1,7 +1,5 @@
 """Asset checks.
 
-message_counts  the destination holds exactly the records of a window
-expectations    the records of a window are as relay.yaml expects them
 lag             the oldest record not yet copied is younger than the target
 lag_target      no record of a topic waits for longer than the target
 available       a source node can be read, and keeps up with the others
@@ -9,5 +7,7 @@ divergence      a source node holds the records that were copied
 topic_configs   topic configurations match the source
 other_deployments  only this Dagster instance copies the topics
 source_topics   every copied topic still exists at the source
-audit           the destination is what the source was
+
+Those of a feature are in its folder: `audit/checks.py`, `expectations/checks.py`,
+`windows/message_counts.py`.
 """

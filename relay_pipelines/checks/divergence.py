@@ -3,10 +3,11 @@
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
+from relay_pipelines.ledger import mirror_state
 from relay_pipelines.model import Cluster
+from relay_pipelines.orchestration import naming
 from relay_pipelines.resources import kafka_key, kafka_of
-from relay_pipelines.snapshot import cluster_snapshot, node_divergence
+from relay_pipelines.snapshot import node_divergence
 
 _DESCRIPTION = "The node holds the last copied record of every topic-partition, unchanged."
 
@@ -38,7 +39,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
         kafka = kafka_of(context, prefix)
         settings = kafka.mirror(mirror)
         try:
-            stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
+            stored = mirror_state.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
             found = node_divergence.find_divergence(

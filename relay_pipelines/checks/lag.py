@@ -6,12 +6,12 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console import page_view
-from relay_pipelines.console.formatting import open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output import page_view
+from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page, page_of
 from relay_pipelines.plan.positions import open_since

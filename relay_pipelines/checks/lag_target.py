@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 import dagster as dg
 
 from relay_pipelines.checks import lag
-from relay_pipelines.console.formatting import open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.plan.positions import data_loss, lag_records
 from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot

@@ -10,9 +10,9 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import plural, seconds
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot

@@ -8,8 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot

@@ -8,9 +8,9 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import plural
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import plural
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.resources import kafka_key, kafka_of

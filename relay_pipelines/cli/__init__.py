@@ -2,18 +2,12 @@
 
     app                   the commands and their options
     entry                 the entry point: errors become one line and an exit code
-    context               the global options, relay.yaml and the mirrors that were named
     run_command           the command run
     rounds_command        run --every: rounds of all mirrors
     lasting_problems      what keeps failing from round to round
     inspect_commands      the commands that only show: check, plan, status
     watch_command         status --watch
     ledger_commands       the commands ledger and attest
-    audit_command         the command audit
-    replay_command        the command replay
-    reset_command         the command reset
-    restore_command       the command restore
-    expectations_command  the command expectations
     exporter_command      the command exporter
     convert_command       the command convert
     nodes_command         the command nodes
@@ -21,7 +15,9 @@
     init_command          the command init
     spark_command         the command spark
 
-`relay_pipelines.console` prints. Spark, pandas and Dagster are imported when a command needs them.
+`relay_pipelines.invocation` has what every command needs, `relay_pipelines.output` prints. The
+commands of a feature are in its folder, such as `audit/command.py`. Spark, pandas and Dagster are
+imported when a command needs them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.console import json_output, messages, tables
-from relay_pipelines.console.formatting import plural, stdout
+from relay_pipelines.invocation import Invocation, selected_mirrors
+from relay_pipelines.output import json_output, messages, tables
+from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.prepare import reader_acls
 from relay_pipelines.prepare.reader_acls import AclReport
 from relay_pipelines.protocol.clock import SystemClock

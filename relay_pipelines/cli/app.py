@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from relay_pipelines.cli.context import Invocation
+from relay_pipelines.invocation import Invocation
+from relay_pipelines.protocol.clock import SystemClock
 
 
 class _Commands(TyperGroup):
@@ -270,7 +272,7 @@ def attest(
 
 
 class AuditLevel(StrEnum):
-    """How much an audit reads; `relay_pipelines.verify.audit.Level` is slow to import."""
+    """How much an audit reads; `relay_pipelines.audit.audit.Level` is slow to import."""
 
     LEDGER = "ledger"
     RECOUNT = "recount"
@@ -279,7 +281,7 @@ class AuditLevel(StrEnum):
 
 
 class AuditClient(StrEnum):
-    """What reads the records that are compared, as `relay_pipelines.verify.chunks.Client`."""
+    """What reads the records that are compared, as `relay_pipelines.audit.chunks.Client`."""
 
     RELAY = "relay"
     LIBRDKAFKA = "librdkafka"
@@ -371,7 +373,7 @@ def audit(
     as_json: Json = False,
 ) -> int:
     """Verify that the destination is what the source was. Writes nothing to the clusters."""
-    from relay_pipelines.cli import audit_command as command
+    from relay_pipelines.audit import command
 
     what = command.Options(
         topic=topic,
@@ -389,14 +391,18 @@ def audit(
         html=html,
         textfile=textfile,
         as_json=as_json,
-        replay=replay,
         strict=strict,
     )
-    return command.run(context.obj, mirror or [], what)
+    if replay is None:
+        return command.run(context.obj, mirror or [], what)
+    from relay_pipelines.replay.replay import mirror_of_replay
+
+    replayed = partial(mirror_of_replay, replay, clock=SystemClock())
+    return command.run(context.obj, mirror or [], what, replayed)
 
 
 class ReplaySide(StrEnum):
-    """Where a replay reads; `relay_pipelines.run.replay_request.Side` is slow to import."""
+    """Where a replay reads; `relay_pipelines.replay.request.Side` is slow to import."""
 
     SOURCE = "source"
     DESTINATION = "destination"
@@ -482,7 +488,7 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Copy a range of a topic again, exactly once."""
-    from relay_pipelines.cli import replay_command as command
+    from relay_pipelines.replay import command
 
     what = command.Options(
         topic=topic,
@@ -532,7 +538,7 @@ def reset(
     ] = False,
 ) -> int:
     """Decide how to go on with a topic whose copies are elsewhere, or gone. Copies nothing."""
-    from relay_pipelines.cli import reset_command as command
+    from relay_pipelines.recovery import reset_command as command
 
     where = command.where(to_earliest=to_earliest, to_current=to_current)
     return command.run(context.obj, mirror, topic, where, execute=execute)
@@ -551,7 +557,7 @@ def restore(
     ] = False,
 ) -> int:
     """Make lost checkpoints again from the ledger, or a lost ledger. Copies nothing."""
-    from relay_pipelines.cli import restore_command as command
+    from relay_pipelines.recovery import restore_command as command
 
     return command.run(context.obj, mirror, execute=execute)
 
@@ -586,7 +592,7 @@ def expectations(
     as_json: Json = False,
 ) -> int:
     """Validate copied records, or write Data Docs. Copies nothing."""
-    from relay_pipelines.cli import expectations_command as command
+    from relay_pipelines.expectations import command
     from relay_pipelines.expectations.selected import ExpectationsRequest
 
     request = ExpectationsRequest(window, last, topic)

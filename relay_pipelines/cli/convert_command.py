@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from relay_pipelines.convert import kaf_relay, mirrormaker2
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.migration import kaf_relay, mirrormaker2
 
 _CONVERTERS = {"kaf-relay": kaf_relay.convert, "mirrormaker2": mirrormaker2.convert}
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import typer
 
 from relay_pipelines.cli.app import app
-from relay_pipelines.console import messages
 from relay_pipelines.errors import INTERRUPTED, RelayError
+from relay_pipelines.output import messages
 
 _FAILED = 1
 _GLOBAL_FLAGS = ("--debug",)

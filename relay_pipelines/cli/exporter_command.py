@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import prometheus_client
 
-from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.cli.lasting_problems import LastingProblems, problem
-from relay_pipelines.console import messages
-from relay_pipelines.console.formatting import plural
 from relay_pipelines.errors import RelayError
+from relay_pipelines.invocation import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.serving import HEALTH, Endpoint
+from relay_pipelines.output import messages
+from relay_pipelines.output.formatting import plural
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.signals import StopSignal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relay_pipelines.console import messages
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.output import messages
 
 _FILES = {
     "relay.yaml": ("relay.example.yaml", "your clusters and topics: every key, with its default"),

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import chain
 
 from relay_pipelines import api
-from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.console import json_output, messages, page_view, tables
-from relay_pipelines.console.formatting import open_transactions, plural, replay_line, stdout
 from relay_pipelines.errors import RelayError, together
+from relay_pipelines.invocation import Invocation, selected_mirrors
+from relay_pipelines.output import json_output, messages, page_view, run_report, tables
+from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import Page, away, page_of
-from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import preflight, replay
-from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.replay import replay
+from relay_pipelines.run import preflight
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 
@@ -50,7 +50,9 @@ def plan(
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
             found.append(json_output.plan(planned, clock.now_ms()))
             if not as_json:
-                show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
+                run_report.show_plan(
+                    planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs
+                )
             for missing in topics.nothing_selected(planned.snapshot, mirror.topics.allow):
                 messages.warning(f"{name}: {missing}")
             for error in [*together(planned.data_losses), *topics.unseen(planned.snapshot)]:
@@ -58,43 +60,6 @@ def plan(
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
-
-
-def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
-    """Print what would be copied, and what would be left as it is.
-
-    Args:
-        why: whether to say for every topic why it is copied or not.
-        sync: whether a run corrects configurations.
-    """
-    name, console = planned.snapshot.mirror, stdout()
-    new = [topic.name for topic in topics.missing(planned.snapshot)]
-    if planned.windows:
-        tables.show(console, tables.plan(planned, new))
-    notes = []
-    if not planned.windows and not planned.data_losses:
-        notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
-    notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
-    if notes:
-        console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
-    if why:
-        tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
-    for line in [*planned.snapshot.all_takeovers, *topics.conflicts(planned.snapshot)]:
-        messages.warning(f"{name}: {line}")
-    for difference in topic_configs.differences(planned.snapshot):
-        messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
-    for deleted in topics.deleted(planned.snapshot):
-        messages.warning(f"{name}: {deleted}")
-    for topic, count in topics.to_grow(planned.snapshot).items():
-        console.print(
-            f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has",
-            soft_wrap=True,
-        )
-    for topic in topics.too_few_partitions(planned.snapshot):
-        messages.warning(
-            f"{name}: {topic} has fewer partitions at the destination than at the source:"
-            " a run will refuse it"
-        )
 
 
 def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as_json: bool) -> int:
@@ -110,7 +75,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
             look = Looker(name, mirror, clock).look()
             shown = page_of(look, mirror)
             states = replay.replays(name, mirror, clock) if everything or as_json else []
-            document = json_output.status(look, shown, states)
+            document = json_output.status(look, shown, [replay.document(state) for state in states])
             for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
         except RelayError as error:
@@ -123,7 +88,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
         if everything and not as_json and "topics" in document:
             tables.show(stdout(), tables.status(document))
         for state in [] if as_json else states:
-            stdout().print(f"{name}: {replay_line(state)}", soft_wrap=True)
+            stdout().print(f"{name}: {state}", soft_wrap=True)
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code

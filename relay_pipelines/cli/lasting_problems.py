@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from relay_pipelines.console import messages
-from relay_pipelines.console.formatting import seconds
 from relay_pipelines.errors import FencedError, RelayError, error_class
 from relay_pipelines.model import Status, TopicPartition
+from relay_pipelines.output import messages
+from relay_pipelines.output.formatting import seconds
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from relay_pipelines import api
-from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
-from relay_pipelines.console import json_output, messages, tables
-from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
+from relay_pipelines.ledger import ledger_columns
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.output import json_output, messages, tables
+from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
-from relay_pipelines.state import ledger_columns
-from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.state.ledger_reader import read_ledger
 
 _SHOWN = 20  # entries of each mirror, for people
 

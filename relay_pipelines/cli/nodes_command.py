@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.console import json_output, messages, tables
-from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
+from relay_pipelines.invocation import Invocation, selected_mirrors
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.output import json_output, messages, tables
+from relay_pipelines.output.formatting import stdout
 from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot import cluster_snapshot, node_selection
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
+from relay_pipelines.snapshot import node_selection
 
 
 def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
@@ -23,7 +24,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             try:
-                stored = cluster_snapshot.read_checkpoints(name, mirror, clock, patient=False)
+                stored = mirror_state.read_checkpoints(name, mirror, clock, patient=False)
             except RelayError as error:  # the nodes can still be compared with each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
@@ -51,7 +52,7 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
         with invocation.reporting_errors(name):
-            quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
+            quarantined = mirror_state.read_checkpoints(name, mirror, clock).quarantined
             no_longer = {node: "" for node in nodes if node in quarantined}
             node_quarantine.set_quarantine(name, mirror, no_longer, clock)
             for node in (node.name for node in mirror.nodes if node.name in nodes):

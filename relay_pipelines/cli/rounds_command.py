@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relay_pipelines import api
-from relay_pipelines.cli import run_command
-from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
-from relay_pipelines.console import json_output, messages
-from relay_pipelines.console.formatting import format_time, plural, seconds, size, stderr
-from relay_pipelines.console.progress import Lines, status_line
 from relay_pipelines.errors import INTERRUPTED, FencedError, PolicySupersededError, RelayError
+from relay_pipelines.invocation import Invocation, every_seconds, observed, selected_mirrors
+from relay_pipelines.ledger.checkpoint import CheckpointCache
+from relay_pipelines.output import json_output, messages, run_report
+from relay_pipelines.output.formatting import format_time, plural, seconds, size, stderr
+from relay_pipelines.output.progress import Lines, status_line
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.other_writers import OtherWriters
@@ -25,7 +25,6 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.state.checkpoint import CheckpointCache
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def run(
     session = Session(settings.spark, stop, verbose=invocation.debug)
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
-    with stop.heard(), run_command.observed(settings.metrics) as publication:
+    with stop.heard(), observed(settings.metrics) as publication:
         rounds = _Rounds(invocation, mirrors, topic, session, publication, pause, as_json)
         try:
             with status_line(stderr()) as show:
@@ -156,7 +155,7 @@ class _Rounds:
                 held = [e for e in planned.data_losses if isinstance(e, PolicySupersededError)]
                 lasting.update(map(problem, held), complete=True)
                 return
-            self._warn(name, set(run_command.warnings(mirror, planned)))
+            self._warn(name, set(run_report.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
                 observers.append(self.metrics)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from relay_pipelines.cli.context import Invocation
-from relay_pipelines.console.formatting import seconds, stdout
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.invocation import Invocation
+from relay_pipelines.output.formatting import seconds, stdout
 from relay_pipelines.spark.connect_server import ConnectServer
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
-from relay_pipelines.console import json_output, messages, watching
-from relay_pipelines.console.formatting import stdout
-from relay_pipelines.console.watching import Watched
 from relay_pipelines.errors import RelayError
+from relay_pipelines.invocation import Invocation, every_seconds, selected_mirrors
+from relay_pipelines.output import json_output, messages, watching
+from relay_pipelines.output.formatting import stdout
+from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import away, page_of
 from relay_pipelines.protocol.clock import Clock, SystemClock

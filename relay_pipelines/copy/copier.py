@@ -24,10 +24,10 @@ from relay_pipelines.errors import (
     InvalidRecordError,
     RelayError,
 )
+from relay_pipelines.ledger.checkpoint import Current
 from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
-from relay_pipelines.state.checkpoint import Current
 from relay_pipelines.user_code import describe
 
 _LONGEST_WAIT_SECONDS = 1.0

@@ -26,12 +26,12 @@ from relay_pipelines.errors import (
     RetriableError,
     TransactionPendingError,
 )
+from relay_pipelines.ledger.checkpoint import Seen
+from relay_pipelines.ledger.fencing import abort_leftovers
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.state.checkpoint import Seen
-from relay_pipelines.state.fencing import abort_leftovers
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,6 +21,8 @@ from relay_pipelines.errors import (
     FencedError,
     RelayError,
 )
+from relay_pipelines.ledger import checkpoint as checkpoints
+from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
@@ -42,8 +44,6 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
-from relay_pipelines.state import checkpoint as checkpoints
-from relay_pipelines.state import ledger
 
 QUARANTINE = ".quarantine"
 
@@ -62,7 +62,7 @@ class RangeProgress:
         self.source = copy_range.source.topic_partition
         key = checkpoints.key_of(job.mirror, self.source)
         self.checkpoint_partition = checkpoints.home(checkpoints.TOPIC, key)
-        self.ledger_partition = checkpoints.home(ledger.TOPIC, key)
+        self.ledger_partition = checkpoints.home(ledger_topic.TOPIC, key)
         self.quarantine = TopicPartition(
             copy_range.destination.topic + QUARANTINE, copy_range.destination.partition
         )
@@ -124,7 +124,7 @@ class RangeProgress:
         if before and landed and end is not None and landed[0] < end:
             raise self._topic_lost(before)  # recreated since this attempt began
         checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
-        return ledger.chained(checkpoint, self._entry(chunk, checkpoint, landed))
+        return ledger_topic.chained(checkpoint, self._entry(chunk, checkpoint, landed))
 
     def requires_keys(self) -> bool:
         """Whether the destination topic is compacted now; False if it does not say."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from relay_pipelines.demo.relay_process import variables_for
-from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
+from relay_pipelines.local_kafka.ports import free_ports
 
 CONFIG_FOLDER = Path(__file__).parent
 """Where the dagster.yaml and workspace.yaml are that the project's own root links to."""

@@ -15,8 +15,8 @@ from types import FrameType
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines.demo.shop import PARTITIONS, STATUS
-from relay_pipelines.embedded import EmbeddedCluster, jars
-from relay_pipelines.embedded.cluster import JVM_OPTIONS
+from relay_pipelines.local_kafka import LocalCluster, jars
+from relay_pipelines.local_kafka.cluster import JVM_OPTIONS
 from relay_pipelines.model import Cluster, TopicPartition
 
 MIRROR = "shop"
@@ -56,7 +56,7 @@ class Environment:
     folder: Path
     nodes: tuple[Cluster, Cluster]
     destination: Cluster
-    processes: Mapping[str, EmbeddedCluster]
+    processes: Mapping[str, LocalCluster]
 
     def write_relay_yaml(self, options: str) -> str:
         """Write the configuration and return its text.
@@ -107,13 +107,13 @@ def start_clusters(folder: Path) -> Iterator[Environment]:
     """Start three clusters in parallel and create the upstream topics.
 
     Raises:
-        EmbeddedError: no JDK, no network for the first download, or a broker does not start.
+        LocalKafkaError: no JDK, no network for the first download, or a broker does not start.
     """
     jars.broker_classpath()
     temporary = folder / "tmp"
     temporary.mkdir()
     options = (*JVM_OPTIONS, f"-Djava.io.tmpdir={temporary}")
-    made = [EmbeddedCluster(name, folder=folder / name, jvm_options=options) for name in _NAMES]
+    made = [LocalCluster(name, folder=folder / name, jvm_options=options) for name in _NAMES]
     with ExitStack() as running:
         for cluster in made:
             # a kill is faster than a shutdown, and nobody needs the data afterwards
@@ -139,6 +139,6 @@ def _create_topics(node: Cluster) -> None:
         created.result(_TIMEOUT_SECONDS)
 
 
-def _kill(cluster: EmbeddedCluster) -> None:
+def _kill(cluster: LocalCluster) -> None:
     for broker in cluster.brokers:
         broker.kill()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from relay_pipelines.demo.environment import MIRROR
 from relay_pipelines.errors import RetriableError
+from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.state.ledger_reader import LedgerFollower
 
 
 class Ledger:

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from relay_pipelines.console.formatting import count, seconds
 from relay_pipelines.demo.proof import Comparison
 from relay_pipelines.demo.provenance import Share
+from relay_pipelines.output.formatting import count, seconds
 from relay_pipelines.protocol.clock import Clock
 
 _INDENT = "   "

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_pipelines.console.formatting import count, plural, seconds, stdout
+from relay_pipelines.audit.recount import recount
 from relay_pipelines.demo.environment import (
     MIRROR,
     TOPIC_PARTITIONS,
@@ -21,12 +21,12 @@ from relay_pipelines.demo.provenance import Ledger, shares
 from relay_pipelines.demo.relay_process import RelayProcess
 from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table
 from relay_pipelines.demo.shop import PARTITIONS, Arrivals, NodeWriters, Shop
-from relay_pipelines.embedded.jars import KAFKA_VERSION
 from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, DestinationError, RelayError
+from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
+from relay_pipelines.output.formatting import count, plural, seconds, stdout
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.verify.recount import recount
 
 EVENTS = 240_000
 _NIGHT_MS = 4 * 3600 * 1000

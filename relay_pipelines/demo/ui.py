@@ -6,15 +6,15 @@ import re
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from relay_pipelines.console.formatting import stdout
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
 from relay_pipelines.demo.shop import Arrivals
-from relay_pipelines.embedded.ports import refuse_taken
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
+from relay_pipelines.local_kafka.ports import refuse_taken
+from relay_pipelines.orchestration import naming
+from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
 _EVENTS = 60_000

@@ -9,4 +9,7 @@ frame          the records of one side as a DataFrame with the columns that a su
 suite          from settings to expectations of Great Expectations
 volume         the records of an hour beside those of the same hour a week before, from the ledger
 data_docs      Data Docs: the same as a folder of HTML pages
+selected       what to validate without Dagster: a window, or the last hours
+command        the command `relay expectations`
+checks         the checks of a mirrored topic
 """

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.expectations import validation
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
-from relay_pipelines.expectations.validation import Result
+from relay_pipelines.expectations.validation import Result, great_expectations
+from relay_pipelines.ledger.mirror_state import read_checkpoints
+from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.clock import Clock
@@ -17,8 +22,6 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.config_types import LongDuration
 from relay_pipelines.settings.expectations import Severity
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
-from relay_pipelines.state.ledger_reader import read_ledger
 
 _WINDOWS_SHOWN = 10
 
@@ -129,6 +132,30 @@ def windows(
             remedy="add expectations to the mirror in relay.yaml",
         )
     return expecting
+
+
+def validate(
+    session: Callable[[], Any],
+    config: Path,
+    name: str,
+    mirror: Mirror,
+    request: ExpectationsRequest,
+    clock: Clock,
+) -> list[TopicResults]:
+    """Validate what is asked for; an expectation that cannot run fails.
+
+    Args:
+        config: the relay.yaml, beside which suites are.
+
+    Raises:
+        ConfigError: as of `windows`, or Great Expectations is not installed.
+        RelayError: the destination does not answer, or refuses.
+    """
+    great_expectations()
+    return [
+        TopicResults(window, validation.validate(session, config, name, mirror, window, clock))
+        for window in windows(name, mirror, request, clock)
+    ]
 
 
 def _begun(name: str, mirror: Mirror, clock: Clock) -> list[str]:

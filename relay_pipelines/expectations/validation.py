@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.console.formatting import seconds
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
@@ -30,6 +29,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.expectations import suite, volume
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.model import Cluster
+from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.client import ClusterClient

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.console.formatting import format_time
 from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import Expectation
-from relay_pipelines.state.ledger_reader import read_ledger
 
 _HOUR_MS = 3_600_000
 _WEEK_MS = 7 * 24 * _HOUR_MS

@@ -10,22 +10,22 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.assets.window_events import Event
-from relay_pipelines.console.formatting import plural
 from relay_pipelines.errors import RelayError
-from relay_pipelines.jobs.lane_run import LaneRun, failures
-from relay_pipelines.lanes import naming, turns
-from relay_pipelines.lanes.failing import final_failure
-from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.lanes.stopping import Session, Stop, stoppable
-from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import cut_windows
-from relay_pipelines.lanes.window_run import WindowReport
+from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.failing import final_failure
+from relay_pipelines.orchestration.lane import lanes_of
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.output.formatting import plural
 from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
+from relay_pipelines.windows.cut import cut_windows
+from relay_pipelines.windows.lane_run import LaneRun, failures
+from relay_pipelines.windows.window_events import Event
+from relay_pipelines.windows.window_run import WindowReport
 
 _SPAN = {
     "from": dg.Field(

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster import DagsterRunStatus
 
-from relay_pipelines.assets.window_events import Event
-from relay_pipelines.console.formatting import format_time, seconds
 from relay_pipelines.errors import RelayError
-from relay_pipelines.jobs.lane_run import LaneRun, failures
-from relay_pipelines.lanes import heartbeat, naming, turns
-from relay_pipelines.lanes.config_watch import ConfigWatch
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.resting import Resting
-from relay_pipelines.lanes.run_log import say
-from relay_pipelines.lanes.stopping import Session, Stop, stoppable
-from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.turns import Turn
-from relay_pipelines.lanes.window_run import WindowReport
+from relay_pipelines.orchestration import heartbeat, naming, turns
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.run_log import say
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.orchestration.turns import Turn
+from relay_pipelines.output.formatting import format_time, seconds
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.windows.config_watch import ConfigWatch
+from relay_pipelines.windows.lane_run import LaneRun, failures
+from relay_pipelines.windows.resting import Resting
+from relay_pipelines.windows.window_events import Event
+from relay_pipelines.windows.window_run import WindowReport
 
 GRACE_SECONDS = 60.0
 """How long a session goes on after its time, so that its successor can start."""

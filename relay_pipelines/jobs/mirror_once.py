@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from relay_pipelines.assets.window_events import Event
 from relay_pipelines.errors import RelayError
-from relay_pipelines.jobs.lane_run import LaneRun, failures
-from relay_pipelines.lanes import naming, turns
-from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.lanes.stopping import Session, Stop, stoppable
-from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import UNLIMITED
+from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Settings
+from relay_pipelines.windows.cut import UNLIMITED
+from relay_pipelines.windows.lane_run import LaneRun, failures
+from relay_pipelines.windows.window_events import Event
 
 
 def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:

@@ -4,7 +4,6 @@ catalog          the name, kind, labels and meaning of every metric
 committed        counters of committed chunks, from the ledger
 run_metrics      what `relay run` knows of its own runs
 mirror_metrics   what can be read from the clusters, whoever copies
-audit_metrics    the result of audits
 exporter         `relay exporter`: looks at the clusters again and again
 serving          an HTTP endpoint and a textfile
 """

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.metrics.catalog import METRICS, PREFIX, By
 from relay_pipelines.metrics.committed import COMMITTED, CommittedCounters
 from relay_pipelines.metrics.mirror_metrics import Sample, samples, samples_without_node, states
@@ -20,7 +21,6 @@ from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.page.page import away
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.state.ledger_reader import LedgerFollower
 
 Report = Callable[[str, RelayError | None], None]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.advice import OTHERS, State
 from relay_pipelines.page.look import Look
@@ -17,7 +18,6 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import oldest_seconds
-from relay_pipelines.state import checkpoint, ledger
 
 _QUARANTINED = "quarantined"
 _OF_TOPICS = {ConfigError.__name__, PermissionDeniedError.__name__}
@@ -76,7 +76,7 @@ def _progress(look: Look, positions: list[Position]) -> Iterator[tuple[str, floa
 def _hidden(look: Look, *, by_partition: bool) -> Iterator[Sample]:
     """Yield what readers of the destination do not see: copies, checkpoints, or the ledger."""
     snapshot = look.snapshot
-    topics = [*dict.fromkeys(snapshot.destinations.values()), checkpoint.TOPIC, ledger.TOPIC]
+    topics = [*dict.fromkeys(snapshot.destinations.values()), checkpoint.TOPIC, ledger_topic.TOPIC]
     records: dict[tuple[str, str], int] = {(topic, ""): 0 for topic in topics}
     ages: dict[tuple[str, str], float] = dict.fromkeys(records, 0.0)
     for found in look.hidden:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.protocol.clock import Clock
@@ -13,7 +14,6 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import PartitionLag
-from relay_pipelines.state.checkpoint import CheckpointCache
 
 _CONFIGS_SECONDS = 300.0
 

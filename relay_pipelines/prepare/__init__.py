@@ -2,7 +2,6 @@
 
 prepared_snapshot   takes the snapshot of a run: records where new topics start, accepts losses
 losses              moves the checkpoint past a loss that is accepted
-reset               moves the checkpoints of a topic whose copies are elsewhere, or gone
 checkpoint_moves    commits a moved checkpoint, with a ledger entry
 topics              creates missing topics, adds partitions
 topic_configs       compares and sets topic configurations

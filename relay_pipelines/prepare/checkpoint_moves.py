@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from relay_pipelines.ledger import checkpoint as checkpoints
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint as checkpoints
-from relay_pipelines.state import ledger
-from relay_pipelines.state.fencing import commit, take_over
 
 BY_DRIVER = "driver"
 """The run id of what no task has copied."""
@@ -42,7 +42,7 @@ def move_checkpoint(
     at = moved.source
     home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, at))
     known = snapshot.checkpoints.get(at), snapshot.checkpoint_ends.get(home, 0)
-    moved, entry = ledger.chained(moved, gap_entry(moved, *gap))
+    moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap))
     return replace_checkpoint(client, snapshot.owner_of(at), known, moved, entry, options, clock)
 
 
@@ -77,7 +77,7 @@ def replace_checkpoint(
         return current.checkpoint == after  # the answer to an earlier commit of it was lost
     batches = [(checkpoints.home(checkpoints.TOPIC, key), checkpoints.to_batch(after))]
     if entry is not None:
-        batches.append((checkpoints.home(ledger.TOPIC, key), encode(*entry)))
+        batches.append((checkpoints.home(ledger_topic.TOPIC, key), encode(*entry)))
     commit(client, producer, batches, options, clock)
     return True
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.fencing import commit, take_over
 
 
 def set_quarantine(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> None:

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from relay_pipelines.errors import FencedError, RelayError, TransactionPendingError
+from relay_pipelines.ledger import checkpoint as checkpoints
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, OwnerRecord
+from relay_pipelines.ledger.fencing import abort_leftovers, commit, take_over
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint as checkpoints
-from relay_pipelines.state.checkpoint import CheckpointSnapshot, OwnerRecord
-from relay_pipelines.state.fencing import abort_leftovers, commit, take_over
 
 
 def claim(

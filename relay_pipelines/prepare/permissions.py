@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import topic_configs, topics
@@ -18,12 +19,11 @@ from relay_pipelines.protocol.admin import (
     unreadable,
 )
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client, source_client
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint, ledger
 
-_STATE_TOPICS = (checkpoint.TOPIC, ledger.TOPIC)
+_STATE_TOPICS = (checkpoint.TOPIC, ledger_topic.TOPIC)
 _REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 

@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from relay_pipelines.errors import DataLossError, FencedError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.plan.positions import OnDataLoss, data_loss
 from relay_pipelines.prepare import losses, topics
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import state_topics
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.fencing import commit, take_over
 
 
 def prepare_snapshot(

@@ -11,11 +11,11 @@ from relay_pipelines.model import Acl, Permission
 from relay_pipelines.plan.acl_decisions import AclDecision, State, first_acls, plan_acls
 from relay_pipelines.protocol.acls import create_acls, topic_acls
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.clients import destination_client, source_client
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry, retry_each
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"

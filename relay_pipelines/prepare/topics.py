@@ -11,17 +11,17 @@ from typing import TypeVar
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import FencedError, RelayError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import CreatedRecord
+from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.protocol.admin import ConfigValue, NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import retry, retry_each
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import CreatedRecord
-from relay_pipelines.state.fencing import commit, take_over
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 # for records that are too large for their topic; brokers accept requests of 100 MiB
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 STATE_TOPICS = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
-    NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
+    NewTopic(ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS),
 )
 """The topics of the mirrors' state, as they are created."""
 

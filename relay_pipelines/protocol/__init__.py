@@ -3,6 +3,8 @@
 connection, sasl, tls           one connection, and how it authenticates
 tokens, oauth, user_tokens      the tokens of SASL OAUTHBEARER: kept, requested, or the user's
 client                          one cluster: its brokers, leaders, coordinators
+clients                         clients of a mirror's source and destination
+open_transactions               which transactions are open, and since when
 admin, acls, groups             topics and their configurations, ACLs, consumer groups
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 produce, producer               batches under one transactional id

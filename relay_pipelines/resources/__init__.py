@@ -2,6 +2,9 @@
 
 Their keys begin with `relay_`, after the key prefix of the definitions: a project may have a
 `kafka` of its own, and definitions of two relay.yaml.
+
+kafka  the clusters of a relay.yaml
+spark  the Spark session
 """
 
 from collections.abc import Sequence

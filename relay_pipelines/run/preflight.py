@@ -22,12 +22,12 @@ from relay_pipelines.plan.topic_selection import literal_names, matches_nothing,
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 

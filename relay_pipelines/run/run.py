@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_pipelines.copy import user_class
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.fencing import fence
+from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.plan.owners import owner_of, with_owners
 from relay_pipelines.prepare import node_quarantine, owners, topic_configs, topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally
@@ -22,9 +25,6 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StoppableClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import hidden_copies
-from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.state.fencing import fence
-from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:

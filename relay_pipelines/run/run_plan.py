@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import (
     CopyRange,
     Intervals,
@@ -20,7 +21,6 @@ from relay_pipelines.plan.positions import data_loss, plan_windows
 from relay_pipelines.plan.task_packing import copy_seconds
 from relay_pipelines.prepare.topics import limits
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint
 
 
 @dataclass(frozen=True, slots=True)

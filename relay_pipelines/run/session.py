@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from relay_pipelines.run.signals import StopSignal
@@ -28,6 +28,10 @@ class Session:
     def stopped(self) -> bool:
         """Whether a signal has asked the command to stop."""
         return self.stop_signal is not None and self.stop_signal()
+
+    def deferring(self) -> AbstractContextManager[object]:
+        """Let a command's signal stop what runs in this context at committed checkpoints."""
+        return self.stop_signal.deferred() if self.stop_signal else nullcontext()
 
     def __call__(self) -> Any:
         """Return the session; start it if there is none, or if it no longer answers."""

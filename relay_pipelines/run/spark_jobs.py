@@ -19,6 +19,7 @@ from relay_pipelines.errors import (
     StalePlanError,
     error_class,
 )
+from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
@@ -30,14 +31,13 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.task_packing import pack
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry, retry_until_no_progress
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 from relay_pipelines.spark.answering import ANSWER_SECONDS
 from relay_pipelines.spark.session import Executors
-from relay_pipelines.state import checkpoint as checkpoints
 
 _CANCEL_SECONDS = 2.0
 _ASK_SECONDS = 2.0

@@ -4,11 +4,12 @@ import datetime as dt
 
 import dagster as dg
 
-from relay_pipelines.checks import lag, lag_target, message_counts
-from relay_pipelines.console.formatting import HELD_BACK, format_time
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.checks import lag, lag_target
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import HELD_BACK, format_time
 from relay_pipelines.sensors.planner_cursor import Cursor
+from relay_pipelines.windows import message_counts
 
 _LOOKED_AT = 20
 """How many evaluations of a check are looked at for that of the last window."""

@@ -12,13 +12,14 @@ import dagster as dg
 
 from relay_pipelines.checks import available, divergence
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, node_selection
+from relay_pipelines.snapshot import node_selection
 from relay_pipelines.snapshot.node_selection import NodeState
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 _REPEAT_SECONDS = 300.0
 
@@ -93,7 +94,7 @@ def _read_checkpoints(
 ) -> tuple[CheckpointSnapshot, str]:
     """Read the checkpoints; if that fails, the nodes can still be compared with each other."""
     try:
-        return cluster_snapshot.read_checkpoints(name, settings, kafka.clock, patient=False), ""
+        return mirror_state.read_checkpoints(name, settings, kafka.clock, patient=False), ""
     except RelayError as error:
         return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
 

@@ -5,17 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
-from relay_pipelines.checks import (
-    lag,
-    lag_target,
-    message_counts,
-    other_deployments,
-    source_topics,
-)
-from relay_pipelines.console.formatting import held_back, plural
+from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes.assignment import Share
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration.assignment import Share
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import held_back, plural
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
@@ -25,6 +19,7 @@ from relay_pipelines.sensors.planner_cursor import Cursor
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.sensors.run_requests import RunRequests
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows import message_counts
 
 _LAG_SECONDS = 300.0
 _LAG_CHANGE_SECONDS = 60.0

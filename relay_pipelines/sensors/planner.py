@@ -12,12 +12,12 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import held_back
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.assignment import Share, shares
-from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.assignment import Share, shares
+from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.output.formatting import held_back
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction

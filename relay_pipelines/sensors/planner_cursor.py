@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, replace
 
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration.lane import Lane
 
 
 @dataclass(slots=True)

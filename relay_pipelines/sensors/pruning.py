@@ -8,8 +8,8 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from relay_pipelines.checks.other_deployments import RECENT_SECONDS
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
 
 PER_TICK = 5
 _LOOKED_AT = 10 * PER_TICK

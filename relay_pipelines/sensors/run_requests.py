@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from relay_pipelines.console.formatting import seconds
 from relay_pipelines.errors import DataLossError
-from relay_pipelines.lanes import naming, turns
-from relay_pipelines.lanes.assignment import Share
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.assignment import Share
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows.resting import Resting
 
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0

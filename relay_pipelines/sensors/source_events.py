@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import count, plural
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 PER_TICK = 10

@@ -8,6 +8,8 @@ from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -34,6 +36,7 @@ from relay_pipelines.protocol.client import (
     Metadata,
     TopicMetadata,
 )
+from relay_pipelines.protocol.clients import destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
@@ -44,13 +47,10 @@ from relay_pipelines.snapshot import (
     start_offsets,
     state_topics,
 )
-from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.watermarks import Positions
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
 from relay_pipelines.user_sources import Sources
 
 NEEDED_CONFIGS = (
@@ -322,41 +322,6 @@ def take_snapshot(
                     refuse_loops=refuse_loops,
                     waits=waits,
                 )
-
-    return retry(ask, name, options, clock, patient=patient)
-
-
-def read_checkpoints(
-    name: str,
-    mirror: Mirror,
-    clock: Clock,
-    *,
-    settled: bool = False,
-    patient: bool = True,
-    only_readable: bool = False,
-) -> CheckpointSnapshot:
-    """Read only a mirror's checkpoints, start records and quarantined nodes.
-
-    Args:
-        settled: first wait for all transactions open now to end; those of other mirrors hide
-            checkpoints, too.
-        patient: as in `retry`.
-        only_readable: as of `checkpoint.read_all`.
-
-    Raises:
-        RelayError: the destination does not answer.
-    """
-    options = mirror.copy_options
-
-    def ask() -> CheckpointSnapshot:
-        with destination_client(name, mirror.destination_cluster, options) as destination:
-            if not destination.has_topic(checkpoint.TOPIC):
-                return CheckpointSnapshot()
-            if settled:
-                checkpoint.wait_for_open_transactions(
-                    destination, checkpoint.homes(checkpoint.TOPIC), options, clock
-                )
-            return checkpoint.read_all(destination, name, clock, only_readable=only_readable)
 
     return retry(ask, name, options, clock, patient=patient)
 

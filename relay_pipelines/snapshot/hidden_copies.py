@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from functools import partial
 
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint, ledger
 
 
 def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[OpenTransaction]:
@@ -41,7 +41,7 @@ def of_snapshot(
 def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
     wanted = {snapshot.destination_of(each.topic_partition) for each in snapshot.positions}
     if snapshot.checkpoint_ends:
-        wanted.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger.TOPIC))
+        wanted.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger_topic.TOPIC))
     return wanted
 
 

@@ -11,9 +11,9 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol import batch_timestamps
+from relay_pipelines.protocol.clients import source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 MOST_AGES = 1_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import Cluster
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.state import checkpoint
 
 
 def copies_onto_sources(

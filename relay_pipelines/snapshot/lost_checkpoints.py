@@ -10,6 +10,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import CheckpointCache, CheckpointSnapshot
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.model import (
     Checkpoint,
     CopyOptions,
@@ -27,10 +31,6 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot
-from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.state.ledger_reader import read_records
 
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry
 _MARKER = 1
@@ -80,7 +80,7 @@ class LostCheckpoints:
             destinations: by source topic-partition, where the configuration wants the copies.
         """
         suspects = self._written_after(destinations, found.checkpoints)
-        if not suspects or ledger.TOPIC not in self.at_destination.topics:
+        if not suspects or ledger_topic.TOPIC not in self.at_destination.topics:
             return found, Lost()
         newest = self._newest_entries(suspects, found.checkpoints)
         if newer := _newer(newest, found.checkpoints):
@@ -179,7 +179,7 @@ class LostCheckpoints:
         homes: dict[TopicPartition, list[TopicPartition]] = defaultdict(list)
         for at in suspects:
             key = checkpoint.key_of(self.mirror, at)
-            homes[checkpoint.home(ledger.TOPIC, key)].append(at)
+            homes[checkpoint.home(ledger_topic.TOPIC, key)].append(at)
         # what was committed before an open transaction is below the last stable offset; nobody
         # waits here for what a killed task has left open, as its successor aborts it
         ends = self.client.list_offsets(homes, LATEST, READ_COMMITTED)

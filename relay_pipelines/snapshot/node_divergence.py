@@ -8,8 +8,8 @@ from relay_pipelines.copy.position import has_diverged, log_of, other_records
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Checkpoint, Cluster
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED
+from relay_pipelines.protocol.clients import source_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.snapshot.clients import source_client
 
 
 def find_divergence(

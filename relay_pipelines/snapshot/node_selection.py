@@ -14,17 +14,17 @@ from relay_pipelines.errors import (
     SourceError,
     TopicRecreatedError,
 )
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, OffsetRange, TopicPartition
 from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
 from relay_pipelines.plan.positions import ASK_SILENT, Loss, Position
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
+from relay_pipelines.protocol.clients import source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.start import StartPolicy
-from relay_pipelines.snapshot.clients import source_client
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import REPLAY
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import REPLAY
 
 
 def other_mirrors(client: ClusterClient, mirror: str, clock: Clock) -> dict[TopicPartition, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.groups import committed_offsets
 from relay_pipelines.settings.start import Start, StartPolicy
 from relay_pipelines.snapshot.node_selection import NodeState
-from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
 
 
 def new_starts(

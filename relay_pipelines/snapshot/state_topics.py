@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import ClusterClient, Metadata
-from relay_pipelines.state import checkpoint, ledger
 
 _MESSAGE_BYTES, _MIN_REPLICAS = "max.message.bytes", "min.insync.replicas"
 _KEYS = (CLEANUP_POLICY, *RETENTIONS, _MESSAGE_BYTES, _MIN_REPLICAS)
-_POLICIES = {checkpoint.TOPIC: "compact", ledger.TOPIC: "delete"}
+_POLICIES = {checkpoint.TOPIC: "compact", ledger_topic.TOPIC: "delete"}
 _WHY = {
     checkpoint.TOPIC: "retention deletes checkpoints, and a run then copies records again",
-    ledger.TOPIC: "compaction deletes entries, and audits then miss them",
+    ledger_topic.TOPIC: "compaction deletes entries, and audits then miss them",
 }
 _LEAST_MESSAGE_BYTES = 1_048_576
 """A checkpoint has a few KiB; the start record of a replay grows with its ranges."""
@@ -126,7 +126,7 @@ def warnings(topic: StateTopic) -> Iterator[RelayError]:
             " state may be larger",
             remedy=_configure(topic, f"{_MESSAGE_BYTES}={_LEAST_MESSAGE_BYTES}"),
         )
-    if topic.name == ledger.TOPIC:
+    if topic.name == ledger_topic.TOPIC:
         yield from _retention_warnings(topic)
 
 
@@ -136,7 +136,7 @@ def _retention_warnings(topic: StateTopic) -> Iterator[RelayError]:
         yield RelayError(
             f"topic {topic.name} has retention.ms={kept_ms}, less than 7 days: records whose"
             " entries are gone cannot be audited",
-            remedy=_configure(topic, f"retention.ms={ledger.CONFIGS['retention.ms']}"),
+            remedy=_configure(topic, f"retention.ms={ledger_topic.CONFIGS['retention.ms']}"),
         )
     if kept_bytes >= 0:
         yield RelayError(

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from relay_pipelines.copy.position import read_positions, unproved_logs
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartition
 from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target
@@ -16,8 +18,6 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.snapshot.lost_checkpoints import Lost
-from relay_pipelines.state import ledger
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
 class Positions:
@@ -55,7 +55,7 @@ class Positions:
         self._snapshot = checkpoints
         self._lost = lost
         self._ledger_lost = bool(checkpoints.checkpoints) and (
-            ledger.TOPIC not in at_destination.topics
+            ledger_topic.TOPIC not in at_destination.topics
         )
         self._mirror = mirror
         self._clock = clock

@@ -3,6 +3,8 @@
 session             starts or joins a Spark session
 job                 the job that copies ranges as they are
 sql_rows            the job that passes records through SQL
+properties_file     Spark's settings in a file that only its user may read
+answering           whether Spark answers in time
 class_archive       an archive of Spark's classes, for a faster start
 package_archive     ships this package to executors
 connect_server      a Spark Connect server on this machine

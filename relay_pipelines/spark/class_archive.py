@@ -24,7 +24,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from relay_pipelines.embedded.jars import cache_folder
+from relay_pipelines.local_kafka.jars import cache_folder
 
 _log = logging.getLogger(__name__)
 _NICENESS = 15

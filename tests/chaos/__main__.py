@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from relay_pipelines.console.formatting import stdout
-from relay_pipelines.console.tables import show
+from relay_pipelines.output.formatting import stdout
+from relay_pipelines.output.tables import show
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark.session import connect, end
 from tests.chaos.storm.storm import storm

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.support import independent
 from tests.support.independent import client, records_of
@@ -20,13 +20,13 @@ _SECONDS = 60.0
 _MARKER_SECONDS = 5.0
 
 
-def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
+def ledger(cluster: LocalCluster, mirror: str) -> list[dict[str, Any]]:
     """All committed ledger entries of a mirror, by source topic-partition and offset."""
     entries = [json.loads(value) for _, value in _state(cluster, "__relay_ledger", mirror)]
     return sorted(entries, key=lambda entry: (_source(entry), entry["source"]["start"]))
 
 
-def _state(cluster: EmbeddedCluster, topic: str, mirror: str) -> Iterator[tuple[bytes, bytes]]:
+def _state(cluster: LocalCluster, topic: str, mirror: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of a mirror's committed records, in the order of each partition."""
     for at in _partitions(cluster, topic):
         for record in records_of(cluster.cluster(), TopicPartition(*at)):
@@ -34,7 +34,7 @@ def _state(cluster: EmbeddedCluster, topic: str, mirror: str) -> Iterator[tuple[
                 yield record.key, record.value or b""
 
 
-def assert_chained(cluster: EmbeddedCluster, mirror: str) -> None:
+def assert_chained(cluster: LocalCluster, mirror: str) -> None:
     """Assert that every entry names the one before it, and the checkpoint the newest one."""
     hashes: dict[bytes, list[str]] = {}
     for key, value in _state(cluster, "__relay_ledger", mirror):
@@ -52,7 +52,7 @@ def assert_chained(cluster: EmbeddedCluster, mirror: str) -> None:
 
 
 def ends(
-    cluster: EmbeddedCluster, wanted: list[tuple[str, int]], *, stable: bool = True
+    cluster: LocalCluster, wanted: list[tuple[str, int]], *, stable: bool = True
 ) -> dict[tuple[str, int], int]:
     """The last stable offset of every topic-partition, or its high watermark."""
     asked = [TopicPartition(*at) for at in wanted]
@@ -61,7 +61,7 @@ def ends(
 
 
 def assert_ledger_covers(
-    cluster: EmbeddedCluster,
+    cluster: LocalCluster,
     mirror: str,
     source_ends: dict[tuple[str, int], int],
     counts: dict[tuple[str, int], int],
@@ -91,7 +91,7 @@ def assert_ledger_covers(
         )
 
 
-def held_back(cluster: EmbeddedCluster, topics: list[str]) -> list[str]:
+def held_back(cluster: LocalCluster, topics: list[str]) -> list[str]:
     """Topic-partitions where an open transaction blocks read_committed readers, and its offset.
 
     Markers follow the response to a commit: wait a few seconds for them.
@@ -111,7 +111,7 @@ def _source(entry: dict[str, Any]) -> tuple[str, int]:
     return at["topic"], at["partition"]
 
 
-def _partitions(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, int]]:
+def _partitions(cluster: LocalCluster, topic: str) -> list[tuple[str, int]]:
     # keep the client in a variable: else it is closed before its answer arrives
     admin = _admin(cluster)
     return [
@@ -120,5 +120,5 @@ def _partitions(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, int]]:
     ]
 
 
-def _admin(cluster: EmbeddedCluster) -> AdminClient:
+def _admin(cluster: LocalCluster) -> AdminClient:
     return AdminClient(client(cluster.cluster()))

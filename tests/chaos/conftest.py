@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos.harness import Mirror, Source
 
 
 @pytest.fixture(scope="session")
-def source(source_cluster: EmbeddedCluster) -> Source:
+def source(source_cluster: LocalCluster) -> Source:
     """A topic on the shared source; tests must not change it."""
     return Source.filled(source_cluster)
 
 
 @pytest.fixture(scope="session")
-def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A destination whose broker tests may kill or freeze and must leave running."""
-    with EmbeddedCluster(
+    with LocalCluster(
         "own-destination", folder=tmp_path_factory.mktemp("own-destination")
     ) as cluster:
         yield cluster
@@ -28,20 +28,20 @@ def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
 
 @pytest.fixture
 def mirror(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
+    new_mirror: Callable[[Source, LocalCluster], Mirror],
     source: Source,
-    destination_cluster: EmbeddedCluster,
+    destination_cluster: LocalCluster,
 ) -> Mirror:
     """A mirror of the shared topic that has copied nothing yet."""
     return new_mirror(source, destination_cluster)
 
 
 @pytest.fixture
-def new_mirror(tmp_path: Path) -> Iterator[Callable[[Source, EmbeddedCluster], Mirror]]:
+def new_mirror(tmp_path: Path) -> Iterator[Callable[[Source, LocalCluster], Mirror]]:
     """Makes mirrors with their topics, and kills their remaining processes at the end."""
     made: list[Mirror] = []
 
-    def make(source: Source, destination: EmbeddedCluster) -> Mirror:
+    def make(source: Source, destination: LocalCluster) -> Mirror:
         made.append(Mirror(source, destination, tmp_path))
         made[-1].prepare()
         return made[-1]

@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 import yaml
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -27,7 +28,6 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare, source_data
 from tests.support.independent import Record, assert_equal, create, records_of
 
@@ -41,12 +41,12 @@ OPTIONS = CopyOptions(chunk_bytes=1 << 20, fetch_max_bytes=512 << 10)
 class Source:
     """A topic to copy, with its records as an independent client reads them."""
 
-    cluster: EmbeddedCluster
+    cluster: LocalCluster
     topic: str
     records: dict[int, list[Record]]
 
     @classmethod
-    def of(cls, cluster: EmbeddedCluster, topic: str) -> Source:
+    def of(cls, cluster: LocalCluster, topic: str) -> Source:
         """Read the current records of the topic."""
         partitions = range(source_data.PARTITIONS)
         return cls(
@@ -59,7 +59,7 @@ class Source:
         )
 
     @classmethod
-    def filled(cls, cluster: EmbeddedCluster) -> Source:
+    def filled(cls, cluster: LocalCluster) -> Source:
         """Create and fill a topic."""
         topic = f"chaos-{uuid.uuid4().hex[:8]}"
         create(cluster.cluster(), topic, source_data.PARTITIONS, KEPT)
@@ -132,7 +132,7 @@ class Mirror:
     """
 
     source: Source
-    destination: EmbeddedCluster
+    destination: LocalCluster
     folder: Path
     options: CopyOptions = OPTIONS
     name: str = field(default_factory=lambda: f"m{uuid.uuid4().hex[:8]}")
@@ -149,7 +149,7 @@ class Mirror:
         to = self.destination.cluster()
         create(to, self.topic, source_data.PARTITIONS, KEPT)
         create(to, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
-        create(to, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+        create(to, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS)
 
     def job(self, run_id: str = "run") -> tuple[CopyJob, list[CopyRange]]:
         """The job and ranges of a task: both partitions, from the beginning to the current end."""
@@ -205,7 +205,9 @@ class Mirror:
 
     def held_back(self) -> list[str]:
         """Topic-partitions of the destination where an open transaction blocks readers."""
-        return compare.held_back(self.destination, [self.topic, checkpoint.TOPIC, ledger.TOPIC])
+        return compare.held_back(
+            self.destination, [self.topic, checkpoint.TOPIC, ledger_topic.TOPIC]
+        )
 
     def close(self) -> None:
         """Kill all remaining processes and their children, stopped or not."""

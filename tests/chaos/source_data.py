@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import Producer
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 
 PARTITIONS = 2
 LARGE_BATCHES = {"compression.type": "lz4", "batch.num.messages": 200, "linger.ms": 50}
@@ -16,7 +16,7 @@ _VALUE_BYTES = 300
 _TIMESTAMP_MS = 1_700_000_000_000
 
 
-def fill(cluster: EmbeddedCluster, topic: str) -> None:
+def fill(cluster: LocalCluster, topic: str) -> None:
     """Write 40,000 records that a reader of committed records sees, and 2,000 that were aborted."""
     append(cluster, topic, 8_000, LARGE_BATCHES)
     append(cluster, topic, 1_000, ONE_RECORD_BATCHES)
@@ -24,16 +24,14 @@ def fill(cluster: EmbeddedCluster, topic: str) -> None:
     append(cluster, topic, 7_000, LARGE_BATCHES | {"compression.type": "none"})
 
 
-def append(
-    cluster: EmbeddedCluster, topic: str, records: int, settings: Mapping[str, object]
-) -> None:
+def append(cluster: LocalCluster, topic: str, records: int, settings: Mapping[str, object]) -> None:
     """Write that many records to each partition, with a producer of these settings."""
     producer = _producer(cluster, settings)
     _produce(producer, topic, records)
     producer.flush()
 
 
-def _append_transactions(cluster: EmbeddedCluster, topic: str) -> None:
+def _append_transactions(cluster: LocalCluster, topic: str) -> None:
     producer = _producer(cluster, LARGE_BATCHES | {"transactional.id": f"seed-{topic}"})
     producer.init_transactions(60)
     ends: list[Callable[[float], object]] = [
@@ -47,7 +45,7 @@ def _append_transactions(cluster: EmbeddedCluster, topic: str) -> None:
         end(60)
 
 
-def _producer(cluster: EmbeddedCluster, settings: Mapping[str, object]) -> Producer:
+def _producer(cluster: LocalCluster, settings: Mapping[str, object]) -> Producer:
     return Producer(
         {
             "bootstrap.servers": ",".join(cluster.bootstrap_servers),

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos import compare
 from tests.chaos.harness import Mirror, Process, Source
 from tests.support.commands import relay
 from tests.support.small_disk import MISSING, small_disk
 
-NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
+NewMirror = Callable[[Source, LocalCluster], Mirror]
 
 
 @pytest.fixture(scope="module")
-def own_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def own_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A source whose broker tests may kill."""
-    with EmbeddedCluster("own-source", folder=tmp_path_factory.mktemp("own-source")) as cluster:
+    with LocalCluster("own-source", folder=tmp_path_factory.mktemp("own-source")) as cluster:
         yield cluster
 
 
@@ -50,7 +50,7 @@ def stopped_at(mirror: Mirror, point: Failpoint, at_pass: int) -> Process:
 def test_destination_killed(
     new_mirror: NewMirror,
     source: Source,
-    own_destination: EmbeddedCluster,
+    own_destination: LocalCluster,
     point: Failpoint,
     at_pass: int,
 ) -> None:
@@ -66,7 +66,7 @@ def test_destination_killed(
 
 
 def test_source_killed(
-    new_mirror: NewMirror, own_source: EmbeddedCluster, destination_cluster: EmbeddedCluster
+    new_mirror: NewMirror, own_source: LocalCluster, destination_cluster: LocalCluster
 ) -> None:
     """A task only retries while a killed source broker restarts."""
     mirror = patient(new_mirror(Source.filled(own_source), destination_cluster))
@@ -81,7 +81,7 @@ def test_source_killed(
 
 @pytest.mark.parametrize("request_timeout_ms", [2_000, 30_000])
 def test_destination_frozen(
-    new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, request_timeout_ms: int
+    new_mirror: NewMirror, source: Source, own_destination: LocalCluster, request_timeout_ms: int
 ) -> None:
     """A frozen destination broker does no harm, whether the task waits or retries."""
     mirror = patient(new_mirror(source, own_destination))
@@ -105,7 +105,7 @@ def test_destination_out_of_space(new_mirror: NewMirror, source: Source, tmp_pat
     """
     with (
         small_disk(tmp_path / "disk", 48 << 20) as disk,
-        EmbeddedCluster(
+        LocalCluster(
             "full", folder=tmp_path / "full", config={"log.dirs": disk.folder / "data"}
         ) as full,
     ):

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 
@@ -20,9 +20,9 @@ LATEST_PASS = {
 
 
 def test_soak(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    new_mirror: Callable[[Source, LocalCluster], Mirror],
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
 ) -> None:
     """All records arrive once, no matter how often and where tasks die."""
     source = Source.filled(source_cluster)

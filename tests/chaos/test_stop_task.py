@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.state import checkpoint
 from tests.chaos.harness import Mirror, Process, Source
 
 
@@ -85,10 +85,10 @@ def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
 
 
 def test_a_neighbour_hides_the_checkpoint(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
+    new_mirror: Callable[[Source, LocalCluster], Mirror],
     mirror: Mirror,
     source: Source,
-    destination_cluster: EmbeddedCluster,
+    destination_cluster: LocalCluster,
 ) -> None:
     """A task waits for checkpoints after another's open transaction, to copy nothing twice."""
     first = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@1")
@@ -114,9 +114,9 @@ def home(mirror: str, source: Source) -> TopicPartition:
 
 
 def test_wakes_to_a_broken_connection(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
+    new_mirror: Callable[[Source, LocalCluster], Mirror],
     source: Source,
-    own_destination: EmbeddedCluster,
+    own_destination: LocalCluster,
 ) -> None:
     """A task that reconnects after it was superseded does not take the range back."""
     mirror = new_mirror(source, own_destination)

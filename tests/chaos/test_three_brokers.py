@@ -17,8 +17,8 @@ from confluent_kafka import ElectionType, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.local_kafka import Broker, LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
@@ -32,22 +32,22 @@ from tests.support.independent import client, producer, put, read, transactional
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30
 POINTS = (Failpoint.MID_CHUNK, Failpoint.BEFORE_END_TXN)
-NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
+NewMirror = Callable[[Source, LocalCluster], Mirror]
 
 
 @contextmanager
-def three_brokers(folder: Path) -> Iterator[EmbeddedCluster]:
+def three_brokers(folder: Path) -> Iterator[LocalCluster]:
     """Replication factor 3, min.insync.replicas 2, and no automatic leader rebalancing."""
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     config = {"auto.leader.rebalance.enable": False}
-    with EmbeddedCluster(
+    with LocalCluster(
         "three", brokers=3, folder=folder, jvm_options=options, config=config
     ) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Source and destination, started together."""
     with three_brokers(tmp_path_factory.mktemp("three")) as cluster:
         yield cluster
@@ -56,7 +56,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
 class Operator:
     """Disturbs a cluster and waits for its recovery."""
 
-    def __init__(self, cluster: EmbeddedCluster) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self._admin = AdminClient(client(cluster.cluster()))
         self._cluster = cluster
         self._brokers = {broker.node_id: broker for broker in cluster.brokers}
@@ -108,7 +108,7 @@ def _coordinator(cluster_client: ClusterClient, key: str) -> int | None:
 class Writers:
     """A plain and a transactional producer, which aborts every third transaction."""
 
-    def __init__(self, cluster: EmbeddedCluster, topic: str) -> None:
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
         self._cluster = cluster.cluster()
         self._topic = topic
         self.transactions = 0
@@ -191,7 +191,7 @@ def assert_equal(mirror: Mirror) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_rolling_restart(three: EmbeddedCluster, new_mirror: NewMirror) -> None:
+def test_a_rolling_restart(three: LocalCluster, new_mirror: NewMirror) -> None:
     """A run succeeds while all brokers are restarted in turn and two producers write."""
     source = Source.filled(three)
     mirror = patient(new_mirror(source, three))
@@ -210,7 +210,7 @@ def kill(broker: Broker) -> Callable[[], object]:
     return broker.start
 
 
-def elect(cluster: EmbeddedCluster) -> Callable[[], object]:
+def elect(cluster: LocalCluster) -> Callable[[], object]:
     """Move leaders back; no recovery is needed."""
     Operator(cluster).elect_preferred_leaders()
     return lambda: None
@@ -251,7 +251,7 @@ def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_elections_in_the_middle_of_a_transaction(
-    three: EmbeddedCluster, new_mirror: NewMirror
+    three: LocalCluster, new_mirror: NewMirror
 ) -> None:
     """A task succeeds although leaders and the coordinator die during its transaction."""
     source = Source.filled(three)
@@ -263,7 +263,7 @@ def test_elections_in_the_middle_of_a_transaction(
 
 
 def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
-    three: EmbeddedCluster, topic_name: str, tmp_path: Path
+    three: LocalCluster, topic_name: str, tmp_path: Path
 ) -> None:
     """Without a leader, or with too few replicas, it is held back, and copied afterwards."""
     admin = AdminClient(client(three.cluster()))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status, TopicPartition
 from tests.copying import KEPT, Mirror, end_of, numbered
 from tests.support.damage import flip_bit
@@ -18,10 +18,10 @@ FIRST, COUNT = 10, 5
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A broker with two topics of three batches each; one bit of the second batch is flipped."""
     folder = tmp_path_factory.mktemp("damaged")
-    with EmbeddedCluster("damaged", folder=folder) as cluster:
+    with LocalCluster("damaged", folder=folder) as cluster:
         for topic, size in SIZES.items():
             create(cluster.cluster(), topic, 1, KEPT)
             batches = [
@@ -39,7 +39,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 
 @pytest.mark.parametrize("topic", SIZES)
 def test_a_corrupt_batch_stops_the_range(
-    damaged: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic: str, topic_name: str
+    damaged: LocalCluster, destination_cluster: LocalCluster, topic: str, topic_name: str
 ) -> None:
     """The outcome names the batch in one line; every run fails alike; earlier ones are copied."""
     mirror = Mirror(

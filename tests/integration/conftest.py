@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos.conftest import mirror, new_mirror, source
 from tests.integration import spark_processes
 from tests.integration.guarded import guarded, issuer, stranger, tokens
@@ -57,9 +57,9 @@ def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster for one module alone; tests may stop its broker and damage its data."""
-    cluster = EmbeddedCluster("own", folder=tmp_path_factory.mktemp("own"))
+    cluster = LocalCluster("own", folder=tmp_path_factory.mktemp("own"))
     cluster.start()
     yield cluster
     cluster.discard()

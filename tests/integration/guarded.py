@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
-from relay_pipelines.embedded.listeners import MECHANISMS
+from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
+from relay_pipelines.local_kafka.listeners import MECHANISMS
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import KEPT, numbered
 from tests.support import independent
@@ -36,12 +36,12 @@ ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHB
 
 
 @pytest.fixture(scope="session")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One broker with every listener; all users need ACLs, and topics are copied within it."""
     listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
     users = dict.fromkeys(("relay", "owner", *LACKING), PASSWORD)
     folder = tmp_path_factory.mktemp("guarded")
-    with EmbeddedCluster(
+    with LocalCluster(
         "guarded",
         listeners=listeners,
         users=users,
@@ -57,7 +57,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         yield cluster
 
 
-def let_own(cluster: EmbeddedCluster) -> None:
+def let_own(cluster: LocalCluster) -> None:
     """Allow `owner` everything."""
     who = (
         "*",
@@ -109,7 +109,7 @@ def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
 class Permitted:
     """A user who may read all topics of a name, until a test hides some of them."""
 
-    cluster: EmbeddedCluster
+    cluster: LocalCluster
     name: str
 
     def create(self, topic: str) -> str:
@@ -185,7 +185,7 @@ class Permitted:
 
 
 def way_in(
-    guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint
+    guarded: LocalCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint
 ) -> Cluster:
     """The cluster with the credentials that `relay` needs at a listener."""
     if mechanism != OAUTHBEARER:

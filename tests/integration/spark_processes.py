@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from relay_pipelines.embedded import guardian
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import guardian
+from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import kill
 from tests.support.independent import until
 

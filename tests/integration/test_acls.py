@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
@@ -54,13 +54,13 @@ def acl(
     return AclBinding(ResourceType.TOPIC, name, pattern, f"User:{user}", "*", operation, permission)
 
 
-def grant(cluster: EmbeddedCluster, *acls: AclBinding) -> None:
+def grant(cluster: LocalCluster, *acls: AclBinding) -> None:
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     for future in admin.create_acls(list(acls)).values():
         future.result(30)
 
 
-def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
+def granted(cluster: LocalCluster) -> set[tuple[str, str, str, str, str]]:
     """Return every ACL on a topic, except the wildcards, as an independent client sees it."""
     anything = AclBindingFilter(
         ResourceType.TOPIC,
@@ -84,7 +84,7 @@ def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
     }
 
 
-def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
+def may_read(cluster: LocalCluster, user: str, topic: str) -> bool:
     """Whether a consumer of the user sees the topic and gets its first record."""
     known = client(
         cluster.cluster(username=user),
@@ -106,7 +106,7 @@ def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
     return message.error() is None
 
 
-def may_write(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
+def may_write(cluster: LocalCluster, user: str, topic: str) -> bool:
     """Whether the broker accepts a record of the user."""
     told: list[KafkaError | None] = []
     sender = independent.producer(cluster.cluster(username=user))
@@ -123,7 +123,7 @@ class Guarded:
     def __init__(self, folder: Path) -> None:
         users = dict.fromkeys(NAMES, PASSWORD)
         self.source, self.destination = (
-            EmbeddedCluster(
+            LocalCluster(
                 name,
                 listeners=(Listener.SASL_PLAINTEXT,),
                 folder=folder / name,
@@ -136,7 +136,7 @@ class Guarded:
 
     def start(self) -> None:
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(EmbeddedCluster.start, (self.source, self.destination)))
+            list(pool.map(LocalCluster.start, (self.source, self.destination)))
         for topic in (ORDERS, OTHER):
             independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
             write(
@@ -334,7 +334,7 @@ def test_a_missing_permission_is_named(
 
 
 def test_a_cluster_without_an_authorizer_is_reported(
-    guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
+    guarded: Guarded, source_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A cluster without an authorizer yields one line and no error, and no ACL is created."""
     open_to_all = source_cluster.cluster()

@@ -21,10 +21,16 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.audit import Audit, Level, PartitionAudit, begin
+from relay_pipelines.audit.chunks import Client
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import RangeProgress
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -37,12 +43,6 @@ from relay_pipelines.prepare.node_quarantine import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from relay_pipelines.state import checkpoint
-from relay_pipelines.verify import audit_job
-from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
-from relay_pipelines.verify.chunks import Client
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verdict import State
 from tests.copying import KEPT, NOT_YET_CLEANED, Mirror, numbered
 from tests.support import commands, independent
 from tests.support.commands import configured, environment, error_line, relay
@@ -143,14 +143,14 @@ class Audited:
 
 def read(audit: Audit) -> None:
     """Do in this process what tasks do."""
-    done = audit_job.do_group(audit.job, audit.work)
+    done = spark_job.do_group(audit.job, audit.work)
     audit.add(done.chunks, done.parts)
 
 
 @pytest.fixture
 def audited(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
 ) -> Audited:
@@ -185,8 +185,8 @@ class TestAgreement:
 
     def test_verbatim_batches_are_not_decoded(
         self,
-        source_cluster: EmbeddedCluster,
-        destination_cluster: EmbeddedCluster,
+        source_cluster: LocalCluster,
+        destination_cluster: LocalCluster,
         topic_name: str,
         tmp_path: Path,
     ) -> None:
@@ -274,8 +274,8 @@ class TestAgreement:
 
     def test_filtered_records(
         self,
-        source_cluster: EmbeddedCluster,
-        destination_cluster: EmbeddedCluster,
+        source_cluster: LocalCluster,
+        destination_cluster: LocalCluster,
         topic_name: str,
         tmp_path: Path,
     ) -> None:
@@ -719,7 +719,7 @@ class TestSelected:
         options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
         job = replace(audit.job, options=options, **{side: (away,) if side == "nodes" else away})
         began = time.monotonic()
-        done = audit_job.do_group(job, audit.work)
+        done = spark_job.do_group(job, audit.work)
         assert time.monotonic() - began < 10
         audit.add(done.chunks, done.parts)
         (found,) = audit.partitions.values()
@@ -741,7 +741,7 @@ def test_in_spark(audited: Audited, local_session: Any) -> None:
             audited.replace_copies(TAMPERED["value"][0])
         here, there = (audited.begin(Level.FULL, client=client) for _ in range(2))
         read(here)
-        for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
+        for found in spark_job.in_spark(local_session, there.job, there.work, "audit-test"):
             there.add(found.chunks, found.parts)
         assert there.partitions == here.partitions
         assert bool(there.problems) == tampered
@@ -750,9 +750,9 @@ def test_in_spark(audited: Audited, local_session: Any) -> None:
 ALWAYS_IN_SPARK = """\
 import sys
 from relay_pipelines.cli import main
-from relay_pipelines.verify import audit_job
-audit_job._WITHOUT_SPARK_BYTES = 0
-audit_job._LEAST_BYTES, audit_job._GROUPS_PER_SLOT = 1, 1000
+from relay_pipelines.audit import spark_job
+spark_job._WITHOUT_SPARK_BYTES = 0
+spark_job._LEAST_BYTES, spark_job._GROUPS_PER_SLOT = 1, 1000
 sys.exit(main(sys.argv[1:]))
 """
 

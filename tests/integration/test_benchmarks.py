@@ -20,7 +20,7 @@ from benchmarks.inputs import INPUTS, Input
 from benchmarks.run import Figures
 from benchmarks.targets import targets
 from benchmarks.values import Case, Cost, Result
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 
 BY_NAME = {case.name: case for case in INPUTS}
 RECORDS = 3_000
@@ -59,9 +59,7 @@ def test_an_input_of_many_topics_shrinks_by_topics() -> None:
     assert wanted.records == len(partitions) == 30
 
 
-def copied(
-    contender: Contender, wanted: Input, source: EmbeddedCluster, to: EmbeddedCluster
-) -> Cost:
+def copied(contender: Contender, wanted: Input, source: LocalCluster, to: LocalCluster) -> Cost:
     """Copy an input, and check that everything arrived in its place."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     extents = clusters.make_input(source.cluster(), topic, wanted)
@@ -91,8 +89,8 @@ def copied(
 def test_a_contender_copies_every_record_and_says_what_it_cost(
     contender: Contender,
     wanted: Input,
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
 ) -> None:
     cost = copied(contender, wanted, source_cluster, destination_cluster)
     assert cost.copy_seconds
@@ -124,8 +122,8 @@ while True:
 @pytest.mark.parametrize("kind", [KafRelay, TopicMirror], ids=lambda one: one.name)
 def test_a_binary_that_never_ends_is_measured(
     kind: type[OtherMirror],
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

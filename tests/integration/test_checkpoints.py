@@ -11,12 +11,12 @@ import pytest
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.state import checkpoint
 from tests import copying
 from tests.copying import Mirror, numbered
 from tests.support.independent import Record, create, delete, put, transactional, until, write
@@ -24,7 +24,7 @@ from tests.support.independent import Record, create, delete, put, transactional
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of ten records that is not copied yet."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -184,8 +184,8 @@ def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> Non
 
 
 def test_a_process_reads_each_checkpoint_once(
-    source_cluster: EmbeddedCluster,
-    own_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    own_cluster: LocalCluster,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,8 +30,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from relay_pipelines.embedded import EmbeddedCluster, Listener
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import Listener, LocalCluster
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
 from tests.support.independent import (
@@ -111,8 +111,8 @@ class Copied:
 
 @pytest.fixture(scope="module")
 def copied(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Copied:
     """A completed run, shared by the tests that only look at it."""
@@ -498,9 +498,9 @@ def test_a_taken_metrics_address_stops_no_copy(copied: Copied, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A broker with passwords and ACLs; user `relay` may only describe topics."""
-    with EmbeddedCluster(
+    with LocalCluster(
         "guarded",
         listeners=(Listener.SASL_PLAINTEXT,),
         folder=tmp_path_factory.mktemp("guarded"),
@@ -525,7 +525,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 
 
 def test_a_wrong_password_is_reported_without_the_password(
-    copied: Copied, guarded: EmbeddedCluster, tmp_path: Path
+    copied: Copied, guarded: LocalCluster, tmp_path: Path
 ) -> None:
     """The error names the broker and the user, but never the password: exit code 1."""
     wrong = mirror(guarded.cluster(), copied.destination, ".*")
@@ -540,9 +540,7 @@ def test_a_wrong_password_is_reported_without_the_password(
     assert "not-the-word" not in done.stderr
 
 
-def test_a_missing_acl_is_reported(
-    copied: Copied, guarded: EmbeddedCluster, tmp_path: Path
-) -> None:
+def test_a_missing_acl_is_reported(copied: Copied, guarded: LocalCluster, tmp_path: Path) -> None:
     """A missing permission at either side is named with the request that needed it: exit code 1."""
     mirrors = {
         "reading": mirror(guarded.cluster(), copied.destination, ".*"),

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from relay_pipelines.cli import main
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.spark.connect_server import ConnectServer
 from tests.support import command_lines
 from tests.support.independent import until

@@ -7,19 +7,19 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.state import checkpoint
 from tests.copying import KEPT, Mirror, numbered
 from tests.support.independent import create, delete, put, settled_end, transactional
 
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import home, key_of, read_all
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import home, key_of, read_all
 from tests.copying import OPTIONS, Mirror, ensure_homes, numbered, read_own
 from tests.support.independent import Record, until, write
 
 
 @pytest.fixture
-def cluster(destination_cluster: EmbeddedCluster) -> Cluster:
+def cluster(destination_cluster: LocalCluster) -> Cluster:
     """A destination that has the internal topics."""
     ensure_homes(destination_cluster.cluster())
     return destination_cluster.cluster()
@@ -34,7 +34,7 @@ def client(cluster: Cluster) -> Iterator[ClusterClient]:
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, cluster: Cluster, topic_name: str) -> Mirror:
+def mirror(source_cluster: LocalCluster, cluster: Cluster, topic_name: str) -> Mirror:
     """A mirror that has copied 10 of 20 records."""
     mirror = Mirror(source_cluster.cluster(), cluster, topic_name)
     mirror.write(numbered(20))
@@ -48,7 +48,7 @@ def own_checkpoint(client: ClusterClient, mirror: Mirror) -> Checkpoint | None:
 
 
 def test_all_checkpoints_of_a_mirror(
-    source_cluster: EmbeddedCluster, cluster: Cluster, client: ClusterClient, topic_name: str
+    source_cluster: LocalCluster, cluster: Cluster, client: ClusterClient, topic_name: str
 ) -> None:
     """`read_all` returns the last checkpoint of each topic-partition of this mirror only."""
     mirrors = [

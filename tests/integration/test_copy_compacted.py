@@ -8,7 +8,7 @@ import uuid
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.protocol.batch import BatchHeader
 from tests.copying import Mirror, batches_of, end_of
 from tests.support.independent import (
@@ -32,7 +32,7 @@ COMPACTED = {
 
 
 @pytest.fixture(scope="module")
-def eager_cluster(source_cluster: EmbeddedCluster) -> EmbeddedCluster:
+def eager_cluster(source_cluster: LocalCluster) -> LocalCluster:
     """The source cluster, cleaning its logs many times a second."""
     for broker in source_cluster.brokers:
         configure(
@@ -46,7 +46,7 @@ def eager_cluster(source_cluster: EmbeddedCluster) -> EmbeddedCluster:
 
 @pytest.fixture
 def mirror(
-    eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    eager_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A compacted topic and a copy that is not compacted."""
     return Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)

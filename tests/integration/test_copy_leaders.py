@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from tests.copying import OPTIONS, Mirror, numbered
 from tests.support.independent import client, until
@@ -21,7 +21,7 @@ PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of 30 batches and its copy."""
     mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -50,7 +50,7 @@ def at_point(
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers that are source and destination at once."""
     folder = tmp_path_factory.mktemp("three")
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -59,13 +59,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
         "leader.imbalance.check.interval.seconds": 1,
         "leader.imbalance.per.broker.percentage": 0,
     }
-    with EmbeddedCluster(
+    with LocalCluster(
         "three", brokers=3, folder=folder, jvm_options=options, config=config
     ) as cluster:
         yield cluster
 
 
-def leader_of(cluster: EmbeddedCluster, at: TopicPartition) -> int:
+def leader_of(cluster: LocalCluster, at: TopicPartition) -> int:
     """Return the broker that leads a topic-partition now."""
     admin = AdminClient(client(cluster.cluster()))
     return int(
@@ -73,7 +73,7 @@ def leader_of(cluster: EmbeddedCluster, at: TopicPartition) -> int:
     )
 
 
-def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT) -> Mirror:
+def in_three(three: LocalCluster, topic: str, options: CopyOptions = PATIENT) -> Mirror:
     cluster = three.cluster()
     mirror = Mirror(cluster, cluster, topic, to=TopicPartition(f"{topic}-copy", 0), options=options)
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 600, 10)))
@@ -81,7 +81,7 @@ def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT)
 
 
 def test_a_copy_survives_leaders_that_move(
-    three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]
+    three: LocalCluster, topic_name: str, at_point: Callable[..., None]
 ) -> None:
     """The copy is complete although leaders are killed, and lead again, while it runs."""
     mirror = in_three(three, topic_name)
@@ -106,7 +106,7 @@ def test_a_copy_survives_leaders_that_move(
 
 
 def test_a_copy_survives_a_restart_of_the_cluster(
-    three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]
+    three: LocalCluster, topic_name: str, at_point: Callable[..., None]
 ) -> None:
     """The same task completes the copy after all brokers were killed and started again."""
     mirror = in_three(three, topic_name)

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OnRecordError, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from tests.copying import Mirror, batches_of, numbered
@@ -21,7 +21,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of large batches and a destination with a small limit."""
     small = {"max.message.bytes": "20000"}
@@ -99,8 +99,8 @@ COMPACTED = {"cleanup.policy": "compact"}
 
 @pytest.mark.parametrize("size", [10, 20_000], ids=["merged", "as it is"])
 def test_a_record_without_a_key_for_a_compacted_topic(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     size: int,
 ) -> None:

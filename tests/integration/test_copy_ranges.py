@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger.checkpoint import read_all
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.state.checkpoint import read_all
 from tests.copying import Mirror, batches_of, numbered
 from tests.support.independent import delete_before, read, settled_end
 
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -116,7 +116,7 @@ def test_a_task_finds_checkpoints_newer_than_the_drivers(mirror: Mirror) -> None
 
 
 def _home(mirror: Mirror) -> TopicPartition:
-    from relay_pipelines.state.checkpoint import TOPIC, home, key_of
+    from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of
 
     return home(TOPIC, key_of(mirror.name, mirror.at))
 
@@ -141,7 +141,7 @@ def test_chunks_end_with_time(mirror: Mirror) -> None:
 
 
 def test_two_ranges_in_one_task(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """A task copies several topic-partitions, each with its own outcome."""
     clusters = source_cluster.cluster(), destination_cluster.cluster()

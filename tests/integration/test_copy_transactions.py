@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.copying import KEPT, Mirror, numbered
 from tests.support.independent import (
@@ -18,7 +18,7 @@ from tests.support.independent import (
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Fingerprint, TopicPartition
 from relay_pipelines.protocol.batch import HEADER_BYTES
 from relay_pipelines.protocol.records import digest_of
@@ -19,14 +19,14 @@ LARGE = {"max.message.bytes": str(16 << 20)}
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
 def large(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic and its copy, for records of many megabytes."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, LARGE, LARGE)
@@ -104,8 +104,8 @@ def test_a_change_of_codec_ends_a_merged_batch(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_records_of_all_sizes_arrive(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     codec: str,
 ) -> None:
@@ -125,8 +125,8 @@ def test_records_of_all_sizes_arrive(
 @pytest.mark.parametrize("there", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("here", ["CreateTime", "LogAppendTime"])
 def test_timestamps_are_kept(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     here: str,
     there: str,
@@ -172,7 +172,7 @@ def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -
 
 
 def test_a_topic_may_arrive_under_another_name_and_partition(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """A topic-partition may be copied to another topic name and partition."""
     to = TopicPartition(f"{topic_name}-copy", 3)
@@ -183,7 +183,7 @@ def test_a_topic_may_arrive_under_another_name_and_partition(
     assert not read(mirror.destination, TopicPartition(to.topic, 0))
 
 
-def test_a_copy_within_one_cluster(source_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_a_copy_within_one_cluster(source_cluster: LocalCluster, topic_name: str) -> None:
     """The destination may be the source cluster, under another topic name."""
     cluster = source_cluster.cluster()
     mirror = Mirror(cluster, cluster, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))

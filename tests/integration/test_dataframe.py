@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.console.formatting import format_time
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import COLUMNS, next_offsets, refuse_losses, register
 from relay_pipelines.errors import ConfigError, DataLossError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.ledger_columns import COLUMNS as LEDGER_COLUMNS
 from relay_pipelines.model import Status, TopicPartition
+from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.ledger_columns import COLUMNS as LEDGER_COLUMNS
 from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import Mirror
 from tests.support import commands
@@ -136,7 +136,7 @@ def test_the_windows_of_a_run(spark: Any, mirror: Mirror, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"no column 'vlaue'; it has key, .*, window"):
         rows(keys[0], columns=["vlaue"])
 
-    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+    home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
     delete_before(mirror.destination, home, 1)
     with pytest.raises(ConfigError, match="the ledger no longer has the time of window '2000-01-"):
         rows(keys[0], "2000-01-01T00:00:00Z-000")

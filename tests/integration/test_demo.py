@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka.ports import free_ports
 from tests.support import wheel
 from tests.support.independent import until
 

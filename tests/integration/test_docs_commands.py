@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.support.commands import environment
 from tests.support.doc_blocks import NOT_RUN, Block, blocks
@@ -144,8 +144,8 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Reader:
     """A reader whose shared mirror has copied a topic."""
@@ -177,9 +177,7 @@ def scripts() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", scripts())
-def test_the_python_of_a_page_runs(
-    reader: Reader, source_cluster: EmbeddedCluster, page: str
-) -> None:
+def test_the_python_of_a_page_runs(reader: Reader, source_cluster: LocalCluster, page: str) -> None:
     """As a file, with the environment's Python, which is not the first one on PATH."""
     now = (CREATE_TIME, time.time_ns() // 1_000_000)
     record = Record(page.encode(), b"new", (), now)

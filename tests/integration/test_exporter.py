@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.prepare.node_quarantine import set_quarantine
 from relay_pipelines.protocol.clock import SystemClock
@@ -37,7 +37,7 @@ class Watched:
     """A mirror of one topic, copied in this process, and one whose source can be stopped."""
 
     def __init__(
-        self, source: EmbeddedCluster, destination: EmbeddedCluster, own: EmbeddedCluster, name: str
+        self, source: LocalCluster, destination: LocalCluster, own: LocalCluster, name: str
     ) -> None:
         self.own = own
         self.mirror = Mirror(source.cluster(), destination.cluster(), name)
@@ -109,9 +109,9 @@ def exporting(config: Path, *options: str) -> Iterator[Process]:
 
 @pytest.fixture
 def watched(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
-    own_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    own_cluster: LocalCluster,
     topic_name: str,
 ) -> Watched:
     return Watched(source_cluster, destination_cluster, own_cluster, topic_name)

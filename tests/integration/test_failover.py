@@ -18,8 +18,10 @@ import yaml
 
 from relay_pipelines.copy.row_reader import MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DataLossError, SourceError
+from relay_pipelines.ledger import checkpoint as checkpoints
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import (
     Cluster,
@@ -38,7 +40,6 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_divergence
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint as checkpoints
 from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered
 from tests.support import commands
 from tests.support.damage import flip_bit
@@ -95,7 +96,7 @@ class Halting(SystemClock):
 class Pair:
     """A mirror of two nodes, `a` and `b`; `b` is the shared source cluster."""
 
-    a: EmbeddedCluster
+    a: LocalCluster
     b: Cluster
     destination: Cluster
     topic: str
@@ -146,7 +147,7 @@ class Pair:
     def _reached(self, name: str) -> dict[TopicPartition, int]:
         return {
             at: committed.next_offset
-            for at, committed in cluster_snapshot.read_checkpoints(
+            for at, committed in mirror_state.read_checkpoints(
                 name, self.mirror(), CLOCK
             ).checkpoints.items()
         }
@@ -175,9 +176,9 @@ def mirror_file(name: str, mirror: Mirror) -> str:
 
 @pytest.fixture
 def pair(
-    own_cluster: EmbeddedCluster,
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    own_cluster: LocalCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
 ) -> Pair:
     """Two nodes that are up, with an empty topic."""
@@ -238,7 +239,7 @@ def test_a_node_fails_in_the_middle_of_a_range(
 @pytest.fixture
 def damaged_nodes(topic_name: str) -> Iterator[tuple[Cluster, Cluster]]:
     """Two nodes with the same topics p, q and r; p is corrupt on the first, q on the second."""
-    with EmbeddedCluster("a") as a, EmbeddedCluster("b") as b:
+    with LocalCluster("a") as a, LocalCluster("b") as b:
         for node, corrupt in ((a, "p"), (b, "q")):
             for name in "pqr":
                 create(node.cluster(), f"{name}-{topic_name}", 1, KEPT)
@@ -252,7 +253,7 @@ def damaged_nodes(topic_name: str) -> Iterator[tuple[Cluster, Cluster]]:
 
 
 def test_neighbours_need_different_nodes(
-    damaged_nodes: tuple[Cluster, Cluster], destination_cluster: EmbeddedCluster, topic_name: str
+    damaged_nodes: tuple[Cluster, Cluster], destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """Ranges that share an id are each read from a node that holds them, in any order."""
     a, b = damaged_nodes
@@ -357,7 +358,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
     )
 
-    assert cluster_snapshot.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
+    assert mirror_state.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
@@ -392,10 +393,10 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
     ).stdout
     assert again == f"{name}: node b: not in quarantine\n"
-    assert not cluster_snapshot.read_checkpoints(name, mirror, CLOCK).quarantined
+    assert not mirror_state.read_checkpoints(name, mirror, CLOCK).quarantined
 
     assert pair.snapshot(retry=1).node.name == "b"
-    stored = cluster_snapshot.read_checkpoints(name, mirror, CLOCK)
+    stored = mirror_state.read_checkpoints(name, mirror, CLOCK)
     assert (
         node_divergence.find_divergence(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK)
         is None
@@ -548,7 +549,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
     pair.write(10)
     assert pair.copy() == "a"
-    checkpoint = cluster_snapshot.read_checkpoints(
+    checkpoint = mirror_state.read_checkpoints(
         pair.snapshot().mirror, pair.mirror(), CLOCK
     ).checkpoints[at]
     assert checkpoint.leader_epoch > 0
@@ -562,7 +563,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     pair.a.brokers[0].kill()
     try:
         assert pair.copy() == "b"
-        checkpoint = cluster_snapshot.read_checkpoints(
+        checkpoint = mirror_state.read_checkpoints(
             pair.snapshot().mirror, pair.mirror(), CLOCK
         ).checkpoints[at]
         assert (checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (0, 12), (
@@ -669,7 +670,7 @@ def _shifted_pair(pair: Pair) -> CopyJob:
 
 def _range(pair: Pair, job: CopyJob, start: int, end: int) -> CopyRange:
     at = TopicPartition(pair.topic, 0)
-    committed = cluster_snapshot.read_checkpoints(job.mirror, pair.mirror(), CLOCK)
+    committed = mirror_state.read_checkpoints(job.mirror, pair.mirror(), CLOCK)
     return CopyRange(
         OffsetRange(at, start, end),
         TopicPartition(f"pair.{pair.topic}", 0),

@@ -10,22 +10,22 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, FencedError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import home
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import home
 from tests.copying import Mirror, numbered
 from tests.support.independent import until
 
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of several chunks."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name).with_options(
@@ -103,7 +103,7 @@ def test_concurrent_tasks_copy_every_record_once(mirror: Mirror) -> None:
 
 
 def test_an_expired_producer_id_is_not_reused(
-    source_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
     tmp_path_factory: pytest.TempPathFactory,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ def test_an_expired_producer_id_is_not_reused(
         "transactional.id.expiration.ms": 3_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
     }
-    with EmbeddedCluster(
+    with LocalCluster(
         "forgetful", folder=tmp_path_factory.mktemp("forgetful"), config=settings
     ) as forgetful:
         mirror = Mirror(source_cluster.cluster(), forgetful.cluster(), topic_name).with_options(

@@ -12,11 +12,11 @@ import pytest
 
 from relay_pipelines import settings
 from relay_pipelines.cli import inspect_commands
-from relay_pipelines.cli.context import Invocation
 from relay_pipelines.copy.filtering import load
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
+from relay_pipelines.invocation import Invocation
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import mirror_metrics
 from relay_pipelines.model import (
     ClassSpec,
@@ -91,7 +91,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of 60 records in batches, of which some could be copied verbatim."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -349,8 +349,8 @@ def test_a_filter_by_its_entry_point(
 
 
 def test_a_quarantine_must_not_be_the_copy_of_a_topic(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, Res
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.admin import ConfigValue
@@ -103,7 +103,7 @@ class Followed:
 
 @pytest.fixture
 def followed(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Followed:
     return Followed(
         source_cluster.cluster(),

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines import settings
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -27,7 +27,7 @@ QUIET_SECONDS = 5.0
 
 
 @pytest.fixture
-def filled(own_cluster: EmbeddedCluster, topic_name: str) -> TopicPartition:
+def filled(own_cluster: LocalCluster, topic_name: str) -> TopicPartition:
     """A topic with ten records."""
     at = TopicPartition(topic_name, 0)
     create(own_cluster.cluster(), topic_name, 1, KEPT)
@@ -40,8 +40,8 @@ def filled(own_cluster: EmbeddedCluster, topic_name: str) -> TopicPartition:
     [("plan", "source", " 10 "), ("ledger", "destination", "no ledger entries")],
 )
 def test_a_broker_that_restarts_is_waited_for(
-    own_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    own_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     filled: TopicPartition,
     tmp_path: Path,
     command: str,
@@ -82,7 +82,7 @@ def test_a_broker_that_restarts_is_waited_for(
 
 
 def test_a_broker_that_stays_away_fails_the_command(
-    destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+    destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> None:
     """The command fails with one line soon after `give_up_after`, and not before."""
     config = configured(
@@ -100,7 +100,7 @@ def test_a_broker_that_stays_away_fails_the_command(
 
 
 def test_a_run_that_is_stopped_does_not_wait(
-    own_cluster: EmbeddedCluster, source_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+    own_cluster: LocalCluster, source_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> None:
     """A stopped run without a time limit ends, although the destination is away."""
     source = source_cluster.cluster()
@@ -122,7 +122,7 @@ def test_a_run_that_is_stopped_does_not_wait(
 
 
 def test_new_topics_with_many_partitions_are_waited_for(
-    own_cluster: EmbeddedCluster, filled: TopicPartition, tmp_path: Path
+    own_cluster: LocalCluster, filled: TopicPartition, tmp_path: Path
 ) -> None:
     """A run waits until thousands of partitions, just created, have leaders."""
     cluster = own_cluster.cluster()

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.clock import SystemClock
@@ -27,7 +27,7 @@ OPTIONS = CopyOptions(request_timeout_ms=10_000)
 
 @pytest.fixture
 def clusters(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
+    source_cluster: LocalCluster, destination_cluster: LocalCluster
 ) -> tuple[Cluster, Cluster]:
     """Source and destination cluster."""
     ensure_homes(destination_cluster.cluster())

@@ -13,7 +13,7 @@ import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     ClassSpec,
     OnRecordError,
@@ -57,7 +57,7 @@ def numbered(first: int, end: int) -> list[Record]:
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """Forty records in four batches."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)

@@ -16,9 +16,9 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from relay_pipelines.embedded import guardian
-from relay_pipelines.embedded.jars import broker_classpath
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import guardian
+from relay_pipelines.local_kafka.jars import broker_classpath
+from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import Mirror, kill
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses

@@ -9,22 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from relay_pipelines.audit.against_statement import StatementAudit, audit_against
+from relay_pipelines.audit.audit import Level, begin
+from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.audit.recount_parts import count_parts
+from relay_pipelines.audit.selection import Selection
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger import checkpoint, ledger_topic, statement
+from relay_pipelines.ledger.chain import REMEDY, Tampering
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.verify import statement
-from relay_pipelines.verify.against_statement import StatementAudit, audit_against
-from relay_pipelines.verify.audit import Level, begin
-from relay_pipelines.verify.chain import REMEDY, Tampering
-from relay_pipelines.verify.recount import Recount, recount
-from relay_pipelines.verify.recount_parts import count_parts
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
 from tests.support.independent import (
@@ -42,9 +41,7 @@ CLOCK = SystemClock()
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
-) -> Mirror:
+def mirror(source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str) -> Mirror:
     """A hundred records, copied in four chunks; the destination is of this test alone."""
     made = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     made.write(numbered(100))
@@ -79,7 +76,7 @@ def compare(mirror: Mirror, path: Path) -> StatementAudit:
 def rewrite(mirror: Mirror, topic: str, records: list[Record]) -> None:
     """Replace a state topic by one with other records of the mirror."""
     home = checkpoint.home(topic, checkpoint.key_of(mirror.name, mirror.at))
-    configs = checkpoint.CONFIGS if topic == checkpoint.TOPIC else ledger.CONFIGS
+    configs = checkpoint.CONFIGS if topic == checkpoint.TOPIC else ledger_topic.CONFIGS
     delete(mirror.destination, topic)
     create(mirror.destination, topic, checkpoint.PARTITIONS, configs)
     write(mirror.destination, home, *([record] for record in records))
@@ -88,7 +85,7 @@ def rewrite(mirror: Mirror, topic: str, records: list[Record]) -> None:
 def entries(mirror: Mirror) -> list[Record]:
     """Return the mirror's records in the ledger, with new timestamps."""
     now = (CREATE_TIME, CLOCK.now_ms())
-    return [Record(one.key, one.value, (), now) for one in mirror._own(ledger.TOPIC)]
+    return [Record(one.key, one.value, (), now) for one in mirror._own(ledger_topic.TOPIC)]
 
 
 def test_what_was_committed_is_whole(mirror: Mirror) -> None:
@@ -123,7 +120,7 @@ def test_a_tampered_ledger(
 ) -> None:
     """Each kind is found, with the number of the entry."""
     assert callable(tamper)
-    rewrite(mirror, ledger.TOPIC, tamper(entries(mirror)))
+    rewrite(mirror, ledger_topic.TOPIC, tamper(entries(mirror)))
     assert found(mirror) == expected
     audit = begin(mirror.name, settings_of(mirror), Selection(), Level.LEDGER, CLOCK)
     lines = audit.partitions[mirror.at].problems
@@ -144,8 +141,8 @@ def forge(mirror: Mirror, name: str, source: OffsetRange, copies: OffsetRange) -
         previous="start",
         generation=generation,
     )
-    key, value, at_ms = ledger.to_record(entry)
-    home = checkpoint.home(ledger.TOPIC, key)
+    key, value, at_ms = ledger_topic.to_record(entry)
+    home = checkpoint.home(ledger_topic.TOPIC, key)
     write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
 
 
@@ -200,18 +197,18 @@ def test_a_ledger_that_was_deleted(
             {mirror.name: commands.mirror(mirror.source, mirror.destination, mirror.topic)},
         )
     )
-    delete(mirror.destination, ledger.TOPIC)
+    delete(mirror.destination, ledger_topic.TOPIC)
     try:
         for command in (["audit", "--level", "ledger"], ["audit"], ["attest"]):
             assert main(["-c", config, *command]) == 4
             assert f"{mirror.at}: ledger entries 1 to 4: missing" in capsys.readouterr().err
     finally:
-        create(mirror.destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+        create(mirror.destination, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS)
 
 
 def test_entries_deleted_from_the_beginning(mirror: Mirror) -> None:
     """Retention takes nothing before its time, so somebody has deleted them."""
-    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+    home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
     settled_end(mirror.destination, home)
     key = checkpoint.key_of(mirror.name, mirror.at)
     offsets = [offset for offset, one in read(mirror.destination, home) if one.key == key]
@@ -271,7 +268,7 @@ def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: 
 def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
     """A whole new chain, with its checkpoint, is not the one that was attested."""
     attest(mirror, path := tmp_path / "statement.json")
-    for topic in (ledger.TOPIC, checkpoint.TOPIC):
+    for topic in (ledger_topic.TOPIC, checkpoint.TOPIC):
         rewrite(mirror, topic, [])
     delete(mirror.destination, mirror.topic)
     create(mirror.destination, mirror.topic, 1, KEPT)
@@ -283,7 +280,7 @@ def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
 
 
 def test_a_statement_of_another_cluster(
-    mirror: Mirror, destination_cluster: EmbeddedCluster, tmp_path: Path
+    mirror: Mirror, destination_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """One line says so."""
     attest(mirror, path := tmp_path / "statement.json")
@@ -311,7 +308,7 @@ def test_attest_ledger_and_audit_as_commands(
     assert f"{mirror.name}: the statement of now is not signed" in said
     assert f"{mirror.name}: agrees: 100 of 100 records compared by content" in said
     some = entries(mirror)
-    rewrite(mirror, ledger.TOPIC, [some[0], *some[2:]])
+    rewrite(mirror, ledger_topic.TOPIC, [some[0], *some[2:]])
     assert main([*against, "--json"]) == 4
     out, err = (text.decode() for text in capfdbinary.readouterr())
     assert json.loads(out)["differences"] == [

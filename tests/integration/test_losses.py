@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines.audit.recount import Recount, recount
 from relay_pipelines.cli.entry import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     CheckpointLostError,
     DataLossError,
@@ -28,6 +28,13 @@ from relay_pipelines.errors import (
     RetentionPassedError,
     TopicRecreatedError,
 )
+from relay_pipelines.ledger import checkpoint, ledger_topic, mirror_state
+from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.ledger.checkpoint import CheckpointCache
+from relay_pipelines.ledger.fencing import take_over
+from relay_pipelines.ledger.reader import read_ledger, read_records
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -42,17 +49,11 @@ from relay_pipelines.prepare import checkpoint_moves, losses, prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
-from relay_pipelines.run import restore, run_plan
+from relay_pipelines.recovery import restore
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import CheckpointCache
-from relay_pipelines.state.fencing import take_over
-from relay_pipelines.state.ledger_reader import read_ledger, read_records
-from relay_pipelines.verify.chain import Chain
-from relay_pipelines.verify.recount import Recount, recount
-from relay_pipelines.verify.verified_ledger import read_verified_ledger
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import (
@@ -135,7 +136,7 @@ class Copied:
 
     def reached(self) -> dict[TopicPartition, int]:
         """Return the next offset of each checkpoint."""
-        stored = cluster_snapshot.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = mirror_state.read_checkpoints(self.name, self.mirror(), CLOCK)
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def arrived(self) -> list[Record]:
@@ -162,7 +163,7 @@ class Copied:
 
 @pytest.fixture
 def copied(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Copied:
     """A topic-partition of which ten records were copied."""
     return Copied(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -307,7 +308,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
 
 @pytest.mark.newer_kafka
 def test_a_log_truncated_and_rewritten_is_detected(
-    own_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    own_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """Only the leader epoch reveals that a broker returned with an older disk and grew again."""
     copied = Copied(own_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -345,7 +346,7 @@ def test_a_log_truncated_and_rewritten_is_detected(
 
 @pytest.mark.parametrize("scope", ["", "main_2"])
 def test_a_deleted_checkpoint_topic_is_restored(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, scope: str
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, scope: str
 ) -> None:
     """Without the checkpoint topic, a restore makes the checkpoints, and fences older tasks."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
@@ -385,7 +386,7 @@ def put_back(copied: Copied, saved: list[Record], how: str) -> None:
 
 @pytest.mark.parametrize("how", ["created again", "written again", "created empty"])
 def test_checkpoints_that_are_not_the_last_ones(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, how: str
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, how: str
 ) -> None:
     """Nothing is copied from them, whatever is configured: everything since would be doubled."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
@@ -457,7 +458,7 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
 
 
 def test_the_last_entry_counts_whatever_the_clocks_say(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
 ) -> None:
     """The last chunk was copied on a machine whose clock is an hour behind."""
 
@@ -477,7 +478,7 @@ def test_the_last_entry_counts_whatever_the_clocks_say(
 
 
 def test_an_empty_checkpoint_topic_is_no_first_run(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
 ) -> None:
     """A checkpoint topic that was recreated empty is a loss, not a new mirror."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
@@ -487,7 +488,7 @@ def test_an_empty_checkpoint_topic_is_no_first_run(
 
 
 def test_checkpoints_of_other_topics_hide_no_loss(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
 ) -> None:
     """After the loss of all checkpoints, another lane has copied, or accepted its own losses."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
@@ -502,8 +503,8 @@ def test_checkpoints_of_other_topics_hide_no_loss(
 
 
 def test_a_new_mirror_reads_only_the_end_of_the_ledger(
-    source_cluster: EmbeddedCluster,
-    own_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    own_cluster: LocalCluster,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -514,7 +515,7 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
         return any(position.ledger_end is not None for position in copied.snapshot().positions)
 
     delete(copied.destination, checkpoint.TOPIC)
-    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(copied.name, copied.at))
+    home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(copied.name, copied.at))
     write(copied.destination, home, *([Record(b"other/topic/0", b"{}")] for _ in range(30)))
     monkeypatch.setattr(lost_checkpoints, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())

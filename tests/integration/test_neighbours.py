@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     ClassSpec,
     CopyJob,
@@ -55,7 +55,7 @@ def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
 
 @pytest.fixture
 def pair(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> tuple[Mirror, Mirror]:
     """Two topics of 3,000 records in small batches, whose values name their topic."""
     made = []

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit.audit import Level
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     ConfigError,
     DivergedNodeError,
@@ -18,6 +21,9 @@ from relay_pipelines.errors import (
     SourceError,
     TopicRecreatedError,
 )
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -26,20 +32,16 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.prepare import node_quarantine, prepared_snapshot, reset
-from relay_pipelines.prepare.reset import Reset, ResetTo
+from relay_pipelines.prepare import node_quarantine, prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.recovery import reset
+from relay_pipelines.recovery.reset import Reset, ResetTo
+from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
+from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run import run_plan
-from relay_pipelines.run.replay import Replay, plan_replay, start_replay
-from relay_pipelines.run.replay_request import ReplayRequest
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state.ledger_reader import read_ledger
-from relay_pipelines.verify import audit, audit_job
-from relay_pipelines.verify.audit import Level
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verdict import State
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import (
@@ -115,13 +117,13 @@ class Pair:
         """Put nodes into quarantine, or take them out of it with an empty reason."""
         mirror = Mirror.model_validate(self.settings())
         node_quarantine.set_quarantine(self.name, mirror, reasons, CLOCK)
-        cluster_snapshot.read_checkpoints(self.name, mirror, CLOCK, settled=True)
+        mirror_state.read_checkpoints(self.name, mirror, CLOCK, settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
         """Compare every record on both sides."""
         mirror = Mirror.model_validate(self.settings(down=down, names=names))
         found = audit.begin(self.name, mirror, Selection(), Level.FULL, CLOCK)
-        done = audit_job.do_group(found.job, found.work)
+        done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         return found
 
@@ -201,8 +203,8 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    cluster = EmbeddedCluster("second", folder=tmp_path_factory.mktemp("second"))
+def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    cluster = LocalCluster("second", folder=tmp_path_factory.mktemp("second"))
     cluster.start()
     yield cluster
     cluster.discard()
@@ -210,9 +212,9 @@ def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCl
 
 @pytest.fixture
 def pair(
-    source_cluster: EmbeddedCluster,
-    second_node: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    second_node: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
 ) -> Pair:
     return Pair(
@@ -291,7 +293,7 @@ def test_a_node_that_is_not_needed_may_be_down(pair: Pair) -> None:
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
 
 
-def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, second_node: EmbeddedCluster) -> None:
+def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, second_node: LocalCluster) -> None:
     """It accepts connections and answers nothing: the other one is read, before and in a run."""
     pair.request_timeout = "2s"
     pair.copy(pair.snapshot("fail", down="a"))

@@ -11,7 +11,7 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -25,7 +25,7 @@ CLOCK = SystemClock()
 
 
 @pytest.fixture
-def cluster(source_cluster: EmbeddedCluster) -> Cluster:
+def cluster(source_cluster: LocalCluster) -> Cluster:
     """The cluster."""
     ensure_homes(source_cluster.cluster())
     return source_cluster.cluster()
@@ -65,7 +65,7 @@ def taken(cluster: Cluster, pattern: str, *more: Cluster, **topics: Any) -> list
 
 def test_a_destination_that_is_a_source_too_is_refused(
     cluster: Cluster,
-    destination_cluster: EmbeddedCluster,
+    destination_cluster: LocalCluster,
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
@@ -20,7 +21,6 @@ from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from relay_pipelines.state import checkpoint
 from tests.support.commands import configured, mirror, relay
 from tests.support.independent import (
     CREATE_TIME,
@@ -44,13 +44,13 @@ class HeldUp:
     topic: str
     config: Path
     textfile: Path
-    source: EmbeddedCluster
+    source: LocalCluster
 
 
 @pytest.fixture(scope="module")
 def held_up(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[HeldUp]:
     topic, folder = f"held-up-{time.time_ns()}", tmp_path_factory.mktemp("held-up")
@@ -141,8 +141,8 @@ def test_a_run_that_copies_reports_the_transaction_too(held_up: HeldUp) -> None:
 
 
 def test_the_next_run_copies_what_the_transaction_held_back(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
 ) -> None:
@@ -166,9 +166,7 @@ def test_the_next_run_copies_what_the_transaction_held_back(
     assert len(records_of(destination, TopicPartition(topic_name, 0))) == 1
 
 
-def test_timestamps_of_many_topic_partitions(
-    source_cluster: EmbeddedCluster, topic_name: str
-) -> None:
+def test_timestamps_of_many_topic_partitions(source_cluster: LocalCluster, topic_name: str) -> None:
     """Batches larger than the fetch size come one by one; offsets without a record have no time."""
     create(source_cluster.cluster(), topic_name, 4)
     now, large = time.time_ns() // 1_000_000, b"x" * 200_000
@@ -188,8 +186,8 @@ def test_timestamps_of_many_topic_partitions(
 
 
 def test_a_transaction_that_hangs_at_the_destination_is_named(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
 ) -> None:
@@ -251,8 +249,8 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
 
 
 def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
 ) -> None:

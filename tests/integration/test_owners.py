@@ -13,8 +13,10 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, FencedError, RelayError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.fencing import take_over
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -35,8 +37,6 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state import checkpoint
-from relay_pipelines.state.fencing import take_over
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import Record, create, records_of, write
@@ -101,7 +101,7 @@ class Topic:
 
 @pytest.fixture
 def topic(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Topic:
     return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 

@@ -24,9 +24,10 @@ from confluent_kafka.admin import (
 
 from relay_pipelines import settings
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
-from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.errors import PermissionDeniedError, SourceError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
+from relay_pipelines.local_kafka.listeners import MECHANISMS
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -41,7 +42,6 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state import checkpoint, ledger
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
 from tests.support import independent
@@ -110,7 +110,7 @@ def errors(found: list[Finding]) -> list[str]:
     return lines
 
 
-def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
+def grant(guarded: LocalCluster, user: str, topic: str) -> None:
     """Grant a user what a run needs, except the permission the user is named after."""
     topics, copy = ResourceType.TOPIC, f"{topic}-copy"
     needed = {
@@ -119,13 +119,13 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
         "id": (ResourceType.TRANSACTIONAL_ID, f"relay.{MIRROR}.{topic}.0", WRITE),
         "checkpoints": (topics, checkpoint.TOPIC, WRITE),
         "unread": (topics, checkpoint.TOPIC, READ),
-        "ledger": (topics, ledger.TOPIC, WRITE),
-        "unfollowed": (topics, ledger.TOPIC, READ),
+        "ledger": (topics, ledger_topic.TOPIC, WRITE),
+        "unfollowed": (topics, ledger_topic.TOPIC, READ),
         "create": (topics, copy, CREATE),
     }
     seen = [
         (topics, name, operation)
-        for name in (topic, copy, checkpoint.TOPIC, ledger.TOPIC)
+        for name in (topic, copy, checkpoint.TOPIC, ledger_topic.TOPIC)
         for operation in (DESCRIBE, CONFIGS)
     ]
     bindings = [
@@ -149,7 +149,7 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
 
 
 @pytest.fixture
-def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
+def topic(guarded: LocalCluster, topic_name: str) -> str:
     """A topic with records that is not copied yet, and the two internal topics."""
     independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(3))
@@ -159,7 +159,7 @@ def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
 
 @pytest.mark.parametrize("user", ["relay", *LACKING])
 def test_check_names_the_missing_permission(
-    guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path
+    guarded: LocalCluster, topic: str, user: str, tmp_path: Path
 ) -> None:
     """The one missing permission is the only error, and nothing is written."""
     if user not in {"relay", "create"}:
@@ -179,7 +179,7 @@ def test_check_names_the_missing_permission(
 
 @pytest.mark.parametrize("hidden", ["source", "copy"])
 def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
-    guarded: EmbeddedCluster, topic: str, hidden: str, tmp_path: Path
+    guarded: LocalCluster, topic: str, hidden: str, tmp_path: Path
 ) -> None:
     """It is not copied, and no copy of it is created with the brokers' configuration."""
     other = f"{topic}-other"
@@ -213,7 +213,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
 
 @pytest.mark.parametrize("shares_id", [True, False], ids=["shared", "own"])
 def test_a_right_that_is_taken_away_in_the_middle(
-    guarded: EmbeddedCluster, topic_name: str, *, shares_id: bool
+    guarded: LocalCluster, topic_name: str, *, shares_id: bool
 ) -> None:
     """Its topic fails with what to grant, and the others are copied; later it goes on."""
     cluster, user = guarded.cluster(), guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
@@ -256,7 +256,7 @@ def test_a_right_that_is_taken_away_in_the_middle(
 
 
 def test_check_reports_that_a_topic_may_not_grow(
-    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+    guarded: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     """A user without Alter on the topic cannot add the source's new partitions to the copy."""
     independent.create(guarded.cluster(), f"{topic}-copy")
@@ -375,7 +375,7 @@ def damaged(certificate: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize("wrong", NOT_TRUSTED)
 def test_check_reports_certificates_that_do_not_match(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     topic: str,
     stranger: Certificates,
     tokens: TokenEndpoint,
@@ -403,7 +403,7 @@ def test_check_reports_certificates_that_do_not_match(
 
 
 def test_a_host_that_the_certificate_does_not_name(
-    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+    guarded: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     """The certificate must name the host of bootstrap_servers, unless verify_hostname is off."""
     way = guarded.cluster(Listener.SSL)
@@ -419,7 +419,7 @@ def test_a_host_that_the_certificate_does_not_name(
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, OAUTHBEARER])
 def test_a_wrong_client_secret_is_reported_of_both_sides(
-    guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path
+    guarded: LocalCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path
 ) -> None:
     """Source and destination have one line each, without the secret."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
@@ -445,7 +445,7 @@ class Untiring(SystemClock):
 
 @pytest.mark.parametrize("wrong", ["the only node", "both nodes", "destination"])
 def test_a_wrong_password_is_not_waited_for(
-    guarded: EmbeddedCluster, topic: str, tmp_path: Path, wrong: str
+    guarded: LocalCluster, topic: str, tmp_path: Path, wrong: str
 ) -> None:
     """A wrong password is not retried, even with `give_up_after: never`."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
@@ -461,7 +461,7 @@ def test_a_wrong_password_is_not_waited_for(
 
 
 def test_a_wrong_password_at_one_node_does_not_stop_the_other(
-    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+    guarded: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     """A run reads the other node; if that one is down, the run waits for it."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")

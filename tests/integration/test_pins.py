@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import pytest
 
+from relay_pipelines.audit.recount import Recount, recount
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -28,7 +29,6 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import Record, create, records_of, write
@@ -84,7 +84,7 @@ class Pinned:
 
 @pytest.fixture
 def pinned(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Pinned:
     """The topics, with records."""
     made = Pinned(

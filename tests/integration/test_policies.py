@@ -10,24 +10,26 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.cli import audit_command, inspect_commands, reset_command
-from relay_pipelines.cli.context import Invocation
+from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit.audit import Level
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.verdict import State
+from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import PolicySupersededError
+from relay_pipelines.invocation import Invocation
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger.checkpoint import TOPIC, home, to_record
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
 from relay_pipelines.prepare import prepared_snapshot
-from relay_pipelines.prepare.reset import ResetTo
-from relay_pipelines.run import preflight, restore, run_plan
+from relay_pipelines.recovery import reset_command, restore
+from relay_pipelines.recovery.reset import ResetTo
+from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state.checkpoint import TOPIC, home, to_record
-from relay_pipelines.state.ledger_reader import read_ledger
-from relay_pipelines.verify import audit, audit_job
-from relay_pipelines.verify.audit import Level
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verdict import State
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.test_losses import CLOCK
 from tests.support import commands
@@ -127,7 +129,7 @@ class Deployment:
         return [str(error) for error in planned.data_losses]
 
     def checkpoint(self, at: TopicPartition) -> Checkpoint:
-        stored = cluster_snapshot.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = mirror_state.read_checkpoints(self.name, self.mirror(), CLOCK)
         return stored.checkpoints[at]
 
     def policies(self, at: TopicPartition) -> list[str]:
@@ -172,8 +174,8 @@ class Two:
 
 @pytest.fixture
 def deployments(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
 ) -> Two:
@@ -229,9 +231,9 @@ def test_two_configurations_do_not_take_turns(
     assert deployments.arrived() == [*expected, *range(36, 42)]
     for level in (Level.RECOUNT, Level.FULL):
         audited = audit.begin(one.name, two.mirror(), Selection(), level, CLOCK)
-        done = audit_job.do_group(audited.job, audited.work)
+        done = spark_job.do_group(audited.job, audited.work)
         audited.add(done.chunks, done.parts)
-        audit_command.report(invocation, audited, as_json=False)
+        command.report(invocation, audited, as_json=False)
         by = f"[0, 6) by verbatim, [6, 36) by {one.policies(at)[1]}, [36, 42) by verbatim"
         line = f"{at}: several configurations decided its records: {by}"
         assert line in capsys.readouterr().out

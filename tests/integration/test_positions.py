@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -35,7 +35,7 @@ WAYS = pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of ten batches."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -44,9 +44,9 @@ def mirror(
 
 
 @pytest.fixture
-def restartable(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+def restartable(tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster for one test alone; each restart of its broker begins a leader epoch."""
-    cluster = EmbeddedCluster("restartable", folder=tmp_path / "restartable")
+    cluster = LocalCluster("restartable", folder=tmp_path / "restartable")
     cluster.start()
     yield cluster
     cluster.discard()
@@ -155,7 +155,7 @@ def test_a_topic_recreated_while_it_is_read(mirror: Mirror) -> None:
 
 
 def test_a_marker_under_a_later_leader_epoch(
-    restartable: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    restartable: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """Data in one leader epoch and its marker in the next are a leader change, not a truncation."""
     mirror = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
@@ -192,10 +192,10 @@ def test_a_chunk_that_ends_with_a_marker_keeps_its_epoch(mirror: Mirror) -> None
 
 @pytest.fixture
 def nodes(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
-    restartable: EmbeddedCluster,
+    restartable: LocalCluster,
 ) -> Mirror:
     """A mirror with the nodes `restartable` and the source cluster, which have the same records."""
     made = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
@@ -206,7 +206,7 @@ def nodes(
     return made
 
 
-def over_nodes(mirror: Mirror, other: EmbeddedCluster) -> CopyJob:
+def over_nodes(mirror: Mirror, other: LocalCluster) -> CopyJob:
     """The mirror's job with both nodes."""
     return replace(
         mirror.job,
@@ -216,7 +216,7 @@ def over_nodes(mirror: Mirror, other: EmbeddedCluster) -> CopyJob:
 
 
 def test_records_that_one_node_lacks_come_from_another(
-    nodes: Mirror, source_cluster: EmbeddedCluster
+    nodes: Mirror, source_cluster: LocalCluster
 ) -> None:
     """Records that retention took from one node are read from the other, in the same task."""
     nodes.copy(end=20)
@@ -228,7 +228,7 @@ def test_records_that_one_node_lacks_come_from_another(
 
 
 def test_a_corrupt_batch_is_read_from_another_node(
-    nodes: Mirror, source_cluster: EmbeddedCluster, tmp_path: Path
+    nodes: Mirror, source_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """The intact batch of another node is copied instead of the corrupt one."""
     (segment,) = (tmp_path / "restartable").glob(f"broker-1/data/{nodes.topic}-0/*.log")
@@ -244,10 +244,10 @@ def test_a_corrupt_batch_is_read_from_another_node(
 
 @pytest.mark.parametrize("first_there", [0, 1], ids=["same records", "other records"])
 def test_nodes_with_append_time_are_compared_without_it(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
-    restartable: EmbeddedCluster,
+    restartable: LocalCluster,
     first_there: int,
 ) -> None:
     """With LogAppendTime, key, value and headers tell whether nodes hold the same record."""

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.audit import recount
 from relay_pipelines.errors import FilterError, PolicySupersededError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run as driver
@@ -23,7 +24,6 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
-from relay_pipelines.verify import recount
 from tests.support.commands import configured, mirror, relay
 from tests.support.independent import CREATE_TIME, Record, create, records_of, write
 
@@ -115,7 +115,7 @@ class Topics:
 
 @pytest.fixture
 def topics(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, tmp_path: Path
 ) -> Topics:
     made = Topics(
         source_cluster.cluster(),

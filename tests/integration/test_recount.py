@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.audit.chunk_count import Why
+from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, OffsetRange, Status
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.verify.chunk_count import Why
-from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, NOT_YET_CLEANED, OPTIONS, Mirror, end_of, numbered
 from tests.support.independent import (
     CREATE_TIME,
@@ -39,7 +39,7 @@ BYTES = "chunks whose bytes differ from what was committed: 1"
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of 100 records that are not copied yet."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -214,7 +214,7 @@ class TestComplete:
 
     def test_a_ledger_entry_hidden_by_a_transaction_is_waited_for(self, mirror: Mirror) -> None:
         """An entry that another mirror's transaction hides is waited for, not missing."""
-        home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+        home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
         other = transactional(mirror.destination, f"{mirror.topic}-other")
         other.begin_transaction()
         put(other, home, [Record(b"other/t/0", b"{}")])
@@ -311,7 +311,7 @@ class TestThinned:
         ]
 
     def test_a_compacted_destination(
-        self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+        self, source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
     ) -> None:
         """The cleaner may leave fewer records."""
         for broker in destination_cluster.brokers:
@@ -482,7 +482,7 @@ class TestTampered:
         """A repeated entry is reported; no checkpoint leads to it."""
         mirror.copy()
         key = checkpoint.key_of(mirror.name, mirror.at)
-        home = checkpoint.home(ledger.TOPIC, key)
+        home = checkpoint.home(ledger_topic.TOPIC, key)
         settled_end(mirror.destination, home)
         (entry,) = [record for _, record in read(mirror.destination, home) if record.key == key]
         now = (CREATE_TIME, time.time_ns() // 1_000_000)
@@ -511,7 +511,7 @@ def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
 
 
 def test_each_range_is_counted_by_itself(
-    mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str
+    mirror: Mirror, source_cluster: LocalCluster, topic_name: str
 ) -> None:
     """A deviation of one topic-partition does not affect another."""
     other = Mirror(
@@ -530,7 +530,7 @@ def test_each_range_is_counted_by_itself(
 
 
 def test_a_destination_that_is_gone_is_the_failure_of_its_ranges(
-    mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str
+    mirror: Mirror, source_cluster: LocalCluster, topic_name: str
 ) -> None:
     """The others are counted, and the ledger's entries of a topic that nobody counts do nothing."""
     gone, other, deleted = (

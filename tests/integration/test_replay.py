@@ -17,8 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.audit import Level, begin
+from relay_pipelines.audit.recount import recount
+from relay_pipelines.audit.selection import Selection
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     ConfigError,
     RelayError,
@@ -26,26 +29,23 @@ from relay_pipelines.errors import (
     TamperedError,
     TopicRecreatedError,
 )
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import home, key_of, replay_name
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.replay import (
+from relay_pipelines.replay.replay import (
     Replay,
     mirror_of_replay,
     plan_replay,
     replays,
     start_replay,
 )
-from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
+from relay_pipelines.replay.request import ReplayRequest, Side, records_of
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import home, key_of, replay_name
-from relay_pipelines.verify import audit_job
-from relay_pipelines.verify.audit import Level, begin
-from relay_pipelines.verify.recount import recount
-from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
 from tests.support.commands import configured, error_line, relay
@@ -132,10 +132,10 @@ class Replayed:
     def assert_proof_holds(self, *ids: str) -> None:
         """Audit the mirror and some of its replays in full, and count the mirror's records."""
         settings = self.settings().mirror(self.mirror.name)
-        of_replays = [mirror_of_replay(self.mirror.name, settings, each, CLOCK) for each in ids]
+        of_replays = [mirror_of_replay(each, self.mirror.name, settings, CLOCK) for each in ids]
         for name, mirror in [(self.mirror.name, settings), *of_replays]:
             audit = begin(name, mirror, Selection(), Level.FULL, CLOCK)
-            done = audit_job.do_group(audit.job, audit.work)
+            done = spark_job.do_group(audit.job, audit.work)
             audit.add(done.chunks, done.parts)
             assert (audit.problems, audit.errors) == ([], [])
         wanted = [self.mirror.range(0, 100).source]
@@ -146,8 +146,8 @@ class Replayed:
 
 @pytest.fixture
 def replayed(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
     local_session: Any,
@@ -287,7 +287,7 @@ def test_timestamps_out_of_order(replayed: Replayed, side: Side) -> None:
 
 def home_of(name: str, at: TopicPartition) -> TopicPartition:
     """Where the ledger entries of a topic-partition are."""
-    return home(ledger.TOPIC, key_of(name, at))
+    return home(ledger_topic.TOPIC, key_of(name, at))
 
 
 def test_into_the_same_topic(replayed: Replayed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,9 +357,9 @@ class TestFromTheDestination:
         replayed.replay(side=Side.DESTINATION, offsets=(95, None))
         assert_equal(mirror.original()[95:], replayed.copied())
         entries = [
-            ledger.from_record(record.value or b"")
+            ledger_topic.from_record(record.value or b"")
             for partition in range(8)
-            for record in read(mirror.destination, TopicPartition(ledger.TOPIC, partition))
+            for record in read(mirror.destination, TopicPartition(ledger_topic.TOPIC, partition))
             if (record.key or b"").startswith(f"{mirror.name}.replay@".encode())
         ]
         assert sum(entry.skipped.get(Skipped.FILTERED, 0) for entry in entries) == 3
@@ -417,8 +417,8 @@ def test_a_forged_ledger_entry(replayed: Replayed) -> None:
         destination=replace(first.destination, start=2, end=3),
         records=1,
     )
-    key, value, at_ms = ledger.to_record(forged)
-    home = checkpoint.home(ledger.TOPIC, key)
+    key, value, at_ms = ledger_topic.to_record(forged)
+    home = checkpoint.home(ledger_topic.TOPIC, key)
     write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
     window: dict[str, Any] = {"window": "w"}
     for more in ({"side": Side.DESTINATION}, window, window | {"side": Side.DESTINATION}):

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.cli import inspect_commands, reset_command
-from relay_pipelines.cli.context import Invocation
+from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit.audit import Level
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     CheckpointLostError,
     ConfigError,
@@ -21,15 +22,14 @@ from relay_pipelines.errors import (
     SourceError,
     TopicRecreatedError,
 )
+from relay_pipelines.invocation import Invocation
+from relay_pipelines.ledger import checkpoint, mirror_state
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, Status, TopicPartition
-from relay_pipelines.prepare import reset
-from relay_pipelines.prepare.reset import ResetTo
+from relay_pipelines.recovery import reset, reset_command
+from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state import checkpoint
-from relay_pipelines.verify import audit, audit_job
-from relay_pipelines.verify.audit import Level
-from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT
 from tests.integration.test_losses import (
     CLOCK,
@@ -87,7 +87,7 @@ class Moved(Copied):
         found = []
         for level in (Level.LEDGER, Level.RECOUNT, Level.FULL):
             audited = audit.begin(self.name, self.mirror(), Selection(), level, CLOCK)
-            done = audit_job.do_group(audited.job, audited.work)
+            done = spark_job.do_group(audited.job, audited.work)
             audited.add(done.chunks, done.parts)
             assert (audited.problems, audited.errors) == ([], [])
             offsets = sum(len(each.coverage.range) for each in audited.partitions.values())
@@ -97,8 +97,8 @@ class Moved(Copied):
 
 @pytest.fixture
 def moved(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -381,7 +381,7 @@ def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: 
     assert f"let the copy go on in {there}, and relay.yaml now names {former}" in str(error)
     # a task with the former relay.yaml that was planned after the reset
     assert there.topic not in moved.snapshot().copied_to, "nothing is there that could be altered"
-    now = cluster_snapshot.read_checkpoints(moved.name, moved.mirror(), CLOCK).checkpoints[moved.at]
+    now = mirror_state.read_checkpoints(moved.name, moved.mirror(), CLOCK).checkpoints[moved.at]
     (planned,) = run_plan.plan(ours).ranges
     job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
     (outcome,) = copy_ranges(job, [replace(planned, checkpoint=now)])

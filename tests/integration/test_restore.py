@@ -10,14 +10,14 @@ from unittest.mock import patch
 import pytest
 
 from relay_pipelines.cli import main
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
+from relay_pipelines.ledger import checkpoint, ledger_topic, mirror_state
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.run import restore, run_plan
-from relay_pipelines.run.restore_plan import Act
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.recovery import restore
+from relay_pipelines.recovery.restore_plan import Act
+from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
-from relay_pipelines.state import checkpoint, ledger
 from tests.copying import KEPT, numbered
 from tests.integration.test_losses import CLOCK, Copied, put_back, source_recreated
 from tests.support import commands
@@ -33,9 +33,7 @@ from tests.support.independent import (
 
 
 @pytest.fixture
-def copied(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
-) -> Copied:
+def copied(source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str) -> Copied:
     """Ten records were copied, then ten more; ten wait."""
     made = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     made.write(10, 10)
@@ -132,8 +130,8 @@ def test_entries_that_were_never_copied_are_not_gone_on_from(
         source=OffsetRange(copied.at, 20, 30),
         destination=OffsetRange(copied.to, start, start + 10),
     )
-    _, (key, value, at_ms) = ledger.chained(known, forged)
-    home = checkpoint.home(ledger.TOPIC, key)
+    _, (key, value, at_ms) = ledger_topic.chained(known, forged)
+    home = checkpoint.home(ledger_topic.TOPIC, key)
     write(copied.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
     assert type(copied.loss()) is CheckpointLostError
     assert relay("restore", "--execute") == 4
@@ -147,7 +145,7 @@ NOTHING = {"records": 0, "batches": 0, "size_bytes": 0, "codecs": {}, "digest": 
 
 @pytest.mark.parametrize(
     ("generation", "gap", "source"),
-    [(0, ledger.ENTRIES_LOST, 5_000), (1, "reset", 0), (0, "", 30)],
+    [(0, ledger_topic.ENTRIES_LOST, 5_000), (1, "reset", 0), (0, "", 30)],
     ids=["entries lost", "reset", "copies of another entry"],
 )
 def test_what_no_copies_confirm_is_not_gone_on_from(
@@ -160,8 +158,8 @@ def test_what_no_copies_confirm_is_not_gone_on_from(
     forged = replace(copied.ledger()[-1], gap=gap, source=OffsetRange(copied.at, source, source))
     forged = replace(forged, **NOTHING) if gap else forged
     forged = forged if gap else replace(forged, source=OffsetRange(copied.at, 20, source))
-    _, (key, value, at_ms) = ledger.chained(before, forged)
-    home = checkpoint.home(ledger.TOPIC, key)
+    _, (key, value, at_ms) = ledger_topic.chained(before, forged)
+    home = checkpoint.home(ledger_topic.TOPIC, key)
     write(copied.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
     write(copied.destination, copied.to, numbered(1, first=900))
     assert type(copied.loss()) is CheckpointLostError
@@ -194,14 +192,14 @@ def test_a_ledger_is_made_again(
 ) -> None:
     """The checkpoints stay; what their heads name is noted as lost, and the chain goes on."""
     run_on(copied)
-    delete(copied.destination, ledger.TOPIC)
+    delete(copied.destination, ledger_topic.TOPIC)
     if how == "deleted":
         loss = copied.loss()
         assert (type(loss), loss.exit_code) == (LedgerLostError, 3)
         assert relay("check") == 3
         assert f"{copied.at}: the topic __relay_ledger is gone" in capsys.readouterr().out
     else:
-        create(copied.destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+        create(copied.destination, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS)
     assert relay("audit", "--level", "ledger") == 4
     assert relay("restore") == 0
     assert (
@@ -218,9 +216,12 @@ def test_a_ledger_is_made_again(
 
 def put_both_back(copied: Copied) -> None:
     """Copy ten more records, then put checkpoints and ledger back to before that."""
-    saved = {topic: state_of(copied, topic) for topic in (checkpoint.TOPIC, ledger.TOPIC)}
+    saved = {topic: state_of(copied, topic) for topic in (checkpoint.TOPIC, ledger_topic.TOPIC)}
     run_on(copied)
-    for topic, configs in ((checkpoint.TOPIC, checkpoint.CONFIGS), (ledger.TOPIC, ledger.CONFIGS)):
+    for topic, configs in (
+        (checkpoint.TOPIC, checkpoint.CONFIGS),
+        (ledger_topic.TOPIC, ledger_topic.CONFIGS),
+    ):
         delete(copied.destination, topic)
         create(copied.destination, topic, checkpoint.PARTITIONS, configs)
         for record in saved[topic]:
@@ -231,7 +232,7 @@ def put_both_back(copied: Copied) -> None:
 def test_both_are_put_back(copied: Copied, relay: Command) -> None:
     """Neither knows of the records since, but the copies show who wrote them; an audit, too."""
     put_both_back(copied)
-    assert cluster_snapshot.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
+    assert mirror_state.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
         copied.at: 10
     }
     loss = copied.loss()

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
 from tests.integration.test_cli import MANY, SOON, in_a_terminal, numbered, open_transactions
 from tests.support.commands import RELAY, configured, environment, mirror
@@ -103,8 +103,8 @@ class Begins:
 
 
 def test_a_filter_that_changes_does_so_between_two_rounds(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> None:
@@ -175,8 +175,8 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
 
 
 def test_new_records_arrive_in_every_round(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> None:
@@ -238,8 +238,8 @@ def test_new_records_arrive_in_every_round(
 
 
 def test_a_spark_that_hangs_is_replaced(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -304,9 +304,9 @@ def documents(rounds: Rounds) -> list[dict[str, Any]]:
 
 
 def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
-    own_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    own_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> None:
@@ -364,8 +364,8 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
 
 @pytest.mark.timeout(300)
 def test_ctrl_c_in_the_middle_of_a_round(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> None:
@@ -394,8 +394,8 @@ def test_ctrl_c_in_the_middle_of_a_round(
 
 
 def test_two_daemons_with_one_metrics_port(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> None:
@@ -428,8 +428,8 @@ def test_two_daemons_with_one_metrics_port(
 
 
 def test_of_two_daemons_one_copies(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,

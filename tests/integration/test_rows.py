@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of 60 records in batches of ten."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)

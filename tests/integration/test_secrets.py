@@ -18,7 +18,7 @@ import yaml
 from dagster import DagsterInstance
 
 from relay_pipelines.cli import main
-from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.local_kafka import Listener, LocalCluster
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.environment import Environment, checks, failure, shared
@@ -36,7 +36,7 @@ class Hunt:
     """A right and a wrong configuration, with secrets in the environment and in a file."""
 
     def __init__(
-        self, folder: Path, guarded: EmbeddedCluster, tokens: TokenEndpoint, topic: str
+        self, folder: Path, guarded: LocalCluster, tokens: TokenEndpoint, topic: str
     ) -> None:
         self.folder, self.guarded, self.tokens, self.topic = folder, guarded, tokens, topic
         self.name = f"m{topic[-8:]}"
@@ -168,7 +168,7 @@ def unpacked(database: Path) -> Iterable[bytes]:
 
 @pytest.fixture
 def hunt(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     tokens: TokenEndpoint,
     topic_name: str,
     tmp_path: Path,
@@ -236,7 +236,7 @@ def test_commands_print_no_secret(
 
 
 @pytest.fixture
-def environment(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Iterator[Environment]:
+def environment(hunt: Hunt, guarded: LocalCluster, local_session: Any) -> Iterator[Environment]:
     """Dagster beside the right configuration."""
     home = hunt.folder / "dagster"
     home.mkdir()

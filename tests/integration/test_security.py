@@ -23,11 +23,13 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
+from relay_pipelines.audit.librdkafka import LibrdkafkaReader
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
-from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
-from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
+from relay_pipelines.local_kafka.listeners import MECHANISMS, SCRAM
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -40,8 +42,6 @@ from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.verify.librdkafka import LibrdkafkaReader
 from tests.copying import Mirror, numbered
 from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
 from tests.support import independent, token_providers
@@ -67,7 +67,7 @@ ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
 
 
 @pytest.fixture
-def mirror(guarded: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(guarded: LocalCluster, topic_name: str) -> Mirror:
     """A topic with records, created by a user with all permissions."""
     made = Mirror(
         guarded.cluster(), guarded.cluster(), topic_name, to=TopicPartition(f"{topic_name}-copy", 0)
@@ -86,7 +86,7 @@ def grant(mirror: Mirror, user: str, lacking: str = "") -> None:
         "id": (ResourceType.TRANSACTIONAL_ID, own_id(mirror.name, mirror.at), write),
         "checkpoints": (ResourceType.TOPIC, checkpoint.TOPIC, write),
         "unread": (ResourceType.TOPIC, checkpoint.TOPIC, read),
-        "ledger": (ResourceType.TOPIC, ledger.TOPIC, write),
+        "ledger": (ResourceType.TOPIC, ledger_topic.TOPIC, write),
     }
     bindings = [
         AclBinding(
@@ -116,7 +116,7 @@ def copy_as(mirror: Mirror, source: Cluster, destination: Cluster | None = None)
 
 
 def provided(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     name: str,
     provider: str = "issued",
     *,
@@ -143,7 +143,7 @@ def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeni
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
 def test_a_copy_over_every_protocol_and_mechanism(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     mirror: Mirror,
     listener: Listener,
     mechanism: str,
@@ -174,7 +174,7 @@ def read_by_librdkafka(mirror: Mirror, way: Cluster) -> int:
 
 
 def test_librdkafka_is_refused(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
     """It says so at once, without the password."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, "PLAIN", tokens)
@@ -191,7 +191,7 @@ def test_librdkafka_is_refused(
         assert "not-it" not in str(error.value)
 
 
-def test_a_client_certificate_names_the_user(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+def test_a_client_certificate_names_the_user(guarded: LocalCluster, mirror: Mirror) -> None:
     """Without a password, the broker takes the user from the certificate."""
     way = guarded.cluster(Listener.SSL, client_certificate=True)
     assert_refused(mirror, copy_as(mirror.with_options(**ONCE), way))
@@ -201,7 +201,7 @@ def test_a_client_certificate_names_the_user(guarded: EmbeddedCluster, mirror: M
 
 
 def test_one_token_serves_all_connections(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
     """One token is requested with its scope, and shared until shortly before it expires."""
     grant(mirror, "relay")
@@ -212,7 +212,7 @@ def test_one_token_serves_all_connections(
 
 @pytest.mark.parametrize("giver", ["endpoint", "provider"])
 def test_expiring_sessions_are_renewed_during_a_copy(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     mirror: Mirror,
     tokens: TokenEndpoint,
     monkeypatch: pytest.MonkeyPatch,
@@ -241,7 +241,7 @@ def test_expiring_sessions_are_renewed_during_a_copy(
 
 
 def test_responses_survive_reauthentication(
-    guarded: EmbeddedCluster, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+    guarded: LocalCluster, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Responses under way when a session ends are still received, in order."""
     way = way_in(guarded, *ENDING[0], tokens)
@@ -274,7 +274,7 @@ def test_responses_survive_reauthentication(
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("provider", "kept"), [("issued", "kept"), ("plain", "")])
 def test_tokens_from_a_provider(
-    guarded: EmbeddedCluster, mirror: Mirror, provider: str, kept: str, side: str
+    guarded: LocalCluster, mirror: Mirror, provider: str, kept: str, side: str
 ) -> None:
     """A copy is complete with a provider on either side; a token with an expiry is shared."""
     grant(mirror, "relay")
@@ -294,7 +294,7 @@ def test_tokens_from_a_provider(
 
 
 def test_librdkafka_sends_the_extensions(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
     """Beside tokens of an endpoint; what it cannot send, it says at once."""
     grant(mirror, "relay")
@@ -309,7 +309,7 @@ def test_librdkafka_sends_the_extensions(
     assert found == ["20", "PermissionDeniedError", "UnsupportedError"]
 
 
-def test_the_broker_gets_the_extensions(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+def test_the_broker_gets_the_extensions(guarded: LocalCluster, mirror: Mirror) -> None:
     """The broker refuses an extension that KIP-342 does not allow, so it reads them."""
     way = provided(guarded, mirror.topic)
     wrong = replace(way.security, sasl_extensions=(("not_letters", "x"),))
@@ -361,7 +361,7 @@ def test_the_broker_gets_the_extensions(guarded: EmbeddedCluster, mirror: Mirror
     ],
 )
 def test_a_provider_that_cannot_work_is_not_retried(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     mirror: Mirror,
     provider: str,
     config: dict[str, str],
@@ -393,7 +393,7 @@ def test_a_provider_that_cannot_work_is_not_retried(
     ],
 )
 def test_a_provider_that_may_recover_is_retried(
-    guarded: EmbeddedCluster, mirror: Mirror, provider: str, said: str
+    guarded: LocalCluster, mirror: Mirror, provider: str, said: str
 ) -> None:
     """A provider that raises, is slow, or is late is called again; one line says so in the end."""
     token_providers.go_on.clear()
@@ -410,7 +410,7 @@ def test_a_provider_that_may_recover_is_retried(
 
 
 def test_a_copy_recovers_with_its_provider_or_leaves_the_node(
-    guarded: EmbeddedCluster, mirror: Mirror
+    guarded: LocalCluster, mirror: Mirror
 ) -> None:
     """While one node's provider hangs, another node is read; the provider's token is not lost."""
     grant(mirror, "relay")
@@ -429,7 +429,7 @@ def test_a_copy_recovers_with_its_provider_or_leaves_the_node(
 
 
 def test_a_token_is_renewed_before_it_expires_and_kept_if_it_cannot_be(
-    guarded: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    guarded: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection gets a token that is not about to expire, or the last one while it is valid."""
     way = provided(guarded, topic_name, seconds=100.0)
@@ -455,7 +455,7 @@ def test_a_token_is_renewed_before_it_expires_and_kept_if_it_cannot_be(
     assert calls_after(0) == 6
 
 
-def test_each_side_has_its_own_credentials(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+def test_each_side_has_its_own_credentials(guarded: LocalCluster, mirror: Mirror) -> None:
     """The credentials of one cluster are never sent to the other."""
     grant(mirror, "relay")
     scram, tls = (
@@ -468,7 +468,7 @@ def test_each_side_has_its_own_credentials(guarded: EmbeddedCluster, mirror: Mir
     mirror.assert_equal()
 
 
-def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+def test_large_batches_over_tls(guarded: LocalCluster, mirror: Mirror) -> None:
     """Batches larger than any buffer arrive unchanged over TLS on both sides."""
     grant(mirror, "relay")
     mirror.write(*(numbered(9, 100_000, first=n * 9 + 20) for n in range(8)))
@@ -482,7 +482,7 @@ def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> Non
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WITH_PASSWORD)
 def test_a_wrong_password_is_refused_once(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     mirror: Mirror,
     listener: Listener,
     mechanism: str,
@@ -503,7 +503,7 @@ def test_a_wrong_password_is_refused_once(
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 def test_a_user_name_with_commas_and_equals_signs(
-    guarded: EmbeddedCluster, mirror: Mirror, mechanism: str
+    guarded: LocalCluster, mirror: Mirror, mechanism: str
 ) -> None:
     """SCRAM escapes commas and equals signs in a user name (RFC 5802)."""
     user = "CN=relay=3D,O=eu"
@@ -522,7 +522,7 @@ def test_a_user_name_with_commas_and_equals_signs(
 
 
 def test_a_node_that_refuses_is_not_tried_again(
-    guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+    guarded: LocalCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node with a wrong password is tried once; the copy continues from another one."""
     right = replace(guarded.cluster(), name="right")
@@ -540,7 +540,7 @@ def test_a_node_that_refuses_is_not_tried_again(
 
 
 def test_nodes_that_all_refuse_end_the_copy(
-    guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+    guarded: LocalCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each node is tried once, however many attempts there are."""
     locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
@@ -566,7 +566,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_wrong_client_secret_is_reported(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
     """The endpoint's error becomes one line without the secret that it repeats."""
     right = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
@@ -614,7 +614,7 @@ def test_a_wrong_client_secret_is_reported(
     ],
 )
 def test_a_token_endpoint_without_a_usable_token(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     mirror: Mirror,
     tokens: TokenEndpoint,
     answer: tuple[int, object],
@@ -632,7 +632,7 @@ def test_a_token_endpoint_without_a_usable_token(
 
 
 def test_an_unreachable_token_endpoint_is_retried(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
     """A token endpoint that cannot be reached is retried, as a broker is."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
@@ -649,7 +649,7 @@ def test_an_unreachable_token_endpoint_is_retried(
     )
 
 
-def test_an_unknown_mechanism_is_refused(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+def test_an_unknown_mechanism_is_refused(guarded: LocalCluster, mirror: Mirror) -> None:
     """The line lists the mechanisms that the listener offers."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     other = replace(way, security=replace(way.security, mechanism="GSSAPI"))
@@ -661,7 +661,7 @@ def test_an_unknown_mechanism_is_refused(guarded: EmbeddedCluster, mirror: Mirro
 
 @pytest.mark.parametrize("listener", [Listener.SSL, Listener.SASL_SSL])
 def test_an_unknown_authority_is_refused(
-    guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, stranger: Certificates
+    guarded: LocalCluster, mirror: Mirror, listener: Listener, stranger: Certificates
 ) -> None:
     """A certificate of another authority of the same name is not trusted."""
     way = guarded.cluster(listener)
@@ -678,7 +678,7 @@ def test_an_unknown_authority_is_refused(
 
 
 def test_a_certificate_that_the_broker_does_not_know(
-    guarded: EmbeddedCluster, mirror: Mirror, stranger: Certificates
+    guarded: LocalCluster, mirror: Mirror, stranger: Certificates
 ) -> None:
     """The refusal arrives with the first response, and is not retried as a lost connection."""
     way = guarded.cluster(Listener.SSL)
@@ -702,7 +702,7 @@ def test_a_certificate_that_the_broker_does_not_know(
     ],
 )
 def test_the_next_connection_uses_rotated_files(
-    guarded: EmbeddedCluster,
+    guarded: LocalCluster,
     stranger: Certificates,
     tmp_path: Path,
     rotated: tuple[str, ...],
@@ -756,7 +756,7 @@ def test_the_next_connection_uses_rotated_files(
     ],
 )
 def test_a_protocol_that_does_not_match_the_listener(
-    guarded: EmbeddedCluster, mirror: Mirror, protocol: Listener, listener: Listener, kind: str
+    guarded: LocalCluster, mirror: Mirror, protocol: Listener, listener: Listener, kind: str
 ) -> None:
     """The line names the broker and points to security.protocol."""
     way = replace(guarded.cluster(protocol), bootstrap_servers=guarded.address(listener))
@@ -767,7 +767,7 @@ def test_a_protocol_that_does_not_match_the_listener(
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_a_missing_acl_is_named(guarded: EmbeddedCluster, mirror: Mirror, lacking: str) -> None:
+def test_a_missing_acl_is_named(guarded: LocalCluster, mirror: Mirror, lacking: str) -> None:
     """For every missing ACL the line names the resource, and nothing is retried."""
     grant(mirror, lacking, lacking)
     # an empty partition needs no read
@@ -784,7 +784,7 @@ def test_a_missing_acl_is_named(guarded: EmbeddedCluster, mirror: Mirror, lackin
         "id": own_id(mirror.name, mirror.at),
         "checkpoints": checkpoint.TOPIC,
         "unread": checkpoint.TOPIC,
-        "ledger": ledger.TOPIC,
+        "ledger": ledger_topic.TOPIC,
     }
     assert resources[lacking] in outcome.error
     assert "AUTHORIZATION_FAILED" in outcome.error
@@ -795,7 +795,7 @@ def test_a_missing_acl_is_named(guarded: EmbeddedCluster, mirror: Mirror, lackin
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("listener", [Listener.SASL_PLAINTEXT, Listener.SASL_SSL])
-def test_a_frozen_broker_is_given_up(guarded: EmbeddedCluster, listener: Listener) -> None:
+def test_a_frozen_broker_is_given_up(guarded: LocalCluster, listener: Listener) -> None:
     """The timeout holds with and without TLS, for open and for new connections."""
     (broker,) = guarded.brokers
     way = guarded.cluster(listener, client_certificate=listener.tls)

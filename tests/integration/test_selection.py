@@ -10,8 +10,8 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import PermissionDeniedError, RelayError
+from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.page.look import Looker
@@ -26,7 +26,7 @@ from tests.support.independent import create, delete, records_of, write
 
 
 @pytest.fixture
-def topic(source_cluster: EmbeddedCluster, topic_name: str) -> str:
+def topic(source_cluster: LocalCluster, topic_name: str) -> str:
     """Ten records in a topic whose name has a dot."""
     name = f"{topic_name}.orders"
     create(source_cluster.cluster(), name, 1, KEPT)
@@ -35,8 +35,8 @@ def topic(source_cluster: EmbeddedCluster, topic_name: str) -> str:
 
 
 def test_a_missing_topic_name_fails_every_command(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -72,8 +72,8 @@ def test_a_missing_topic_name_fails_every_command(
 
 
 def test_a_pattern_without_a_match_is_a_warning(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -104,8 +104,8 @@ def test_a_pattern_without_a_match_is_a_warning(
 
 
 def test_a_user_without_describe_sees_an_empty_cluster(
-    guarded: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    guarded: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -121,8 +121,8 @@ def test_a_user_without_describe_sees_an_empty_cluster(
 
 
 def test_a_topic_that_the_mirror_knows_is_hidden(
-    guarded: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    guarded: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -211,7 +211,7 @@ def said_of(text: str, name: str) -> list[str]:
 
 
 def test_a_topic_that_may_not_be_read_holds_back_no_other(
-    guarded: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    guarded: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """It was created again, so that its last record would have to be compared."""
     permitted, destination = Permitted(guarded, topic_name), destination_cluster.cluster()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from tests.copying import KEPT
 from tests.support.independent import (
     CREATE_TIME,
@@ -37,7 +37,7 @@ class Question:
     """A topic of two partitions at the source, and a mirror of it."""
 
     def __init__(
-        self, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **config: str
+        self, source: LocalCluster, destination: LocalCluster, topic: str, **config: str
     ) -> None:
         self.source = source.cluster()
         self.destination = destination.cluster()
@@ -96,7 +96,7 @@ class Question:
 
 @pytest.fixture
 def question(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Question:
     """A topic without records."""
     return Question(source_cluster, destination_cluster, topic_name)
@@ -254,7 +254,7 @@ class TestLag:
         assert question.oldest_ms(with_positions(taken, behind)) == T0
 
     def test_append_time_counts_where_the_broker_sets_it(
-        self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+        self, source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
     ) -> None:
         """With LogAppendTime the timestamp of the producer does not count."""
         stamped = Question(

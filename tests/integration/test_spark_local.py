@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.clock import SystemClock
@@ -28,7 +28,7 @@ from tests.support.independent import assert_equal, create, until
 
 
 @pytest.fixture
-def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
+def small_sources(source_cluster: LocalCluster) -> list[Source]:
     """Topics with very few records."""
     topics = [f"small-{uuid.uuid4().hex[:8]}" for _ in range(3)]
     for topic in topics:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka.ports import free_ports
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.run import abort_open_transactions
 from tests.chaos.harness import PATIENCE_SECONDS, Mirror, kill

@@ -9,8 +9,9 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
@@ -65,7 +66,7 @@ class Begun:
             lambda: (
                 {
                     at: committed.next_offset
-                    for at, committed in cluster_snapshot.read_checkpoints(
+                    for at, committed in mirror_state.read_checkpoints(
                         name, mirror, CLOCK
                     ).checkpoints.items()
                 }.items()
@@ -85,7 +86,7 @@ class Begun:
 
 @pytest.fixture
 def begun(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Begun:
     return Begun(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 

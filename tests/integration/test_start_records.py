@@ -13,8 +13,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import FencedError, RetentionPassedError
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
@@ -22,7 +24,6 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.state.ledger_reader import read_ledger
 from tests.chaos.harness import family, kill
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
@@ -100,12 +101,12 @@ class Topic:
         ]
 
     def reached(self) -> dict[TopicPartition, int]:
-        stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
+        stored = mirror_state.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
         """Return the start record."""
-        stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
+        stored = mirror_state.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:
@@ -116,7 +117,7 @@ class Topic:
 
 @pytest.fixture
 def topic(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Topic:
     return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 

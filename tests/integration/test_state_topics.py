@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from relay_pipelines.cli.entry import main
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare.topics import STATE_TOPICS
-from relay_pipelines.state import checkpoint, ledger
 from tests.copying import KEPT, numbered
 from tests.support import commands, independent
 
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 @pytest.fixture
 def config(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> Iterator[Path]:
     """A mirror of one topic into a cluster that has none of our topics, or those of a test."""
     at, source, to = TopicPartition(topic_name, 0), source_cluster.cluster(), own_cluster.cluster()
@@ -41,7 +41,7 @@ def said(config: Path, command: str, capfd: pytest.CaptureFixture[str]) -> tuple
 
 
 def test_a_wrong_policy_is_refused(
-    own_cluster: EmbeddedCluster, config: Path, topic_name: str, capfd: pytest.CaptureFixture[str]
+    own_cluster: LocalCluster, config: Path, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Checkpoints that retention deletes, or a compacted ledger: exit 2, with the command."""
     to = own_cluster.cluster()
@@ -58,9 +58,9 @@ def test_a_wrong_policy_is_refused(
         ) in text
     admin = AdminClient(independent.client(to))
     admin.create_partitions([NewPartitions(checkpoint.TOPIC, 8)])[checkpoint.TOPIC].result(30)
-    independent.create(to, ledger.TOPIC, 8, {"cleanup.policy": "compact"})
+    independent.create(to, ledger_topic.TOPIC, 8, {"cleanup.policy": "compact"})
 
-    repairs = [(checkpoint.TOPIC, "delete", "compact"), (ledger.TOPIC, "compact", "delete")]
+    repairs = [(checkpoint.TOPIC, "delete", "compact"), (ledger_topic.TOPIC, "compact", "delete")]
     for topic, wrong, right in repairs:
         for command in ("run", "check"):
             code, text = said(config, command, capfd)
@@ -76,14 +76,14 @@ def test_a_wrong_policy_is_refused(
 
 
 def test_what_is_risky_is_a_warning(
-    own_cluster: EmbeddedCluster, config: Path, capfd: pytest.CaptureFixture[str]
+    own_cluster: LocalCluster, config: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A ledger that forgets soon, small messages and too few replicas are no reason to stop."""
     to = own_cluster.cluster()
     risky = {"max.message.bytes": "100000", "min.insync.replicas": "2"}
     independent.create(to, checkpoint.TOPIC, 8, {"cleanup.policy": "compact", **risky})
     short = {"retention.ms": "3600000", "retention.bytes": "1000000"}
-    independent.create(to, ledger.TOPIC, 8, {"cleanup.policy": "delete", **short})
+    independent.create(to, ledger_topic.TOPIC, 8, {"cleanup.policy": "delete", **short})
 
     code, text = said(config, "check", capfd)
 
@@ -91,8 +91,8 @@ def test_what_is_risky_is_a_warning(
     for warning in (
         f"topic {checkpoint.TOPIC} has fewer replicas (1) than min.insync.replicas=2: nobody",
         f"topic {checkpoint.TOPIC} has max.message.bytes=100000: a record",
-        f"topic {ledger.TOPIC} has retention.ms=3600000, less than 7 days: records",
-        f"topic {ledger.TOPIC} has retention.bytes=1000000: entries of any age may be gone",
+        f"topic {ledger_topic.TOPIC} has retention.ms=3600000, less than 7 days: records",
+        f"topic {ledger_topic.TOPIC} has retention.bytes=1000000: entries of any age may be gone",
     ):
         assert warning in text
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from tests.integration.tampering import page
 from tests.integration.tampering.healthy import HEALTHY
 from tests.integration.tampering.stage import Row, Stage
@@ -29,14 +29,14 @@ LAZY = {"log.initial.task.delay.ms": 3_600_000}
 
 @pytest.fixture(scope="module")
 def stage(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     local_spark: Any,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stage]:
     """Everything is copied, attested, and tampered with."""
     folder = tmp_path_factory.mktemp("tampered")
-    destination = EmbeddedCluster("tampered", folder=folder / "kafka", config=LAZY)
+    destination = LocalCluster("tampered", folder=folder / "kafka", config=LAZY)
     destination.start()
     stage = Stage(
         source_cluster.cluster(),

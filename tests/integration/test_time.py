@@ -13,8 +13,8 @@ from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -26,7 +26,7 @@ SLOW = 32 << 10
 
 @pytest.fixture
 def mirror(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Mirror:
     """A topic of 480 KiB in batches of 30 KiB; transactions time out after six seconds."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)

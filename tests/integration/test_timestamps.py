@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from relay_pipelines.cli import main
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -26,17 +26,17 @@ STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
 
 @pytest.fixture(scope="module")
-def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A destination whose brokers use LogAppendTime by default."""
     config = {"log.message.timestamp.type": "LogAppendTime"}
-    cluster = EmbeddedCluster("stamping", folder=tmp_path_factory.mktemp("stamping"), config=config)
+    cluster = LocalCluster("stamping", folder=tmp_path_factory.mktemp("stamping"), config=config)
     cluster.start()
     yield cluster
     cluster.discard()
 
 
 def mirror_of(
-    source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **topics: Any
+    source: LocalCluster, destination: LocalCluster, topic: str, **topics: Any
 ) -> dict[str, Any]:
     """The settings of the mirror."""
     return commands.mirror(
@@ -55,8 +55,8 @@ def copy(settings: dict[str, Any], name: str, session: Any) -> None:
 
 
 def test_source_timestamps_arrive(
-    source_cluster: EmbeddedCluster,
-    stamping_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    stamping_cluster: LocalCluster,
     topic_name: str,
     local_session: Any,
 ) -> None:
@@ -91,8 +91,8 @@ def test_source_timestamps_arrive(
 
 
 def test_a_destination_with_append_time_is_reported(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol.admin import NewTopic, create_topics, grow_topics
 from relay_pipelines.protocol.client import ClusterClient
@@ -69,16 +69,16 @@ def old_side(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def source_cluster(
-    source_cluster: EmbeddedCluster, old: OldKafka, old_side: str
-) -> EmbeddedCluster | OldKafka:
+    source_cluster: LocalCluster, old: OldKafka, old_side: str
+) -> LocalCluster | OldKafka:
     """The older broker, or the current one."""
     return old if old_side == "source" else source_cluster
 
 
 @pytest.fixture(scope="module")
 def destination_cluster(
-    destination_cluster: EmbeddedCluster, old: OldKafka, old_side: str
-) -> EmbeddedCluster | OldKafka:
+    destination_cluster: LocalCluster, old: OldKafka, old_side: str
+) -> LocalCluster | OldKafka:
     """The current broker, or the older one."""
     return old if old_side == "destination" else destination_cluster
 
@@ -91,8 +91,8 @@ def run(config: Path, session: Any) -> RunResult:
 
 
 def test_three_runs_copy_everything_once(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     local_session: Any,
     topic_name: str,
     tmp_path: Path,
@@ -122,7 +122,7 @@ def test_three_runs_copy_everything_once(
 
 
 def test_a_compacted_source(
-    eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    eager_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """What the cleaner left arrives, and the holes are counted."""
     mirror = Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
@@ -136,7 +136,7 @@ def test_a_compacted_source(
 
 
 def test_append_times_arrive(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """Timestamps set by the source's broker arrive as the records' own."""
     types = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance
 
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from tests.integration.guarded import guarded
 from tests.orchestration.dev_environment import DevEnvironment
 from tests.orchestration.environment import Environment, shared
@@ -21,8 +21,8 @@ __all__ = ["guarded"]
 
 @pytest.fixture
 def environment(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     local_spark: Any,
 ) -> Iterator[Environment]:
@@ -50,8 +50,8 @@ def topics(environment: Environment, topic_name: str) -> list[str]:
 
 @pytest.fixture
 def dev(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> DevEnvironment:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.orchestration import graphql
 from tests.support.independent import (
@@ -31,7 +31,7 @@ class DevEnvironment:
     """A mirror of one topic with two partitions, and the folder that Dagster runs in."""
 
     def __init__(
-        self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str
+        self, folder: Path, source: LocalCluster, destination: LocalCluster, topic: str
     ) -> None:
         self.folder = folder
         self.source = source.cluster()

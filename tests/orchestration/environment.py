@@ -14,15 +14,16 @@ import yaml
 from dagster import DagsterEventType, DagsterInstance, SensorResult
 
 from relay_pipelines.definitions import build
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import naming, run_snapshot, window_log
-from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import new_windows
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming, window_log
+from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.resources import SparkResource, kafka_key, spark_key
 from relay_pipelines.settings import load
+from relay_pipelines.windows import run_snapshot
+from relay_pipelines.windows.cut import new_windows
 from tests.support import independent
 from tests.support.independent import Record
 
@@ -55,8 +56,8 @@ class Environment:
 
     folder: Path
     name: str
-    source: EmbeddedCluster
-    destination: EmbeddedCluster
+    source: LocalCluster
+    destination: LocalCluster
     instance: DagsterInstance
     location: dg.Definitions | None = None
 

@@ -13,10 +13,11 @@ import dagster as dg
 import pytest
 from dagster._core.loader import LoadingContextForTest
 
+from relay_pipelines.audit import dagster_run
 from relay_pipelines.cli import main
-from relay_pipelines.lanes import audit_run, naming
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.orchestration import naming
 from tests.orchestration.environment import Environment, failure
 from tests.support.independent import Record, create, delete, delete_before, write
 
@@ -256,7 +257,7 @@ def test_a_ledger_with_a_record_that_is_no_entry(
     configure(environment, topics[:2])
     assert environment.copy().success
     at = TopicPartition(topics[0], 0)
-    ledger_at = checkpoint.home(ledger.TOPIC, checkpoint.key_of(environment.name, at))
+    ledger_at = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(environment.name, at))
     key = checkpoint.key_of(environment.name, at)
     write(environment.destination.cluster(), ledger_at, [Record(key, b"rubbish")])
     runs = [environment.job("audit"), by_schedule(environment, dt.datetime.now(dt.UTC))]
@@ -275,7 +276,7 @@ def test_the_pages_are_bounded(
     """The newest ones stay."""
     environment.write([topics[0].replace(".", r"\.")])
     assert environment.copy().success
-    monkeypatch.setattr(audit_run, "KEPT_PAGES", 1)
+    monkeypatch.setattr(dagster_run, "KEPT_PAGES", 1)
     runs = [environment.job("audit", {"level": "ledger"}) for _ in range(2)]
     (check,) = found(runs[1]).values()
     folder = environment.folder / "dagster" / "storage" / "audits"

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
 from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key

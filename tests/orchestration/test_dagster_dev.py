@@ -17,8 +17,8 @@ import pytest
 from relay_pipelines.demo import ui
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
 from tests.support.independent import Record, create, delete, read, until, write

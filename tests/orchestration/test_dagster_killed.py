@@ -14,9 +14,9 @@ import pytest
 
 from relay_pipelines.demo import ui
 from relay_pipelines.demo.dagster import Dagster
-from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming
+from relay_pipelines.local_kafka.ports import free_ports
+from relay_pipelines.orchestration import naming
 from relay_pipelines.spark.connect_server import ConnectServer
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.demo.dagster import Dagster
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment
@@ -39,8 +39,8 @@ class Deployed(DevEnvironment):
 
 @pytest.fixture
 def deployed(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> Deployed:

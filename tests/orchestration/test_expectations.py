@@ -11,9 +11,9 @@ import pytest
 from pyspark import SparkContext
 
 from relay_pipelines.expectations import validation
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.turns import Turn
 from tests.orchestration.environment import Environment, failure
 from tests.support.independent import Record, until, write
 

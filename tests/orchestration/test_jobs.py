@@ -5,8 +5,8 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from relay_pipelines.lanes import naming, turns
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming, turns
 from tests.orchestration.environment import Environment, checks, failure
 from tests.support.independent import (
     CREATE_TIME,

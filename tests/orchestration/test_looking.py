@@ -23,16 +23,16 @@ from dagster import DagsterInstance
 from relay_pipelines import settings
 from relay_pipelines.cli.entry import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.expectations.topic_window import from_ledger
 from relay_pipelines.expectations.validation import Result, validate
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import spark_key
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state.ledger_reader import read_ledger
 from tests.integration.test_exporter import exporting
 from tests.orchestration.environment import Environment, shared
 from tests.support import commands, independent
@@ -65,10 +65,10 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster that was never mirrored to, with a user who may read everything, and no more."""
     folder = tmp_path_factory.mktemp("watched")
-    with EmbeddedCluster(
+    with LocalCluster(
         "watched",
         listeners=[Listener.PLAINTEXT, Listener.SASL_PLAINTEXT],
         users={"looker": PASSWORD},
@@ -149,7 +149,7 @@ class Looker(Environment):
 
 
 @pytest.fixture
-def looker(watched: EmbeddedCluster, tmp_path: Path, local_spark: Any) -> Iterator[Looker]:
+def looker(watched: LocalCluster, tmp_path: Path, local_spark: Any) -> Iterator[Looker]:
     """A mirror within the cluster, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
     folder = str(tmp_path / "dagster")

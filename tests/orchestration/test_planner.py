@@ -9,11 +9,11 @@ import pytest
 import yaml
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.sensors import lane_plan, pruning
+from relay_pipelines.windows.resting import Resting
 from tests.integration.guarded import Permitted
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.commands import at
@@ -206,7 +206,7 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
 
 
 def test_a_copied_topic_is_hidden(
-    environment: Environment, guarded: EmbeddedCluster, topic_name: str
+    environment: Environment, guarded: LocalCluster, topic_name: str
 ) -> None:
     """The checks and `mirror_once` fail for it in one line; the other topics are copied."""
     permitted = Permitted(guarded, topic_name)

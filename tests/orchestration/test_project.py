@@ -21,8 +21,8 @@ from pyarrow import dataset
 import relay_pipelines as relay
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.demo.dagster import CONFIG_FOLDER, REPOSITORY, Dagster
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -156,8 +156,8 @@ def serves(dagster: Dagster) -> bool:
 
 
 def test_a_mirror_in_a_project_of_ones_own(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
 ) -> None:

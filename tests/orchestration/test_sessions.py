@@ -19,8 +19,8 @@ from confluent_kafka.admin import ResourceType
 from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
 from relay_pipelines.resources import kafka as kafka_resource

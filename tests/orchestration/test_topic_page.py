@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
 from tests.orchestration.environment import Environment, evaluations, failure
 from tests.support.independent import CREATE_TIME, Record, write
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import naming, turns
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import home, key_of
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import home, key_of
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
     CREATE_TIME,
@@ -166,7 +166,7 @@ def test_run_tags_name_a_dead_node(
 ) -> None:
     """The next run reads the other node, and its tags say why."""
     at = TopicPartition(topic_name, 0)
-    with EmbeddedCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
+    with LocalCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
         both = {"a": dying.cluster(), "b": environment.source.cluster()}
         nodes = [
             {"name": name, "bootstrap_servers": cluster.bootstrap_servers[0]}
@@ -401,7 +401,7 @@ def test_a_window_that_cannot_be_counted_fails_its_checks(
     assert environment.copy().success
     key = key_of(environment.name, TopicPartition(topics[0], 0))
     later = Record(key, b'{"version": 99}', timestamp=(CREATE_TIME, int(time.time() * 1000)))
-    write(environment.destination.cluster(), home(ledger.TOPIC, key), [later])
+    write(environment.destination.cluster(), home(ledger_topic.TOPIC, key), [later])
     environment.fill(topics[0], ["not counted"])
 
     failed = environment.copy()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.chain import Chain, verify_chains
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.verify.chain import Chain, verify_chains
 from tests.property.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120
@@ -70,10 +70,10 @@ def filled(
 
 def chains(destination: FakeCluster) -> dict[TopicPartition, Chain]:
     """Return what verification finds in the ledger."""
-    home = TopicPartition(ledger.TOPIC, 0)
+    home = TopicPartition(ledger_topic.TOPIC, 0)
     records = [
-        LedgerRecord(ledger.from_record(record.value), record.value, home, record.offset)
-        for record in destination.logs[ledger.TOPIC].committed()
+        LedgerRecord(ledger_topic.from_record(record.value), record.value, home, record.offset)
+        for record in destination.logs[ledger_topic.TOPIC].committed()
     ]
     found = [
         checkpoint.from_record(record.value)

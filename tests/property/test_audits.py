@@ -7,15 +7,15 @@ from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines.audit import audit as verify_audit
+from relay_pipelines.audit.audit import Audit, Level, begin
+from relay_pipelines.audit.chunks import ComparedChunk, compare_chunks
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.state import ledger
-from relay_pipelines.verify import audit as verify_audit
-from relay_pipelines.verify.audit import Audit, Level, begin
-from relay_pipelines.verify.chain import Chain
-from relay_pipelines.verify.chunks import ComparedChunk, compare_chunks
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verdict import State
 from tests.copying import copy_as_it_is
 from tests.property.test_odd_failures import AT, Clock, filled, job, served, whole
 from tests.property.test_statements import World, world  # noqa: F401
@@ -38,10 +38,10 @@ def audited(world: World, level: Level, selection: Selection | None = None) -> A
 
 def expire(world: World, kept: int) -> None:  # noqa: F811
     """Let retention delete all ledger entries but so many."""
-    log = world.copies.logs[ledger.TOPIC]
+    log = world.copies.logs[ledger_topic.TOPIC]
     low = [record.offset for record in log.committed()][-kept] if kept else log.end
     log.entries[:] = [each for each in log.entries if each.header.base_offset >= low]
-    world.copies.low_watermarks[ledger.TOPIC] = low
+    world.copies.low_watermarks[ledger_topic.TOPIC] = low
 
 
 @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])

@@ -11,9 +11,9 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import CHAIN_START, TopicPartition
 from relay_pipelines.protocol.records import encode
-from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, put
 from tests.property.filled import chains
@@ -61,7 +61,7 @@ def test_the_head_outlives_the_ledger() -> None:
     source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
     copy(copies, source, 10)
     before = chains(copies)[AT].records[-1]
-    copies.logs[ledger.TOPIC].entries.clear()
+    copies.logs[ledger_topic.TOPIC].entries.clear()
     copy(copies, source, 15)
     (entry,) = [record.entry for record in chains(copies)[AT].records]
     assert (entry.number, entry.previous) == (3, before.head.hash)

@@ -10,11 +10,11 @@ from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import Checkpoint
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare import losses
-from relay_pipelines.verify.chain import Chain
 from tests.property.filled import chains
 from tests.property.test_odd_failures import AT, DESTINATION, Clock, checkpoints_of
 from tests.property.test_statements import World

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from relay_pipelines.copy import copier, failover, task
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -27,7 +28,6 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.state import checkpoint, ledger
 from tests.property import fake_cluster
 from tests.property.fake_cluster import FETCH, FakeCluster, FakeSocket
 from tests.property.filled import Clock, filled, values
@@ -97,7 +97,7 @@ def with_ids(cluster: FakeCluster) -> WithIds:
 
 
 def destination(topics: str, kind: type[FakeCluster] = FakeCluster) -> Any:
-    return kind(*topics, checkpoint.TOPIC, ledger.TOPIC)
+    return kind(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
 @contextmanager

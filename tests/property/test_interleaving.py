@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -25,7 +26,6 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket
 from tests.property.filled import Clock, chains, filled, values
@@ -115,7 +115,7 @@ def test_no_byte_of_one_range_reaches_another(
     with patch.object(checkpoint, "PARTITIONS", 1):
         source, destination = (
             filled("ab", RECORDS),
-            FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC),
+            FakeCluster("a", "b", checkpoint.TOPIC, ledger_topic.TOPIC),
         )
         kept = fails_at if way is not copy_as_kept else -1
         outcomes = copy(way, source, destination, Trouble(Random(seed), rate), kept)
@@ -139,8 +139,8 @@ def test_no_byte_of_one_range_reaches_another(
                 topic, RECORDS
             )
         entries = [
-            ledger.from_record(record.value)
-            for record in destination.logs[ledger.TOPIC].committed()
+            ledger_topic.from_record(record.value)
+            for record in destination.logs[ledger_topic.TOPIC].committed()
         ]
         assert all(
             len(entry.source) == entry.records + sum(entry.skipped.values()) for entry in entries
@@ -156,7 +156,7 @@ class Nodes:
         markers = {topic: chance.randrange(0, RECORDS + 1, 5) for topic in "ab"}
         self.chance = chance
         self.clusters = {SOURCE: filled("ab", RECORDS), OTHER: filled("ab", RECORDS, markers)}
-        self.destination = FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC)
+        self.destination = FakeCluster("a", "b", checkpoint.TOPIC, ledger_topic.TOPIC)
         self.first = SOURCE
 
     def copy(self, way: Way, mishaps: dict[Cluster, Callable[[], str]]) -> list[Outcome]:

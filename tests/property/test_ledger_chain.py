@@ -12,6 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import TamperedError, UnsupportedError
+from relay_pipelines.ledger import checkpoint as checkpoints
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.chain import Chain, Tampering, verify_chain, verify_chains, vouched
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import (
     CHAIN_START,
     Checkpoint,
@@ -20,13 +24,9 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.state import checkpoint as checkpoints
-from relay_pipelines.state import ledger
-from relay_pipelines.state.ledger import LedgerRecord
-from relay_pipelines.verify.chain import Chain, Tampering, verify_chain, verify_chains, vouched
 
 AT, TO = TopicPartition("orders", 3), TopicPartition("copy.orders", 3)
-HOME = checkpoints.home(ledger.TOPIC, checkpoints.key_of("m", AT))
+HOME = checkpoints.home(ledger_topic.TOPIC, checkpoints.key_of("m", AT))
 CHANGED, REMOVED, MOVED, INSERTED, _ = Tampering
 
 
@@ -41,7 +41,7 @@ def entry(number: int, at: TopicPartition = AT) -> LedgerEntry:
 
 def stored(value: bytes, offset: int) -> LedgerRecord:
     """Return a value as the ledger holds it."""
-    return LedgerRecord(ledger.from_record(value), value, HOME, offset)
+    return LedgerRecord(ledger_topic.from_record(value), value, HOME, offset)
 
 
 def committed(
@@ -51,14 +51,14 @@ def committed(
     checkpoint = replace(Checkpoint.initial("m", AT, TO, 0), ledger_head=head)
     records = []
     for number in range(first, first + count):
-        checkpoint, (_, value, _) = ledger.chained(checkpoint, entry(number))
+        checkpoint, (_, value, _) = ledger_topic.chained(checkpoint, entry(number))
         records.append(stored(value, 2 * number))
     return records, checkpoint.ledger_head
 
 
 def changed(record: LedgerRecord, **fields: object) -> LedgerRecord:
     """Return a record with other fields."""
-    value = ledger.to_record(replace(record.entry, **fields))[1]  # type: ignore[arg-type]
+    value = ledger_topic.to_record(replace(record.entry, **fields))[1]  # type: ignore[arg-type]
     return stored(value, record.offset)
 
 
@@ -270,8 +270,10 @@ def noted_after(head: LedgerHead, number: int) -> tuple[LedgerRecord, LedgerHead
     """Return the entry that says that those before it are lost, and the head after it."""
     checkpoint = replace(Checkpoint.initial("m", AT, TO, 0), ledger_head=head)
     nothing = OffsetRange(AT, number * 10, number * 10)
-    gap = replace(entry(number), source=nothing, records=0, skipped={}, gap=ledger.ENTRIES_LOST)
-    checkpoint, (_, value, _) = ledger.chained(checkpoint, gap)
+    gap = replace(
+        entry(number), source=nothing, records=0, skipped={}, gap=ledger_topic.ENTRIES_LOST
+    )
+    checkpoint, (_, value, _) = ledger_topic.chained(checkpoint, gap)
     return stored(value, 2 * number), checkpoint.ledger_head
 
 
@@ -295,7 +297,7 @@ def test_anyone_can_compute_the_hash() -> None:
     assert (after.entry.number, after.entry.previous_at_ms) == (2, 1)
     assert record.value.isascii()
     assert b" " not in record.value
-    assert ledger.to_record(record.entry)[1] == record.value
+    assert ledger_topic.to_record(record.entry)[1] == record.value
     assert json.dumps(json.loads(record.value), separators=(",", ":")).encode() == record.value
 
 
@@ -318,9 +320,9 @@ def test_a_checkpoint_holds_the_head() -> None:
 )
 def test_an_entry_with_an_odd_field(odd: dict[str, object]) -> None:
     """Whoever reads entries calculates with them."""
-    fields = json.loads(ledger.to_record(entry(1))[1]) | odd
+    fields = json.loads(ledger_topic.to_record(entry(1))[1]) | odd
     with pytest.raises(TamperedError):
-        ledger.from_record(json.dumps(fields).encode())
+        ledger_topic.from_record(json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize(
@@ -329,13 +331,13 @@ def test_an_entry_with_an_odd_field(odd: dict[str, object]) -> None:
 def test_a_record_that_is_no_entry(value: bytes) -> None:
     """It is one line, and not a trace."""
     with pytest.raises(TamperedError, match="a record of __relay_ledger is no ledger entry"):
-        ledger.from_record(value)
+        ledger_topic.from_record(value)
 
 
 def test_an_entry_of_a_newer_version_is_refused() -> None:
     """Its fields may mean something else."""
     with pytest.raises(UnsupportedError, match="upgrade relay_pipelines"):
-        ledger.from_record(b'{"version": 6}')
+        ledger_topic.from_record(b'{"version": 6}')
 
 
 @pytest.mark.parametrize(

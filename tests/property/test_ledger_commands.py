@@ -13,8 +13,8 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from relay_pipelines.cli import main
-from relay_pipelines.state import ledger
-from relay_pipelines.state.ledger_columns import COLUMNS
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.ledger_columns import COLUMNS
 from tests.property.filled import chains
 from tests.property.test_odd_failures import AT
 from tests.property.test_statements import World, private_pem
@@ -162,7 +162,7 @@ def test_attest_refuses_a_tampered_ledger(
     world: World, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It names the place, writes nothing, and exits with code 4."""
-    del world.copies.logs[ledger.TOPIC].entries[2:4]
+    del world.copies.logs[ledger_topic.TOPIC].entries[2:4]
     assert relay(world, config, "attest", "-m", "m", "-t", "b") == 2, "b was not copied"
     capsys.readouterr()
     assert relay(world, config, "attest", "-m", "m", "-t", "a", "-o", str(world.path)) == 4

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from relay_pipelines.copy.position import has_diverged
 from relay_pipelines.errors import SourceError
+from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.state import ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, put
 from tests.property.test_odd_failures import (
@@ -78,8 +78,8 @@ def test_no_cleaner_makes_a_node_diverge(
         assert not any(has_diverged(client, one, Clock()) for one in checkpoints_of(copies))
     held = [one.offset for one in first.logs["a"].committed()]
     position = 0
-    for one in copies.logs[ledger.TOPIC].committed():
-        entry = ledger.from_record(one.value)
+    for one in copies.logs[ledger_topic.TOPIC].committed():
+        entry = ledger_topic.from_record(one.value)
         assert entry.source == OffsetRange(AT, position, entry.source.end)
         position = entry.source.end
         assert entry.records == sum(entry.source.start <= offset < position for offset in held)

@@ -21,6 +21,7 @@ from relay_pipelines.copy.position import matches_fingerprint
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
@@ -45,7 +46,6 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder, decode, encode
 from relay_pipelines.spark.job import outcome_row
-from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
 
@@ -99,7 +99,7 @@ def corrupt(cluster: FakeCluster, number: int) -> None:
 
 
 def destination(*topics: str) -> FakeCluster:
-    return FakeCluster(*topics, checkpoint.TOPIC, ledger.TOPIC)
+    return FakeCluster(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
 @contextmanager
@@ -210,7 +210,8 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
         (outcome,) = copy_as_rows(job(OTHER), [whole("a", 20)], Clock())
     assert outcome.error == ""
     entries = [
-        ledger.from_record(written.value) for written in copies.logs[ledger.TOPIC].committed()
+        ledger_topic.from_record(written.value)
+        for written in copies.logs[ledger_topic.TOPIC].committed()
     ]
     assert [(entry.source.start, entry.source.end, entry.node) for entry in entries] == [
         (0, 10, "source"),

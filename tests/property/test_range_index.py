@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay_pipelines.audit.range_index import RangeIndex
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.verify.range_index import RangeIndex
 
 AT = TopicPartition("orders", 0)
 OFFSETS = st.integers(0, 30)

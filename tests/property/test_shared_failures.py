@@ -15,6 +15,7 @@ import pytest
 from relay_pipelines.copy import copier, task
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.errors import RelayError, SourceError, TransactionPendingError
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -31,7 +32,6 @@ from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.error_codes import CONCURRENT_TRANSACTIONS
-from relay_pipelines.state import checkpoint, ledger
 from tests.property.fake_cluster import FakeCluster, FakeSocket
 from tests.property.filled import Clock, filled, values
 from tests.property.test_shared_transactions import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
@@ -70,7 +70,7 @@ def served(
 
 
 def destination() -> FakeCluster:
-    return FakeCluster(*TOPICS, checkpoint.TOPIC, ledger.TOPIC)
+    return FakeCluster(*TOPICS, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
 def ranges(**changed: Any) -> list[CopyRange]:
@@ -241,7 +241,7 @@ def test_crossed_renames_blame_the_right_range() -> None:
 
 def test_renamed_neighbours_outlive_a_lost_copy() -> None:
     """No destination is called like a source."""
-    copies = FakeCluster(*(f"x{topic}" for topic in TOPICS), checkpoint.TOPIC, ledger.TOPIC)
+    copies = FakeCluster(*(f"x{topic}" for topic in TOPICS), checkpoint.TOPIC, ledger_topic.TOPIC)
     known = replace(
         Checkpoint.initial("m", TopicPartition("b", 0), TopicPartition("xb", 0), 0),
         node="source",

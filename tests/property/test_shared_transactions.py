@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -32,8 +34,6 @@ from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from tests.property.fake_cluster import FakeCluster, FakeSocket
 from tests.property.filled import Clock, chains, filled, values
 
@@ -61,7 +61,7 @@ class World:
 
     def __init__(self, seed: int, rate: float, others: float) -> None:
         self.source = filled(TOPICS, RECORDS)
-        self.destination = FakeCluster(*TOPICS, checkpoint.TOPIC, ledger.TOPIC)
+        self.destination = FakeCluster(*TOPICS, checkpoint.TOPIC, ledger_topic.TOPIC)
         self._random = Random(seed)
         self._rate, self._others = rate, others
         self._mishaps, self._visits = 12, 4
@@ -170,8 +170,8 @@ class World:
                 assert found.next_offset >= reached.get(found.source.topic, 0)
                 reached[found.source.topic] = found.next_offset
         entries = [
-            ledger.from_record(record.value)
-            for record in self.destination.logs[ledger.TOPIC].committed()
+            ledger_topic.from_record(record.value)
+            for record in self.destination.logs[ledger_topic.TOPIC].committed()
         ]
         for topic in TOPICS:
             found = [record.value for record in self.destination.logs[topic].committed()]

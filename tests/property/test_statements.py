@@ -17,18 +17,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from relay_pipelines.audit import against_statement, recount, spark_job
+from relay_pipelines.audit.against_statement import StatementAudit, audit_against
+from relay_pipelines.audit.audit import Level, PartitionAudit, begin
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.selection import Selection
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
+from relay_pipelines.ledger import checkpoint, ledger_topic, reader, statement
+from relay_pipelines.ledger.checkpoint import replay_name
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
-from relay_pipelines.state import checkpoint, ledger, ledger_reader
-from relay_pipelines.state.checkpoint import replay_name
-from relay_pipelines.verify import against_statement, audit_job, recount, statement
-from relay_pipelines.verify.against_statement import StatementAudit, audit_against
-from relay_pipelines.verify.audit import Level, PartitionAudit, begin
-from relay_pipelines.verify.recount import Recount
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 from tests.copying import copy_as_it_is
 from tests.property.fake_cluster import FakeCluster, put
 from tests.property.filled import chains
@@ -73,8 +73,8 @@ class World:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        homes = [TopicPartition(ledger.TOPIC, 0)]
-        with served(destination=self.copies), patch.object(ledger_reader, "_HOMES", homes):
+        homes = [TopicPartition(ledger_topic.TOPIC, 0)]
+        with served(destination=self.copies), patch.object(reader, "_HOMES", homes):
             yield
 
     def replay(self, end: int) -> None:
@@ -87,12 +87,12 @@ class World:
             (outcome,) = copy_as_it_is(own, [wanted], Clock())
         assert outcome.error == ""
 
-    def expire(self, entries: Callable[[ledger.LedgerEntry], bool]) -> None:
+    def expire(self, entries: Callable[[ledger_topic.LedgerEntry], bool]) -> None:
         """Remove some entries, as retention does."""
-        log = self.copies.logs[ledger.TOPIC]
-        gone = {r.offset for r in log.committed() if entries(ledger.from_record(r.value))}
+        log = self.copies.logs[ledger_topic.TOPIC]
+        gone = {r.offset for r in log.committed() if entries(ledger_topic.from_record(r.value))}
         log.entries[:] = [each for each in log.entries if each.header.base_offset not in gone]
-        self.copies.low_watermarks[ledger.TOPIC] = log.entries[0].header.base_offset
+        self.copies.low_watermarks[ledger_topic.TOPIC] = log.entries[0].header.base_offset
 
     def write(self, number: int) -> None:
         """Write a record that is no copy."""
@@ -111,7 +111,7 @@ class World:
         """Recount all that the ledger has."""
         with self.answering():
             audit = begin("m", self.mirror, Selection(), Level.RECOUNT, Clock())
-            done = audit_job.do_group(audit.job, audit.work)
+            done = spark_job.do_group(audit.job, audit.work)
         audit.add(done.chunks, done.parts)
         assert audit.errors == []
         return audit.partitions[AT]
@@ -190,12 +190,12 @@ def test_a_statement_holds(world: World) -> None:
         world.copy(end)
         audit = world.audit()
         assert (audit.differences, audit.notes, audit.coverage.compared) == ([], [], 15)
-    log = world.copies.logs[ledger.TOPIC]
+    log = world.copies.logs[ledger_topic.TOPIC]
     *old, newest, _ = log.entries
     del log.entries[: len(old)]
     missing, *_ = world.audit().differences
     assert missing == "a-0: ledger entries 1 to 3: missing (__relay_ledger-0[0, 6))"
-    world.copies.low_watermarks[ledger.TOPIC] = newest.header.base_offset
+    world.copies.low_watermarks[ledger_topic.TOPIC] = newest.header.base_offset
     assert world.audit().differences[0] == missing, "retention takes nothing so soon"
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
     with patch.object(Clock, "now_ms", lambda _: later_ms):
@@ -295,7 +295,7 @@ class TestWhatIsForeign:
     @pytest.mark.parametrize("value", [b"rubbish", b'{"version":99}'])
     def test_a_replay_whose_entry_nobody_can_read(self, world: World, value: bytes) -> None:
         """The window check of the mirror does without it; an audit names it."""
-        put(world.copies, ledger.TOPIC, encode(b"m.replay@r/a/0", value, 0))
+        put(world.copies, ledger_topic.TOPIC, encode(b"m.replay@r/a/0", value, 0))
         assert world.recount().problems == []
         with pytest.raises(RelayError, match=r"is no ledger entry|has version 99"):
             world.audited()
@@ -363,8 +363,8 @@ def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
         records=0,
         gap="the topic was deleted and created again",
     )
-    moved, entry = ledger.chained(moved, gap)
-    put(world.copies, ledger.TOPIC, encode(*entry))
+    moved, entry = ledger_topic.chained(moved, gap)
+    put(world.copies, ledger_topic.TOPIC, encode(*entry))
     put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
     world.copy(10)
     audit = world.audit()
@@ -380,7 +380,7 @@ def test_a_ledger_that_was_written_anew(world: World) -> None:
     forged = World(world.path.parent)
     forged.source = filled((0, 5), (5, 9), (9, 15))
     forged.copy(15)
-    for topic in (ledger.TOPIC, checkpoint.TOPIC, "a"):
+    for topic in (ledger_topic.TOPIC, checkpoint.TOPIC, "a"):
         world.copies.logs[topic] = forged.copies.logs[topic]
     assert not world.ledger().breaks
     found = world.audit().differences
@@ -397,7 +397,7 @@ def test_a_ledger_that_was_written_anew(world: World) -> None:
 def test_a_checkpoint_that_was_put_back(world: World) -> None:
     """The newest entry and its checkpoint are gone: the ledger alone looks whole."""
     world.attest()
-    for topic in (ledger.TOPIC, checkpoint.TOPIC):
+    for topic in (ledger_topic.TOPIC, checkpoint.TOPIC):
         del world.copies.logs[topic].entries[-2:]
     assert not world.ledger().breaks
     first, *_ = world.audit().differences
@@ -406,7 +406,7 @@ def test_a_checkpoint_that_was_put_back(world: World) -> None:
 
 def test_a_changed_ledger(world: World) -> None:
     """The chain shows it; and no statement is needed."""
-    log = world.copies.logs[ledger.TOPIC]
+    log = world.copies.logs[ledger_topic.TOPIC]
     old = log.entries[2]
     (entry,) = [one for one in log.committed() if one.offset == old.header.base_offset]
     new = encode(entry.key, entry.value.replace(b'"records":5', b'"records":4'), entry.timestamp)
@@ -417,7 +417,7 @@ def test_a_changed_ledger(world: World) -> None:
 
 def test_a_record_in_the_ledger_that_is_no_entry(world: World) -> None:
     """It is one line, with its place."""
-    put(world.copies, ledger.TOPIC, encode(b"m/a/0", b"rubbish", 0))
+    put(world.copies, ledger_topic.TOPIC, encode(b"m/a/0", b"rubbish", 0))
     with pytest.raises(TamperedError, match=r"__relay_ledger-0 at offset 6: a record of") as caught:
         world.ledger()
     assert caught.value.exit_code == 4

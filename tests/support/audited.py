@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from relay_pipelines.audit.audit import Audit, Level, PartitionAudit
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.coverage import coverage
+from relay_pipelines.audit.difference import Difference, ShownRecord
+from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import (
     Cluster,
     CopyOptions,
@@ -9,11 +14,6 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
-from relay_pipelines.verify.chain import Chain
-from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
-from relay_pipelines.verify.coverage import coverage
-from relay_pipelines.verify.difference import Difference, ShownRecord
 
 AT, TO = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from relay_pipelines.embedded import Certificates
+from relay_pipelines.local_kafka import Certificates
 
 _SUBJECT: dict[str, Any] = {"organization_name": "relay", "organization_unit_name": "tests"}
 CLIENT_PRINCIPAL = "CN=client,OU=tests,O=relay"

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import yaml
 
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import kill
 from tests.support.independent import until
 

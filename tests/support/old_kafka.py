@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from relay_pipelines.embedded import Broker, jars, java
-from relay_pipelines.embedded.cluster import JVM_OPTIONS
-from relay_pipelines.embedded.ports import free_ports
-from relay_pipelines.embedded.server_properties import render
+from relay_pipelines.local_kafka import Broker, jars, java
+from relay_pipelines.local_kafka.cluster import JVM_OPTIONS
+from relay_pipelines.local_kafka.ports import free_ports
+from relay_pipelines.local_kafka.server_properties import render
 from relay_pipelines.model import Cluster
 
 _START_TIMEOUT_SECONDS = 60.0
@@ -27,7 +27,7 @@ log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
 
 @dataclass
 class OldKafka:
-    """A cluster of one broker on 127.0.0.1 with the interface of `EmbeddedCluster`.
+    """A cluster of one broker on 127.0.0.1 with the interface of `LocalCluster`.
 
     Args:
         version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first

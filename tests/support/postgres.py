@@ -22,8 +22,8 @@ from typing import Any
 
 import psycopg2
 
-from relay_pipelines.embedded import jars
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.local_kafka import jars
+from relay_pipelines.local_kafka.ports import free_ports
 from tests.support.independent import until
 
 VERSION = "17.7"

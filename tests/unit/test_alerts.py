@@ -14,7 +14,7 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.definitions import build
-from relay_pipelines.lanes import naming
+from relay_pipelines.orchestration import naming
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "alerts.py"
 RELAY = """

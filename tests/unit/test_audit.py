@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from relay_pipelines.audit.audit import Audit, Level, PartitionAudit
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.coverage import coverage
+from relay_pipelines.audit.difference import Difference
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount_parts import PartResult, RecountPart, merged, parts_of
+from relay_pipelines.audit.spark_job import groups_of
+from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import (
     Cluster,
     CopyOptions,
@@ -11,14 +19,6 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
-from relay_pipelines.verify.audit_job import groups_of
-from relay_pipelines.verify.chain import Chain
-from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
-from relay_pipelines.verify.coverage import coverage
-from relay_pipelines.verify.difference import Difference
-from relay_pipelines.verify.recount import Recount
-from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
 from tests.support.audited import AT, CHUNKS, TO, entry, wanted
 
 HERE = Cluster("here", ("127.0.0.1:1",))

@@ -10,19 +10,19 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from relay_pipelines.checks.audit import evaluations, last_evaluations, not_audited
+from relay_pipelines.audit.audit import Level, PartitionAudit
+from relay_pipelines.audit.checks import evaluations, last_evaluations, not_audited
+from relay_pipelines.audit.coverage import CoverageMap, coverage
+from relay_pipelines.audit.dagster_run import AuditReport, AuditRequest, numbers
+from relay_pipelines.audit.difference import Difference, ShownRecord
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount_parts import PartResult, RecountPart
+from relay_pipelines.audit.selection import Selection
 from relay_pipelines.errors import SourceError, TamperedError
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.audit_run import AuditReport, AuditRequest, numbers
+from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.orchestration import naming
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.state import ledger
-from relay_pipelines.verify.audit import Level, PartitionAudit
-from relay_pipelines.verify.coverage import CoverageMap, coverage
-from relay_pipelines.verify.difference import Difference, ShownRecord
-from relay_pipelines.verify.recount import Recount
-from relay_pipelines.verify.recount_parts import PartResult, RecountPart
-from relay_pipelines.verify.selection import Selection
 from tests.support.audited import CHUNKS, audit, audited, wanted
 
 KAFKA = KafkaResource(config_path="/etc/relay config.yaml")
@@ -206,7 +206,7 @@ def test_an_audit_that_could_not_be_made() -> None:
 
     The error names a topic-partition of the ledger, and the check is that of the topic.
     """
-    at = TopicPartition(ledger.TOPIC, 3)
+    at = TopicPartition(ledger_topic.TOPIC, 3)
     (away,) = not_audited(REQUEST, SourceError("no answer"), KAFKA.clock)
     (tampered,) = not_audited(REQUEST, TamperedError("changed", topic_partition=at), KAFKA.clock)
     assert tampered.asset_key.path == ["m", "orders"]

@@ -11,20 +11,21 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from relay_pipelines.cli.audit_command import report
-from relay_pipelines.cli.context import Invocation
-from relay_pipelines.console import json_output, tables
-from relay_pipelines.console.audit_page import page
-from relay_pipelines.metrics import audit_metrics
-from relay_pipelines.verify.coverage import coverage
-from relay_pipelines.verify.recount import Recount
-from relay_pipelines.verify.recount_parts import PartResult
+from relay_pipelines.audit import metrics, tables
+from relay_pipelines.audit.command import report
+from relay_pipelines.audit.coverage import coverage
+from relay_pipelines.audit.document import audit as document_of
+from relay_pipelines.audit.page import page
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount_parts import PartResult
+from relay_pipelines.invocation import Invocation
+from relay_pipelines.output.tables import show
 from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
 
 
 def shown(made: Table) -> str:
     console = Console(file=io.StringIO(), width=240)
-    tables.show(console, made)
+    show(console, made)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -78,11 +79,11 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "agrees" not in shown.out
     assert f"{line}</span>" in page([audit(found)], 0)
     assert invocation.exit_code == 1
-    document = json_output.audit(audit(found))
+    document = document_of(audit(found))
     assert (document["verdict"], document["summary"]) == ("not verified", line)
     assert document["coverage"]["not_verified"] == {"it is compacted": 25}
     textfile = tmp_path / "audit.prom"
-    audit_metrics.write(textfile, {"m": audit(found)})
+    metrics.write(textfile, {"m": audit(found)})
     written = textfile.read_text()
     for line in (
         'check_failed{check="audit",mirror="m",topic="orders"} 1.0',
@@ -137,7 +138,7 @@ def test_json() -> None:
     found.counted = [
         PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30)),
     ]
-    document = json.loads(json.dumps(json_output.audit(audit(found))))
+    document = json.loads(json.dumps(document_of(audit(found))))
     (partition,) = document["topic_partitions"]
     assert (document["mirror"], document["level"], document["share"]) == ("m", "full", 1.0)
     assert partition["missing"] == [{"start": 40, "end": 45}]
@@ -171,7 +172,7 @@ def test_json() -> None:
 def test_json_of_the_ledger_alone() -> None:
     found = audited()
     found.rule, found.results, found.chunks = "", [], []
-    (partition,) = json_output.audit(audit(found))["topic_partitions"]
+    (partition,) = document_of(audit(found))["topic_partitions"]
     assert (partition["recount"], partition["comparison"], partition["first_difference"]) == (
         None,
         None,

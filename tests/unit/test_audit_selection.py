@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from relay_pipelines.audit.selection import Selection, select
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, TopicPartition
-from relay_pipelines.verify.selection import Selection, select
 from tests.support.audited import AT, entry
 
 OTHER = TopicPartition("orders", 1)

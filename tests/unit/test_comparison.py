@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 from crc32c import crc32c
 
+from relay_pipelines.audit.comparison import BatchSide, Side, compare
+from relay_pipelines.audit.difference import excerpts
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.protocol.batch import CRC_END, TIMESTAMP_TYPE_BIT, BatchRun, split
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import BatchBuilder
-from relay_pipelines.verify.comparison import BatchSide, Side, compare
-from relay_pipelines.verify.difference import excerpts
 
 Batches = Sequence[Sequence[Record]]
 

@@ -8,9 +8,9 @@ import re
 import pytest
 from rich.console import Console
 
-from relay_pipelines.console import formatting, tables
-from relay_pipelines.console.progress import Bars, Lines, bytes_progress, status_line
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.output import formatting, tables
+from relay_pipelines.output.progress import Bars, Lines, bytes_progress, status_line
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan

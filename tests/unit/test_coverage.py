@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from relay_pipelines.audit.coverage import Stretch, binned, coverage, last_history
 from relay_pipelines.model import LedgerEntry, OffsetRange
-from relay_pipelines.verify.coverage import Stretch, binned, coverage, last_history
 from tests.support.audited import CHUNKS, TO, entry, wanted
 
 

@@ -16,7 +16,7 @@ import yaml
 from dagster_postgres.utils import get_conn_string
 from sqlalchemy import create_engine
 
-from relay_pipelines.embedded.jars import KAFKA_VERSION
+from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.metrics.serving import HEALTH
 from relay_pipelines.settings import load
 from tests.support import postgres

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "relay_pipelines"
 BIN = Path(sys.executable).parent
 
 
@@ -44,3 +46,18 @@ def test_the_changelog_has_the_form_that_it_says() -> None:
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", each) for each in versions[1:])
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(path.parent for path in PACKAGE.glob("*/__init__.py")),
+    ids=lambda path: path.name,
+)
+def test_the_index_of_a_folder_names_its_modules(folder: Path) -> None:
+    """A reader opens it first, to see what the folder is made of."""
+    index = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    rows = [re.match(r" *([a-z_0-9]+(?:, [a-z_0-9]+)*)  +\S", line) for line in index.splitlines()]
+    named = [name for row in rows if row for name in row[1].split(", ")]
+    assert sorted(named) == sorted(
+        path.stem for path in folder.glob("*.py") if path.stem != "__init__"
+    )

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
-from relay_pipelines.protocol.python_codec import Record
-from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.verify.comparison import Comparison
-from relay_pipelines.verify.key_comparison import (
+from relay_pipelines.audit.comparison import Comparison
+from relay_pipelines.audit.key_comparison import (
     AT_SOURCE,
     ON_BOTH_SIDES,
     Compaction,
     compare_keys,
     decoded,
 )
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
+from relay_pipelines.protocol.python_codec import Record
+from relay_pipelines.protocol.reader import FetchedSpan
 from tests.unit.test_comparison import batch, span
 
 AT = TopicPartition("orders", 0)

@@ -11,7 +11,7 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 import relay_pipelines as relay
-from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import load
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.console import json_output, page_view
 from relay_pipelines.errors import (
     ConfigError,
     DataLossError,
@@ -20,6 +19,7 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page import advice
 from relay_pipelines.page.advice import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from relay_pipelines.ledger.checkpoint import from_record, to_record
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
@@ -19,7 +20,6 @@ from relay_pipelines.model import (
     policy_id,
 )
 from relay_pipelines.plan.policies import refusal, refusals, stretches
-from relay_pipelines.state.checkpoint import from_record, to_record
 
 AT = TopicPartition("t", 0)
 FIRST = replace(Checkpoint.initial("m", AT, AT, 0), run_id="first")

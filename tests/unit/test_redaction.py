@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines import redaction
-from relay_pipelines.console import messages
-from relay_pipelines.convert.properties import parse
 from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.migration.properties import parse
+from relay_pipelines.output import messages
 from relay_pipelines.redaction import hide, hide_named, hide_parameters, redacted
 from relay_pipelines.settings import load
 from relay_pipelines.spark import properties_file

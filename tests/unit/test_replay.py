@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 from relay_pipelines.cli import main
 from relay_pipelines.copy.filtering import FilterChain, Record, TimeSpan
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger.checkpoint import (
+    ReplayRecord,
+    StartRecord,
+    _start_from,
+    key_of,
+    key_prefixes,
+    replay_name,
+    start_batch,
+)
 from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
 from relay_pipelines.protocol.records import decode
-from relay_pipelines.run.replay_ranges import _Copied, _merged, _part
-from relay_pipelines.run.replay_request import (
+from relay_pipelines.replay.replay_ranges import _Copied, _merged, _part
+from relay_pipelines.replay.request import (
     ReplayRequest,
     Side,
     as_mirror,
@@ -29,15 +38,6 @@ from relay_pipelines.run.replay_request import (
     require_same,
 )
 from relay_pipelines.settings import Settings, load
-from relay_pipelines.state.checkpoint import (
-    ReplayRecord,
-    StartRecord,
-    _start_from,
-    key_of,
-    key_prefixes,
-    replay_name,
-    start_batch,
-)
 from tests.support.config_files import MINIMAL, changed
 
 AT = TopicPartition("t", 0)

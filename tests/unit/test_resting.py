@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.resting import Resting
-from relay_pipelines.lanes.window_run import TopicReport, WindowReport
+from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.windows.resting import Resting
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 
 def report(**failures: str) -> WindowReport:

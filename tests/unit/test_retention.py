@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from relay_pipelines.audit.retention import Retention
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.verify.retention import Retention
 
 AT = TopicPartition("orders", 0)
 HOUR_MS = 3_600_000

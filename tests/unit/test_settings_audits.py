@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
+from relay_pipelines.audit.audit import Level
 from relay_pipelines.cli.app import AuditLevel
 from relay_pipelines.settings import load
 from relay_pipelines.settings.audits import AuditSettings
-from relay_pipelines.verify.audit import Level
 from tests.support.config_files import cases, changed, refusal
 
 CRON = 'expected a cron schedule in quotes, such as "0 3 * * *"'

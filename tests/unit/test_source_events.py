@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 from dagster import DagsterInstance
 
-from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.sensors import source_events
 from relay_pipelines.settings import WindowSettings

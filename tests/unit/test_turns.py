@@ -14,12 +14,12 @@ import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.lanes import heartbeat, naming, turns
-from relay_pipelines.lanes.failing import forbid_retries
-from relay_pipelines.lanes.heartbeat import Watcher
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.orchestration import heartbeat, naming, turns
+from relay_pipelines.orchestration.failing import forbid_retries
+from relay_pipelines.orchestration.heartbeat import Watcher
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
 from tests.support.independent import until

@@ -12,10 +12,10 @@ from rich.console import Console
 from relay_pipelines import settings
 from relay_pipelines.cli import main
 from relay_pipelines.cli.watch_command import _Look
-from relay_pipelines.console import json_output, tables, watching
-from relay_pipelines.console.watching import Watched
 from relay_pipelines.errors import RetentionPassedError, SourceError
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.output import json_output, tables, watching
+from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.advice import State
 from relay_pipelines.page.held import Held
 from relay_pipelines.page.look import Look

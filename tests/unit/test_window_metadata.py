@@ -12,12 +12,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from relay_pipelines.checks import message_counts
-from relay_pipelines.lanes import metadata
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.run_log import RunLog, logged_start
-from relay_pipelines.lanes.window_run import TopicReport, WindowReport
+from relay_pipelines.audit.chunk_count import Why
+from relay_pipelines.audit.recount import Recount
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.run_log import RunLog, logged_start
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.batch import (
     DELETE_HORIZON_BIT,
@@ -26,8 +25,8 @@ from relay_pipelines.protocol.batch import (
 )
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
-from relay_pipelines.verify.chunk_count import Why
-from relay_pipelines.verify.recount import Recount
+from relay_pipelines.windows import message_counts, metadata
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
 AT = TopicPartition("orders", 0)
@@ -189,7 +188,9 @@ class TestRunLog:
             log = RunLog(logging.getLogger(), 0.4, brief=brief)
             log.begin(plan)
             log.end(window.result)
-            log.recounted(window)
+            log.recounted(
+                *(window.frozen.key, len(window.topics), window.result, window.recount_seconds)
+            )
         return caplog.messages
 
     def test_a_run_of_one_window(self, caplog):

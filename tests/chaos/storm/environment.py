@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_pipelines.embedded import Broker, EmbeddedCluster
+from relay_pipelines.local_kafka import Broker, LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror
 from tests.chaos import compare
@@ -30,7 +30,7 @@ _CONFIG = {"broker.session.timeout.ms": "10000"}
 class Environment:
     """Two source nodes and a destination that only this run uses."""
 
-    clusters: Mapping[str, EmbeddedCluster]
+    clusters: Mapping[str, LocalCluster]
 
     @property
     def brokers(self) -> dict[str, Broker]:
@@ -38,7 +38,7 @@ class Environment:
         return {name: cluster.brokers[0] for name, cluster in self.clusters.items()}
 
     @property
-    def destination(self) -> EmbeddedCluster:
+    def destination(self) -> LocalCluster:
         """The destination cluster."""
         return self.clusters[DESTINATION]
 
@@ -124,7 +124,7 @@ def start_environment(folder: Path) -> Iterator[Environment]:
     """Start all brokers and create the topics at the nodes; stop the brokers at the end."""
     with ExitStack() as stack:
         clusters = {
-            name: stack.enter_context(EmbeddedCluster(name, folder=folder / name, config=_CONFIG))
+            name: stack.enter_context(LocalCluster(name, folder=folder / name, config=_CONFIG))
             for name in (*NODES, DESTINATION)
         }
         for name in NODES:

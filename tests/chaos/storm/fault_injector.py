@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
-from relay_pipelines.embedded import Broker
+from relay_pipelines.local_kafka import Broker
 from tests.chaos.storm.faults import DESTINATION, NODES, Disruption, Fault, Kind, Target
 from tests.chaos.storm.mirroring import Watch
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from relay_pipelines.console.formatting import count, seconds
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.output.formatting import count, seconds
 from tests.chaos.storm.mirroring import Tally
 from tests.chaos.storm.verdict import Stall, Verdict
 

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.console.formatting import count
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.output.formatting import count
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
 from tests.chaos.storm import record_policies
 from tests.chaos.storm.background import BackgroundThread
@@ -153,7 +153,7 @@ def _report(
         verdicts={at: judge(records, environment.arrived(at)) for at, records in expected.items()},
         ledger=environment.ledger_complaint(expected),
         held_back=compare.held_back(
-            environment.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]
+            environment.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger_topic.TOPIC]
         ),
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 from crc32c import crc32c
 
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.state import checkpoint, ledger
 from tests.integration.tampering.stage import (
     COUNT,
     ROUNDS,
@@ -324,7 +324,9 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def remove_entries(*numbers: int) -> Action:
     """Remove ledger entries."""
-    return edit_state(ledger.TOPIC, lambda entry: None if entry["number"] in numbers else entry)
+    return edit_state(
+        ledger_topic.TOPIC, lambda entry: None if entry["number"] in numbers else entry
+    )
 
 
 def change_entry(number: int, **fields: Any) -> Action:
@@ -338,7 +340,7 @@ def change_entry(number: int, **fields: Any) -> Action:
         }
         return entry | new
 
-    return edit_state(ledger.TOPIC, change)
+    return edit_state(ledger_topic.TOPIC, change)
 
 
 def swap_entries(one: int, other: int) -> Action:
@@ -347,7 +349,7 @@ def swap_entries(one: int, other: int) -> Action:
     def act(stage: Stage, row: Row) -> None:
         entries = {entry["number"]: entry for entry in entries_of(stage, row)}
         places = {one: entries[other], other: entries[one]}
-        swap = edit_state(ledger.TOPIC, lambda entry: places.get(entry["number"], entry))
+        swap = edit_state(ledger_topic.TOPIC, lambda entry: places.get(entry["number"], entry))
         swap(stage, row)
 
     return act
@@ -359,7 +361,7 @@ _entries: dict[str, list[dict[str, Any]]] = {}
 def entries_of(stage: Stage, row: Row) -> list[dict[str, Any]]:
     """The ledger entries of a row, as they were when they were read first."""
     if row.name not in _entries:
-        found = stage.state(ledger.TOPIC, row.mirror, row.at)
+        found = stage.state(ledger_topic.TOPIC, row.mirror, row.at)
         _entries[row.name] = [json.loads(record.value or b"") for _, record in found]
     return _entries[row.name]
 
@@ -391,7 +393,7 @@ def forge_entry(mirror: str = "", topic: str = "", **fields: Any) -> Action:
             "destination": entry["destination"] | {"start": start, "end": end},
             "records": end - start,
         } | fields
-        stage.put_state(ledger.TOPIC, checkpoint.key_of(name, at), _json(entry))
+        stage.put_state(ledger_topic.TOPIC, checkpoint.key_of(name, at), _json(entry))
 
     return act
 
@@ -402,10 +404,10 @@ def repeat_entry(number: int) -> Action:
     def act(stage: Stage, row: Row) -> None:
         (value,) = [
             record.value
-            for _, record in stage.state(ledger.TOPIC, row.mirror, row.at)
+            for _, record in stage.state(ledger_topic.TOPIC, row.mirror, row.at)
             if json.loads(record.value or b"")["number"] == number
         ]
-        stage.put_state(ledger.TOPIC, checkpoint.key_of(row.mirror, row.at), value)
+        stage.put_state(ledger_topic.TOPIC, checkpoint.key_of(row.mirror, row.at), value)
 
     return act
 
@@ -413,7 +415,7 @@ def repeat_entry(number: int) -> Action:
 def put_entry(value: bytes) -> Action:
     """Append any value as a ledger entry of the row."""
     return lambda stage, row: stage.put_state(
-        ledger.TOPIC, checkpoint.key_of(row.mirror, row.at), value
+        ledger_topic.TOPIC, checkpoint.key_of(row.mirror, row.at), value
     )
 
 
@@ -427,7 +429,7 @@ def entry_of_another_mirror(stage: Stage, row: Row) -> None:
         "source": last["source"] | {"start": begin, "end": end},
         "number": len(ROUNDS) + 1,
     }
-    stage.put_state(ledger.TOPIC, checkpoint.key_of(row.mirror, row.at), _json(other))
+    stage.put_state(ledger_topic.TOPIC, checkpoint.key_of(row.mirror, row.at), _json(other))
 
 
 def match_state(number: int) -> Action:
@@ -450,7 +452,7 @@ def match_state(number: int) -> Action:
                 found["ledger_head"] = head | {"hash": hashes[head["number"]]}
             return found
 
-        edit_state(ledger.TOPIC, entry_of)(stage, row)
+        edit_state(ledger_topic.TOPIC, entry_of)(stage, row)
         edit_state(checkpoint.TOPIC, checkpoint_of)(stage, row)
 
     return act
@@ -523,8 +525,10 @@ def _without_last(records: Sequence[Record]) -> Iterator[Record]:
 
 def ledger_expired(stage: Stage, row: Row) -> None:
     """Let the ledger keep its entries for a moment, and delete all as retention does."""
-    independent.configure(stage.destination, ResourceType.TOPIC, ledger.TOPIC, retention_ms=1_000)
-    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(row.mirror, row.at))
+    independent.configure(
+        stage.destination, ResourceType.TOPIC, ledger_topic.TOPIC, retention_ms=1_000
+    )
+    home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(row.mirror, row.at))
     end = independent.settled_end(stage.destination, home)
     independent.delete_before(stage.destination, home, end)
 

@@ -11,11 +11,11 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.prepare import reset
 from relay_pipelines.prepare.node_quarantine import set_quarantine
-from relay_pipelines.prepare.reset import ResetTo
-from relay_pipelines.run.replay import plan_replay, start_replay
-from relay_pipelines.run.replay_request import ReplayRequest
+from relay_pipelines.recovery import reset
+from relay_pipelines.recovery.reset import ResetTo
+from relay_pipelines.replay.replay import plan_replay, start_replay
+from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import load
 from relay_pipelines.snapshot import cluster_snapshot

@@ -16,16 +16,16 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines import api
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.statement import make_statement
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.batch import Batch, split
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import chained_digest
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror, load
-from relay_pipelines.state import checkpoint, ledger
-from relay_pipelines.verify.statement import make_statement
-from relay_pipelines.verify.verified_ledger import read_verified_ledger
 from tests.support import commands, segments
 from tests.support.independent import (
     CREATE_TIME,
@@ -41,7 +41,7 @@ from tests.support.segments import LogBatch
 
 CLOCK = SystemClock()
 MAIN = "main"
-STATE = {checkpoint.TOPIC: checkpoint.CONFIGS, ledger.TOPIC: ledger.CONFIGS}
+STATE = {checkpoint.TOPIC: checkpoint.CONFIGS, ledger_topic.TOPIC: ledger_topic.CONFIGS}
 ROUNDS = (0, 1, 2)
 COUNT = 10
 """Records of a round."""
@@ -161,7 +161,7 @@ class Stage:
 
     source: Cluster
     node: Cluster
-    destination_cluster: EmbeddedCluster
+    destination_cluster: LocalCluster
     folder: Path
     session: Any
     rows: list[Row]

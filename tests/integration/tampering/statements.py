@@ -15,9 +15,9 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from relay_pipelines.audit.against_statement import audit_against
 from relay_pipelines.errors import DIFFERENCE, RelayError
-from relay_pipelines.verify.against_statement import audit_against
-from relay_pipelines.verify.statement import sign
+from relay_pipelines.ledger.statement import sign
 from tests.integration.tampering.stage import CLOCK, Stage
 from tests.integration.tampering.views import Cell
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from tests.integration.tampering import acts
 from tests.integration.tampering.acts import (
     HOUR_MS,
@@ -507,14 +507,14 @@ STATE = [
         "`__relay_ledger` deleted",
         "D DDDDD D D D",
         mirror="ledger-deleted",
-        last=acts.state_deleted(ledger.TOPIC),
+        last=acts.state_deleted(ledger_topic.TOPIC),
     ),
     tampered(
         "ledger-emptied",
         "`__relay_ledger` deleted and made again",
         "D DDDDD D . D",
         mirror="ledger-emptied",
-        last=acts.state_deleted(ledger.TOPIC, again=True),
+        last=acts.state_deleted(ledger_topic.TOPIC, again=True),
     ),
     tampered(
         "checkpoints-restored",
@@ -535,7 +535,7 @@ STATE = [
         "`__relay_ledger` and `__relay_checkpoints` deleted",
         "N NNNNN D . .",
         mirror="both-deleted",
-        last=acts.state_deleted(ledger.TOPIC, checkpoint.TOPIC),
+        last=acts.state_deleted(ledger_topic.TOPIC, checkpoint.TOPIC),
     ),
 ]
 

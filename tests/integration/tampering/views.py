@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from dagster import AssetCheckSeverity
 
-from relay_pipelines.checks import message_counts
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.against_statement import audit_against
+from relay_pipelines.audit.audit import Level, PartitionAudit, begin
+from relay_pipelines.audit.chunks import Client
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError
-from relay_pipelines.lanes.window_run import TopicReport, copy_window
 from relay_pipelines.metrics.mirror_metrics import samples
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.page.look import Looker
@@ -18,12 +22,8 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.verify import audit_job
-from relay_pipelines.verify.against_statement import audit_against
-from relay_pipelines.verify.audit import Level, PartitionAudit, begin
-from relay_pipelines.verify.chunks import Client
-from relay_pipelines.verify.selection import Selection
-from relay_pipelines.verify.verdict import State, Verdict
+from relay_pipelines.windows import message_counts
+from relay_pipelines.windows.window_run import TopicReport, copy_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
 
 NOTHING, NOT_VERIFIED, FOUND, FAILED = ".", "N", "D", "F"
@@ -70,7 +70,7 @@ def _audit(level: Level, client: Client = Client.RELAY) -> View:
             )
         except RelayError as error:
             return {ALL: _of_error(error)}
-        done = audit_job.do_group(audit.job, audit.work)
+        done = spark_job.do_group(audit.job, audit.work)
         audit.add(done.chunks, done.parts)
         return _by_topic((at.topic, _audited(one)) for at, one in audit.partitions.items())
 

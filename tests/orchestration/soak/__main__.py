@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
-from relay_pipelines.console.formatting import stdout
+from relay_pipelines.output.formatting import stdout
 from tests.orchestration.soak import report
 from tests.orchestration.soak.sampling import Sample, Usage
 from tests.orchestration.soak.soak import soak

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
 
-from relay_pipelines.embedded import Broker
+from relay_pipelines.local_kafka import Broker
 from tests.orchestration.soak.sampling import Deployment, Role
 
 _QUIET_SECONDS = (90.0, 150.0)

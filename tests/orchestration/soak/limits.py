@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from relay_pipelines.console.formatting import size
-from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.output.formatting import size
 from tests.orchestration.soak.growth import Growth, Per, Point, growth
 from tests.orchestration.soak.sampling import Role, Sample
 
@@ -31,7 +31,7 @@ FILES = {
     "SQLite: ticks": 4 * _KIB,
     "log of `dagster dev`": 8 * _KIB,
     "temporary files": 1 * _KIB,
-    f"`{ledger.TOPIC}`": 2.5 * _KIB,
+    f"`{ledger_topic.TOPIC}`": 2.5 * _KIB,
     f"`{checkpoint.TOPIC}`": 1 * _KIB,
     "`__transaction_state`": 2 * _KIB,
 }

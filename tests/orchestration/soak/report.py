@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from relay_pipelines.console.formatting import count, seconds, size
+from relay_pipelines.output.formatting import count, seconds, size
 from tests.orchestration.soak.growth import Verdict
 from tests.orchestration.soak.limits import FILES, PRUNED, judged
 from tests.orchestration.soak.sampling import Role, Sample, Usage

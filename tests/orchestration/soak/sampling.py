@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from relay_pipelines.lanes import naming
-from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.orchestration import naming
 from tests.orchestration.dev_environment import DevEnvironment
 
 SAMPLE_SECONDS = 5.0
@@ -171,7 +171,7 @@ class Sampler:
             "logs of runs and ticks": _size(dagster, "logs/**/*"),
             "log of `dagster dev`": _size(self._dev.folder, "dagster.log"),
             "temporary files": _size(temporary, "**/*"),
-            f"`{ledger.TOPIC}`": self._topic(ledger.TOPIC),
+            f"`{ledger_topic.TOPIC}`": self._topic(ledger_topic.TOPIC),
             f"`{checkpoint.TOPIC}`": self._topic(checkpoint.TOPIC),
             "`__transaction_state`": self._topic("__transaction_state"),
         }

@@ -10,11 +10,11 @@ from pathlib import Path
 from threading import Event
 
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
 from tests.chaos.storm.background import BackgroundThread
 from tests.orchestration.dev_environment import DevEnvironment
@@ -49,7 +49,7 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
     """
     with ExitStack() as stack:
         source, destination = (
-            stack.enter_context(EmbeddedCluster(name, folder=folder / name, config=_BROKER))
+            stack.enter_context(LocalCluster(name, folder=folder / name, config=_BROKER))
             for name in ("source", "destination")
         )
         dev = DevEnvironment(folder, source, destination, _TOPIC)
@@ -157,8 +157,8 @@ class _Storm:
         seed: int,
         operator: Operator,
         sampler: Sampler,
-        source: EmbeddedCluster,
-        destination: EmbeddedCluster,
+        source: LocalCluster,
+        destination: LocalCluster,
         tell: Callable[[str], None],
     ) -> None:
         self.struck: list[tuple[float, str]] = []
@@ -224,8 +224,8 @@ def longest_stall(samples: list[Sample]) -> float:
 
 def complaints(
     dev: DevEnvironment,
-    source: EmbeddedCluster,
-    destination: EmbeddedCluster,
+    source: LocalCluster,
+    destination: LocalCluster,
     deployment: Deployment,
 ) -> list[str]:
     """What is wrong with the copy, the ledger, or what Dagster left; empty if nothing is."""
@@ -246,7 +246,9 @@ def complaints(
             check()
         except Exception as error:  # noqa: BLE001 - the report says it
             found.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    found += compare.held_back(destination, [dev.copies[0].topic, checkpoint.TOPIC, ledger.TOPIC])
+    found += compare.held_back(
+        destination, [dev.copies[0].topic, checkpoint.TOPIC, ledger_topic.TOPIC]
+    )
     with suppress(AssertionError):
         until(lambda: not list(deployment.processes()), "the end of all processes", 20.0, 1.0)
     found += [f"{role} is left: {process}" for role, process in deployment.processes()]

@@ -1,0 +1,206 @@
+"""Compares a mirror's destination with a statement that was made before.
+
+It reads the destination alone: the ledger, the checkpoints, and the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relay_pipelines.audit.coverage import last_history
+from relay_pipelines.audit.destination_topics import read_destination_topics
+from relay_pipelines.audit.recount import Recount, recount_entries
+from relay_pipelines.audit.verdict import UNEXPLAINED, Coverage, Verdict, judge
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.ledger.chain import Chain, verify_chain
+from relay_pipelines.ledger.statement import Attested, Statement, read_statement
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+
+_LATER = TopicPartition("", -1)  # of no source
+_ANY_MS = 1 << 62  # a statement may begin with any entry: retention had taken those before it
+
+
+@dataclass(slots=True)
+class StatementAudit:
+    """What a comparison with a statement found.
+
+    Args:
+        differences: in one line each; empty if everything is as attested.
+        notes: why some records could not be compared.
+        coverage: what became of the attested records.
+    """
+
+    statement: Statement
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        return judge(
+            self.coverage, differs=bool(self.differences), failed=False, noted=bool(self.notes)
+        )
+
+
+def audit_against(
+    path: Path, name: str, mirror: Mirror, clock: Clock, trusted: Path | None = None
+) -> StatementAudit:
+    """Compare the destination with a statement.
+
+    Args:
+        path, trusted: as of `read_statement`.
+
+    Raises:
+        ConfigError: it is no statement, or one of another mirror, cluster or author.
+        TamperedError: the statement was changed after it was signed.
+        RelayError: the destination does not answer, or refuses.
+    """
+    statement = read_statement(path, trusted)
+    attested = [entry for each in statement.attested for entry in each.entries]
+    copies = {entry.destination.topic_partition for entry in attested}
+    found = read_verified_ledger(name, mirror, clock, copies)
+    _require_same_mirror(path, statement, found)
+    audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
+    audit.differences += [str(broken) for broken in found.breaks]
+    there = read_destination_topics(mirror, found, clock, with_configs=False)
+    for each in statement.attested:
+        audit.differences += _differences_of_statement(each)
+        audit.differences += _differences_of_ledger(each, found)
+        if replaced := there.replaced(found.checkpoints.get(each.source)):
+            audit.differences.append(f"{each.source}: {replaced}")
+    _recount(audit, found, mirror, clock)
+    return audit
+
+
+def _require_same_mirror(path: Path, statement: Statement, found: VerifiedLedger) -> None:
+    if statement.mirror != found.mirror:
+        raise ConfigError(
+            f"the statement {path} is about the mirror {statement.mirror!r}, not {found.mirror!r}",
+            remedy=f"name it: --mirror {statement.mirror}",
+        )
+    if statement.cluster_id != found.cluster_id:
+        raise ConfigError(
+            f"the statement {path} is about the cluster {statement.cluster_id}, and the destination"
+            f" of {found.mirror!r} is {found.cluster_id}",
+            remedy="use the relay.yaml with which it was made",
+        )
+
+
+def _differences_of_statement(attested: Attested) -> list[str]:
+    """Verify the chain within the statement, which somebody may have changed, too."""
+    at = attested.source
+    breaks = verify_chain(at, attested.records, attested.head, _ANY_MS).breaks
+    return [f"the statement itself: {at}: {broken.what}" for broken in breaks]
+
+
+def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterator[str]:
+    """Compare the attested entries with those that the ledger still has."""
+    at = attested.source
+    chain, checkpoint = found.chains.get(at, Chain(at)), found.checkpoints.get(at)
+    if checkpoint is None or checkpoint.ledger_head.number < attested.head.number:
+        number = 0 if checkpoint is None else checkpoint.ledger_head.number
+        yield (
+            f"{at}: the statement's newest ledger entry is {attested.head.number}, that of the"
+            f" checkpoint is {number}: a chain was started again, or a checkpoint put back"
+        )
+    hashes = {record.head.hash for record in chain.records}
+    for record in attested.records:
+        number = record.entry.number
+        if number > chain.expired and record.head.hash not in hashes:
+            yield (
+                f"{at}: ledger entry {number}, of source offsets [{record.entry.source.start},"
+                f" {record.entry.source.end}), is not in the ledger as the statement has it"
+            )
+
+
+def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
+    """Count the attested records at the destination, and find the chunks that differ."""
+    attested = {record.head.hash for each in audit.statement.attested for record in each.records}
+    histories = {
+        each.source: sorted(last_history(each.entries), key=lambda entry: entry.source)
+        for each in audit.statement.attested
+    }
+    # the records after the attested ones end where these begin; their offsets may be other ones
+    later = [
+        record.entry
+        for chain in found.chains.values()
+        for record in chain.records
+        if record.head.hash not in attested
+    ]
+    accounted = found.accounted(entry for some in histories.values() for entry in some)
+    options = mirror.copy_options
+    with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
+        known = _existing({**histories, _LATER: later}, audit, client)
+
+        def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
+            results = recount_entries(
+                found.mirror, ranges, known, client, options, clock, found.replayed, accounted
+            )
+            return [*map(_counted, results)]
+
+        whole = [
+            OffsetRange(at, some[0].source.start, some[-1].source.end)
+            for at, history in known.items()
+            if at != _LATER
+            if (some := [entry for entry in history if len(entry.source)])
+        ]
+        for result in count(whole):
+            at = result.range.topic_partition
+            seen = result.records_seen
+            audit.coverage += seen if result.problems else seen.explained(UNEXPLAINED)
+            audit.notes += [f"{at}: {line}" for line in result.notes]
+            if not result.problems:
+                continue
+            before = len(audit.differences)
+            copied = [entry for entry in histories[at] if len(entry.source)]
+            for entry, alone in zip(copied, count([e.source for e in copied]), strict=True):
+                audit.differences += [f"{_where(entry)}: {line}" for line in alone.problems]
+            if len(audit.differences) == before:  # only together, such as records of a lost chunk
+                audit.differences += [f"{at}: {line}" for line in result.problems]
+
+
+def _counted(result: Recount | RelayError) -> Recount:
+    """Return the count, or raise the error: a statement is audited as a whole."""
+    if isinstance(result, RelayError):
+        raise result
+    return result
+
+
+def _existing(
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    audit: StatementAudit,
+    client: ClusterClient,
+) -> dict[TopicPartition, list[LedgerEntry]]:
+    """Return the entries whose copies are in topics that exist; the others are differences."""
+    copied = {
+        at: {entry.destination.topic_partition.topic for entry in some}
+        for at, some in entries.items()
+    }
+    written = set().union(*copied.values())
+    gone = written - client.existing(written)
+    lost = (entry for at, some in entries.items() if at != _LATER for entry in some)
+    audit.coverage += Coverage(
+        sum(entry.records for entry in lost if entry.destination.topic_partition.topic in gone)
+    )
+    audit.differences += [
+        f"{at}: the destination has no topic {topic!r} any more"
+        for at, topics in copied.items()
+        if at != _LATER
+        for topic in sorted(topics & gone)
+    ]
+    return {
+        at: [entry for entry in some if entry.destination.topic_partition.topic not in gone]
+        for at, some in entries.items()
+    }
+
+
+def _where(entry: LedgerEntry) -> str:
+    return f"{entry.source}, copied to {entry.destination}"

@@ -1,0 +1,681 @@
+"""An audit of one mirror: coverage by the ledger, recount, and comparison of both sides.
+
+`begin` runs on the driver and finds what to read; `Audit.add` takes what the tasks found.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult, Client, ComparedChunk
+from relay_pipelines.audit.coverage import CoverageMap, coverage, last_history
+from relay_pipelines.audit.destination_topics import Configs, read_destination_topics
+from relay_pipelines.audit.recount import UNTIMED, Recount
+from relay_pipelines.audit.recount_parts import (
+    PartResult,
+    RecountPart,
+    by_destination,
+    merged,
+    parts_of,
+)
+from relay_pipelines.audit.retention import Retention
+from relay_pipelines.audit.selection import Selected, Selection, select
+from relay_pipelines.audit.source_logs import SourceLogs, read_source_logs
+from relay_pipelines.audit.uncopied import uncopied
+from relay_pipelines.audit.verdict import (
+    UNEXPLAINED,
+    UNREADABLE,
+    Coverage,
+    Verdict,
+    judge,
+    total,
+)
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger.chain import REMEDY, Chain
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
+from relay_pipelines.model import (
+    Checkpoint,
+    LedgerEntry,
+    OffsetRange,
+    Skipped,
+    TopicPartition,
+)
+from relay_pipelines.plan.policies import stretches
+from relay_pipelines.protocol.admin import CLEANUP_POLICY
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+
+BY_RECORD = "record by record"
+BY_KEY = "key by key, because it is compacted"
+_NOT_COMPARED = "not compared: "
+_CHANGED = "select or transform may have changed the records"
+_PART_BYTES = 256 << 20  # its batches are counted, which is fast
+_LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
+
+
+class Level(StrEnum):
+    """How much an audit reads."""
+
+    LEDGER = "ledger"
+    RECOUNT = "recount"
+    FULL = "full"
+    SAMPLE = "sample"
+
+    @property
+    def compares(self) -> bool:
+        """Whether both sides are read."""
+        return self in {Level.FULL, Level.SAMPLE}
+
+
+@dataclass(slots=True)
+class PartitionAudit:
+    """What an audit found in one topic-partition.
+
+    Args:
+        coverage: by the ledger.
+        chain: what the verification of its ledger entries found.
+        level: of the audit.
+        destination: the topic-partition with the copies; None if no record was copied.
+        parts: what to count at the destination.
+        counted: the parts that were counted so far.
+        rule: how its chunks are compared; empty if they are not.
+        uncompared: how many records are in no chunk to compare, by reason.
+        chunks: the chunks to compare.
+        results: of those that were compared so far.
+        lost: why the copies are gone as a whole; empty if they are not.
+        replaced: that the destination's log is not the one that was written; empty if it is.
+        policies: which source offsets were decided by which configuration, in words; empty if all
+            were by one.
+    """
+
+    coverage: CoverageMap
+    chain: Chain
+    level: Level
+    destination: TopicPartition | None = None
+    parts: list[RecountPart] = field(default_factory=list)
+    counted: list[PartResult] = field(default_factory=list)
+    rule: str = ""
+    uncompared: Counter[str] = field(default_factory=Counter)
+    chunks: list[ComparedChunk] = field(default_factory=list)
+    results: list[ChunkResult] = field(default_factory=list)
+    lost: str = ""
+    replaced: str = ""
+    policies: Sequence[str] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the source."""
+        return self.coverage.range.topic_partition
+
+    @property
+    def recount(self) -> Recount | None:
+        """The sum of the parts; None if not all were counted."""
+        is_whole = sum(part.recount is not None for part in self.counted) >= len(self.parts)
+        return self.counted_so_far if is_whole else None
+
+    @property
+    def counted_so_far(self) -> Recount | None:
+        """The sum of the parts that could be counted; None if none could."""
+        counted = sorted(self.counted, key=lambda part: part.range)
+        recounts = [part.recount for part in counted if part.recount is not None]
+        if not recounts:
+            return None
+        return merged(
+            OffsetRange(self.topic_partition, counted[0].range.start, counted[-1].range.end),
+            recounts,
+        )
+
+    @property
+    def records(self) -> int:
+        """Records that are the same on both sides, or gone for a later one of their key."""
+        return sum(result.records for result in self.results)
+
+    @property
+    def first_difference(self) -> ChunkResult | None:
+        """The chunk with the first difference, by the source's offsets."""
+        differing = [result for result in self.results if result.difference]
+        return min(differing, key=lambda result: result.chunk.source, default=None)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        return verdict_of(self.level, [self])
+
+    @property
+    def records_seen(self) -> Coverage:
+        """What became of the records that the ledger has in the range."""
+        copied = self.coverage.copied
+        ledger = Coverage(entries=len(self.chain.records), expired=self.chain.expired)
+        recount = self.counted_so_far
+        if self.level.compares:
+            seen = ledger + self._compared(copied)
+        elif self.level is Level.RECOUNT and recount is not None:
+            seen = ledger + replace(recount.records_seen, records=copied)
+        else:
+            seen = ledger + Coverage(copied, left_out=0 if self.level is Level.RECOUNT else copied)
+        if self.errors:
+            return seen.explained(UNREADABLE)
+        return seen if self.problems else seen.explained(UNEXPLAINED)
+
+    def _compared(self, copied: int) -> Coverage:
+        """Return what became of the records of the chunks that are compared."""
+        not_verified = Counter(self.uncompared)
+        for result in self.results:
+            if why := result.unread or (result.error and UNREADABLE):
+                not_verified[why] += result.chunk.records
+            not_verified.update(result.not_verified)
+        sampled = sum(chunk.records for chunk in self.chunks) + self.uncompared.total()
+        left_out = copied - sampled if self.level is Level.SAMPLE else 0
+        same = sum(min(result.records, result.chunk.records) for result in self.results)
+        gone = sum(result.superseded for result in self.results)
+        return Coverage(
+            max(copied, sampled),
+            same - gone,
+            left_out=left_out,
+            not_verified=not_verified,
+            superseded=gone,
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty if nothing is."""
+        lines = [f"{broken.what_and_where}; {REMEDY}" for broken in self.chain.breaks]
+        lines += [*self.coverage.problems, *filter(None, [self.lost, self.replaced])]
+        recount = self.counted_so_far
+        if recount is not None:
+            lines += recount.problems
+            if recount.foreign_at is not None:
+                counts = recount.by_destination.items()
+                at = next((to for to, each in counts if each.foreign), str(self.destination))
+                there = f"{at} at offset {recount.foreign_at}"
+                lines.append(f"the first record that this mirror did not write is in {there}")
+        first = self.first_difference
+        if first is not None and first.difference is not None:
+            differing = sum(result.difference is not None for result in self.results)
+            source = first.chunk.source
+            lines.append(
+                f"differing chunks: {differing:,} of {len(self.results):,}; the first is"
+                f" [{source.start}, {source.end}), compared with node {first.node}:"
+                f" {first.difference.what}"
+            )
+        return lines
+
+    @property
+    def notes(self) -> list[str]:
+        """What people may not expect, and what could not be compared."""
+        lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
+        recount = self.counted_so_far
+        lines += self._untimed if recount is None else recount.notes
+        unread = Counter(self.uncompared)
+        for result in self.results:
+            if result.unread:
+                unread[result.unread] += result.chunk.records
+        lines += [
+            f"{count:,} records were not compared: {why}" for why, count in unread.items() if count
+        ]
+        if self.chain.lost:
+            lines.append(
+                f"ledger entries that were lost, as `relay restore` has noted: {self.chain.lost:,};"
+                " what was copied before cannot be audited"
+            )
+        if self.chain.expired:
+            lines.append(
+                f"ledger entries that retention has deleted: {self.chain.expired:,}; what was"
+                " copied before cannot be audited"
+            )
+        return lines
+
+    @property
+    def _untimed(self) -> list[str]:
+        untimed = sum(result.untimed for result in self.results)
+        return [f"{UNTIMED}: {untimed:,}"] if untimed else []
+
+    @property
+    def errors(self) -> list[str]:
+        """Why something could not be read; each line once."""
+        errors = {result.error for result in self.results} | {part.error for part in self.counted}
+        return sorted(errors - {""})
+
+
+@dataclass(slots=True)
+class Audit:
+    """What an audit found in one mirror.
+
+    Args:
+        share: of the chunks that were compared, from 0 to 1.
+        seed: that chose them; empty if all were.
+        strict: whether whatever is noted, or not verified, is a difference.
+    """
+
+    mirror: str
+    level: Level
+    job: AuditJob
+    partitions: dict[TopicPartition, PartitionAudit]
+    share: float = 1.0
+    seed: str = ""
+    seconds: float = 0.0
+    strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Of a command: 0 if it passes, 4 for a difference, 1 if something could not be read."""
+        return self.verdict.exit_code(strict=self.strict)
+
+    @property
+    def topics(self) -> dict[str, list[PartitionAudit]]:
+        """The topic-partitions of each source topic."""
+        grouped: dict[str, list[PartitionAudit]] = defaultdict(list)
+        for at, found in self.partitions.items():
+            grouped[at.topic].append(found)
+        return grouped
+
+    @property
+    def work(self) -> list[ComparedChunk | RecountPart]:
+        """All that is to be compared and counted, in order."""
+        wanted: list[ComparedChunk | RecountPart] = []
+        for found in self.partitions.values():
+            wanted += [*found.parts, *found.chunks]
+        return wanted
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, with its topic-partition; empty if nothing is."""
+        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.problems]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        return verdict_of(self.level, self.partitions.values())
+
+    @property
+    def errors(self) -> list[str]:
+        """Why something could not be read."""
+        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.errors]
+
+    def add(self, chunks: Iterable[ChunkResult], parts: Iterable[PartResult] = ()) -> None:
+        """Take the results of a task."""
+        for result in chunks:
+            self.partitions[result.chunk.source.topic_partition].results.append(result)
+        for part in parts:
+            self.partitions[part.range.topic_partition].counted.append(part)
+
+
+def verdict_of(level: Level, partitions: Collection[PartitionAudit]) -> Verdict:
+    """Return the verdict on some topic-partitions of an audit."""
+    return judge(
+        total(each.records_seen for each in partitions),
+        differs=any(each.problems for each in partitions),
+        failed=any(each.errors for each in partitions),
+        noted=any(each.notes for each in partitions),
+        reads=level is not Level.LEDGER,
+    )
+
+
+def default_seed(clock: Clock) -> str:
+    """Return today's date in UTC: all samples of a day are the same unless a seed is given."""
+    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
+
+
+def begin(
+    name: str,
+    mirror: Mirror,
+    selection: Selection,
+    level: Level,
+    clock: Clock,
+    *,
+    share: float = 1.0,
+    seed: str = "",
+    client: Client = Client.RELAY,
+    strict: bool = False,
+) -> Audit:
+    """Verify the ledger, and find what to count and to compare. On the driver.
+
+    Args:
+        share, seed: for the level `sample`, which of the chunks to compare.
+        client: what reads both sides to compare them.
+        strict: as of `Audit`.
+
+    Raises:
+        ConfigError: the ledger does not have what is to be audited.
+        TamperedError: a record of the ledger is no entry.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    ledger = read_verified_ledger(name, mirror, clock)
+    reads = level is not Level.LEDGER
+    there = read_destination_topics(mirror, ledger, clock, with_configs=reads)
+    entries = [entry for chain in ledger.chains.values() for entry in _entries(chain)]
+    broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
+    without_chunks = _without_chunks(selection, ledger)
+    selected = _select(selection, entries, ledger, broken, without_chunks)
+    nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
+    job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, client)
+    chosen = (share, seed) if level is Level.SAMPLE else (1.0, "")
+    audit = Audit(name, level, job, {}, *chosen, strict=strict)
+    for each in selected:
+        found = audit.partitions[each.topic_partition] = PartitionAudit(
+            coverage(each.range, each.entries, each.copied_to),
+            ledger.chains[each.topic_partition],
+            level,
+            _destination(each.entries),
+            policies=stretches(each.copied),
+        )
+        found.lost = there.lost(_topics_of_copies(each))
+    for at in sorted((broken | without_chunks) - audit.partitions.keys()):
+        nothing = CoverageMap(OffsetRange(at, 0, 0))
+        audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at], level)
+        copies = getattr(ledger.checkpoints.get(at), "copies", None)
+        audit.partitions[at].lost = there.lost([copies.topic_partition.topic] if copies else [])
+    for at, found in audit.partitions.items():
+        found.replaced = there.replaced(ledger.checkpoints.get(at))
+    selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
+    if level in {Level.RECOUNT, Level.FULL}:
+        _plan_recount(audit, selected, entries, ledger)
+        _plan_uncopied(audit, selection, selected, entries, ledger)
+    if level.compares:
+        topics = {at.topic for at in audit.partitions}
+        logs = read_source_logs(mirror, ledger, topics, clock)
+        shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
+        planning = _Planning(audit, ledger.checkpoints, logs, there.configs, shared)
+        for each in selected:
+            if audit.partitions[each.topic_partition].destination is not None:
+                planning.plan(each)
+    return audit
+
+
+def _without_chunks(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:
+    """Return the topic-partitions of which the ledger has no chunk, without anything being wrong.
+
+    Retention has deleted all their entries, so that nobody knows windows and times any more; or
+    they were reset, and nothing was copied since.
+    """
+    if selection.by_entries:
+        return set()
+    return {
+        at
+        for at, chain in ledger.chains.items()
+        if selection.has(at)
+        and not chain.breaks
+        and not any(len(each.source) for each in last_history(_entries(chain)))
+    }
+
+
+def _entries(chain: Chain) -> list[LedgerEntry]:
+    return [record.entry for record in chain.records]
+
+
+def _select(
+    selection: Selection,
+    entries: Sequence[LedgerEntry],
+    ledger: VerifiedLedger,
+    broken: Collection[TopicPartition],
+    without_chunks: Collection[TopicPartition],
+) -> list[Selected]:
+    """Return the ranges to audit; none if the ledger has none, and says why.
+
+    Args:
+        broken: topic-partitions whose entries are not those that were committed.
+        without_chunks: as of `_without_chunks`.
+    """
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
+    try:
+        return select(selection, entries, copied_to)
+    except ConfigError:
+        have_chunks = {entry.source.topic_partition for entry in entries}.difference(without_chunks)
+        if not broken and (any(map(selection.has, have_chunks)) or not without_chunks):
+            raise
+        return []
+
+
+def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
+    written = [entry.destination.topic_partition for entry in entries if entry.records]
+    return written[-1] if written else None
+
+
+def _topics_of_copies(selected: Selected) -> set[str]:
+    """Return the topics with copies of a range, and the one that has the newest copies."""
+    newest = _destination(selected.entries)
+    topics = {entry.destination.topic_partition.topic for entry in selected.copied if entry.records}
+    return topics | ({newest.topic} if newest else set())
+
+
+def _plan_recount(
+    audit: Audit,
+    selected: Sequence[Selected],
+    entries: Sequence[LedgerEntry],
+    ledger: VerifiedLedger,
+) -> None:
+    """Find the parts to count at the destination.
+
+    Args:
+        entries: all that the ledger has.
+    """
+    shared = _shared(entries)
+    written: dict[TopicPartition | None, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        if entry.records and entry.destination.topic_partition in shared:
+            written[entry.destination.topic_partition].append(entry)
+    replayed: dict[TopicPartition | None, list[OffsetRange]] = defaultdict(list)
+    for one in ledger.replayed:
+        replayed[one.topic_partition].append(one)
+    accounted = ledger.accounted()
+    for some in written.values():
+        some.sort(key=lambda entry: entry.destination)
+    for each in selected:
+        found = audit.partitions[each.topic_partition]
+        own = sorted(each.entries, key=lambda entry: entry.source)
+        for part, to, entries_there in by_destination(replace(each.range, end=each.copied_to), own):
+            others = [
+                entry
+                for entry in written[to]
+                if entry.source.topic_partition != each.topic_partition
+            ]
+            known = accounted.get(to, OffsetRange(to, 0, 0)) if to else None
+            found.parts += parts_of(part, entries_there, others, _PART_BYTES, known, replayed[to])
+
+
+def _plan_uncopied(
+    audit: Audit,
+    selection: Selection,
+    selected: Sequence[Selected],
+    entries: Sequence[LedgerEntry],
+    ledger: VerifiedLedger,
+) -> None:
+    """Find what to look at where nothing was copied, unless only a part of a topic is audited."""
+    if selection.by_entries or (selection.start, selection.end) != (None, None):
+        return
+    audited: dict[TopicPartition, Selected] = {}
+    for each in reversed(selected):  # the first one is that to which others are added
+        for to in {entry.destination.topic_partition for entry in each.entries}:
+            audited[to] = audited[TopicPartition(to.topic, -1)] = each
+    topics, others = {at.topic for at in audited}, ledger.before.others
+    accounted = {at: known for at, known in ledger.accounted().items() if at not in others}
+    for there in uncopied(topics, accounted, entries, ledger.replayed, ledger.created):
+        to = there.offsets.topic_partition
+        each = audited.get(to) or audited[TopicPartition(to.topic, -1)]
+        if selection.partition is None or to in audited:
+            nothing = replace(each.range, end=each.range.start)
+            part = RecountPart(nothing, {}, 0, uncopied=there)
+            audit.partitions[each.topic_partition].parts.append(part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """Finds the chunks to compare, and by which rule.
+
+    Args:
+        logs: of the source.
+        configs: of the destination's topics.
+        shared: destination topic-partitions to which several sources are copied.
+    """
+
+    audit: Audit
+    checkpoints: Mapping[TopicPartition, Checkpoint]
+    logs: SourceLogs
+    configs: Configs
+    shared: Container[TopicPartition]
+
+    def plan(self, selected: Selected) -> None:
+        """Plan one topic-partition."""
+        found = self.audit.partitions[selected.topic_partition]
+        copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        for entry in selected.copied:
+            copied[entry.destination.topic_partition].append(entry)
+        rules, chunks = [], []
+        for to, entries in copied.items():
+            rule, some, uncompared = self._compared(selected, to, entries)
+            rules.append(rule)
+            chunks += some
+            found.uncompared.update(uncompared)
+        found.rule = "; ".join(dict.fromkeys(rules))
+        found.chunks = _sampled(self.audit, chunks)
+
+    def _compared(
+        self, selected: Selected, to: TopicPartition, entries: Sequence[LedgerEntry]
+    ) -> tuple[str, list[ComparedChunk], Counter[str]]:
+        """Return the rule for the copies in one destination topic-partition, and their chunks.
+
+        Returns:
+            also how many records are in none, by reason.
+        """
+        topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
+        here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
+        kinds = here.get(CLEANUP_POLICY, ""), there.get(CLEANUP_POLICY, "")
+        why = (
+            ""
+            if topic not in self.logs.configs
+            else _why_not(self.audit, entries, kinds, is_shared=to in self.shared)
+        )
+        if why:
+            return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
+        rule, retention, changed = BY_RECORD, Retention.of(there), Counter[str]()
+        if _is_compacted(kinds):
+            rule = BY_KEY
+            chunks = [_compacted(selected, to, kinds, retention)] if records else []
+        else:
+            chunks = [
+                _chunk(each, self.shared, retention)
+                for each in entries
+                if not each.may_change_records
+            ]
+            changed[_CHANGED] = sum(each.records for each in entries if each.may_change_records)
+        readable, uncompared = self._with_nodes(chunks)
+        uncompared += changed
+        if uncompared and not readable:
+            rule = _NOT_COMPARED + "; ".join(uncompared)
+        return rule, readable, uncompared
+
+    def _with_nodes(
+        self, chunks: Iterable[ComparedChunk]
+    ) -> tuple[list[ComparedChunk], Counter[str]]:
+        """Return the chunks that a node may have, and why others have none, with their records."""
+        readable, uncompared = [], Counter[str]()
+        for chunk in chunks:
+            at, node = chunk.source.topic_partition, chunk.node
+            checkpoint = self.checkpoints.get(at)
+            topic_id = checkpoint.topic_ids.get(node, "") if checkpoint else ""
+            may_hold, no_own = self.logs.nodes(at.topic, node, checkpoint)
+            if may_hold:
+                readable.append(replace(chunk, topic_id=topic_id, no_own=no_own))
+            else:
+                uncompared[no_own] += chunk.records
+        return readable, uncompared
+
+
+def _why_not(
+    audit: Audit, entries: Sequence[LedgerEntry], kinds: tuple[str, str], *, is_shared: bool
+) -> str:
+    """Return why a topic's records cannot be compared; empty if they can.
+
+    Args:
+        entries: which say how the records were copied; relay.yaml may say something else by now.
+        kinds: cleanup.policy on both sides.
+        is_shared: whether several sources are copied to the same destination.
+    """
+    compacted = _is_compacted(kinds)
+    reasons = {
+        _CHANGED: any(each.may_change_records for each in entries)
+        if compacted
+        else all(each.may_change_records for each in entries),
+        "it is compacted and filtered": compacted and any(each.may_leave_out for each in entries),
+        "other topic-partitions are copied there, too, and librdkafka does not show which records"
+        " are whose": is_shared and audit.job.client is Client.LIBRDKAFKA,
+        "it is compacted, and other topic-partitions are copied there, too": is_shared
+        and compacted,
+        "it is compacted, so a sample would have to read all of it": compacted
+        and audit.level is Level.SAMPLE,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _is_compacted(kinds: Iterable[str]) -> bool:
+    return any("compact" in kind for kind in kinds)
+
+
+def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
+    """Return the share of the chunks that the seed chooses, in order; at least one."""
+    if audit.level is not Level.SAMPLE or not chunks:
+        return chunks
+    chooser = random.Random(f"{audit.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
+    chosen = chooser.sample(range(len(chunks)), max(1, round(audit.share * len(chunks))))
+    return [chunks[index] for index in sorted(chosen)]
+
+
+def _chunk(
+    entry: LedgerEntry, shared: Container[TopicPartition], retention: Retention
+) -> ComparedChunk:
+    copies = entry.destination
+    return ComparedChunk(
+        entry.source,
+        # before its first record, a topic-partition has no destination offsets
+        copies if entry.records else OffsetRange(copies.topic_partition, 0, 0),
+        entry.records,
+        entry.size_bytes,
+        sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
+        is_shared=copies.topic_partition in shared,
+        retention=retention,
+        entry=entry,
+        node=entry.node,
+    )
+
+
+def _compacted(
+    each: Selected,
+    destination: TopicPartition,
+    kinds: tuple[str, str],
+    retention: Retention,
+) -> ComparedChunk:
+    """Return all of a topic-partition: any record may be gone for one that is outside a range."""
+    copied = [
+        entry
+        for entry in each.entries
+        if entry.records and entry.destination.topic_partition == destination
+    ]
+    start, end = copied[0].source.start, max(entry.source.end for entry in copied)
+    copies = min(e.destination.start for e in copied), max(e.destination.end for e in copied)
+    newest = max(copied, key=lambda entry: entry.source)
+    # where the range begins and ends in the log of one node
+    is_of_one = start == 0 or len({entry.node for entry in copied}) == 1
+    return ComparedChunk(
+        OffsetRange(each.topic_partition, start, end),
+        OffsetRange(destination, *copies),
+        sum(entry.records for entry in copied),
+        sum(entry.size_bytes for entry in copied),
+        compacted_at_source=_is_compacted(kinds[:1]),
+        compacted_at_destination=_is_compacted(kinds[1:]),
+        retention=retention,
+        node=newest.node if is_of_one else "",
+    )
+
+
+def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
+    """Return the destination topic-partitions to which several sources are copied."""
+    sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+    for entry in entries:
+        if entry.records:
+            sources[entry.destination.topic_partition].add(entry.source.topic_partition)
+    return {to for to, copied in sources.items() if len(copied) > 1}

@@ -1,0 +1,289 @@
+"""Whether the destination is what the source was, as the last audit of a topic has found.
+
+Jobs report most evaluations: see `audit/jobs.py`.
+"""
+
+import datetime as dt
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.audit import dagster_run
+from relay_pipelines.audit.audit import (
+    BY_RECORD,
+    Level,
+    PartitionAudit,
+    default_seed,
+    verdict_of,
+)
+from relay_pipelines.audit.dagster_run import AuditReport, AuditRequest
+from relay_pipelines.audit.difference import Difference
+from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.verdict import Verdict
+from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.run_log import without_noise
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.settings.audits import AuditSettings
+
+_ERROR, _WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+_PARTITION = "dagster/partition"
+_REPEATED = "repeated from"
+_FIELDS = ("timestamp_ms", "key", "value", "headers")
+
+Found = dict[TopicPartition, PartitionAudit]
+
+
+def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
+    """The checks that people run from the UI, those of a lane in one op.
+
+    They have no pool: a run that materialises a topic executes them, too, and must not wait.
+    """
+    specs = [
+        dg.AssetCheckSpec(
+            naming.AUDIT,
+            asset=naming.mirrored_asset(lane.path, topic),
+            description="The destination is what the source was, by the last audit. Executed here,"
+            f" it audits all that the ledger has, at the level {settings.level}; launch the job"
+            " `audit` for windows, dates and other levels.",
+        )
+        for topic in lane.topics
+    ]
+
+    @dg.multi_asset_check(
+        name=f"audit_{lane.identifier}",
+        specs=specs,
+        can_subset=True,
+        required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
+    )
+    def audit_check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation]:
+        kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
+        keys = sorted(context.selected_asset_check_keys)
+        if context.run.asset_selection:
+            without_noise(context.log)  # of topics that were never audited
+            yield from last_evaluations(context.instance, keys)
+            return
+        dagster_run.give_way()
+        selection = Selection(window=context.run.tags.get(_PARTITION, ""))
+        topics = [key.asset_key.path[-1] for key in keys]
+        request = AuditRequest(
+            lane.mirror,
+            Level(settings.level),
+            settings.share,
+            default_seed(kafka.clock),
+            topics,
+            selection,
+            lane.prefix,
+            settings.strict,
+        )
+
+        def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
+            try:
+                report = dagster_run.run(context, kafka, session, stop, request)
+            except RelayError as error:
+                yield from not_audited(request, error, kafka.clock)
+                return
+            dagster_run.write_page(context, [report], kafka.clock.now_ms())
+            yield from evaluations(report, kafka)
+
+        yield from stoppable(context.op_execution_context, pyspark, audit)
+
+    return audit_check
+
+
+def last_evaluations(
+    instance: dg.DagsterInstance, keys: list[dg.AssetCheckKey]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Repeat the last result of each check in a run that copies, and say from when it is.
+
+    Dagster executes all checks of an asset that it materialises. An audit would hold the copy up,
+    and no evaluation at all would hide the last one.
+    """
+    for key in keys:
+        history = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        for record in history:
+            last = record.evaluation
+            if record.event is not None and isinstance(last, dg.AssetCheckEvaluation):
+                yield _repeated(last, record.event.timestamp)
+                break
+
+
+def _repeated(last: dg.AssetCheckEvaluation, timestamp: float) -> dg.AssetCheckEvaluation:
+    if _REPEATED in last.metadata:
+        return last
+    time = dt.datetime.fromtimestamp(timestamp, dt.UTC).isoformat(timespec="seconds")
+    return dg.AssetCheckEvaluation(
+        asset_key=last.asset_key,
+        check_name=last.check_name,
+        passed=last.passed,
+        severity=last.severity,
+        description=f"{last.description} ({_REPEATED} {time})",
+        metadata={**last.metadata, _REPEATED: time},
+        partition=last.partition,
+    )
+
+
+def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the result of each topic."""
+    for topic in report.topics:
+        found = report.of(topic)
+        verdict = verdict_of(report.audit.level, found.values())
+        code = verdict.exit_code(strict=report.audit.strict)
+        yield _evaluation(
+            report.request,
+            topic,
+            kafka.clock,
+            passed=bool(found) and not code,
+            severity=_ERROR if code == DIFFERENCE else _WARN,
+            description=_not_copied(found) or _words(verdict, found),
+            metadata=_metadata(report, verdict, found, kafka.config_path),
+        )
+
+
+def not_audited(
+    request: AuditRequest, error: RelayError, clock: Clock
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield a result for each topic of an audit that could not be made.
+
+    It is a warning, unless the ledger itself is not what was written: then no entry of the mirror
+    can be trusted.
+    """
+    found = isinstance(error, TamperedError)
+    for topic in sorted(request.topics):
+        yield _evaluation(
+            request,
+            topic,
+            clock,
+            passed=False,
+            severity=_ERROR if found else _WARN,
+            description=str(error),
+            metadata={"level": str(request.level)},
+        )
+
+
+def _evaluation(
+    request: AuditRequest, topic: str, clock: Clock, **found: Any
+) -> dg.AssetCheckEvaluation:
+    """Return an evaluation with the window as its partition, or the time.
+
+    Without a partition, the next window would make the check "not evaluated".
+    """
+    now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
+    return dg.AssetCheckEvaluation(
+        asset_key=naming.mirrored_asset(request.path, topic),
+        check_name=naming.AUDIT,
+        partition=request.selection.window or now.isoformat(timespec="milliseconds"),
+        **found,
+    )
+
+
+def _first(lines: list[str]) -> str:
+    more = len(lines) - 1
+    return f"{lines[0]} (and {more} more)" if more > 0 else "".join(lines)
+
+
+def _not_copied(found: Found) -> str:
+    return "" if found else "the ledger has no copies of this topic in what was to be audited"
+
+
+def _words(verdict: Verdict, found: Found) -> str:
+    """Say what differs or could not be read; otherwise the verdict, and what is to be noted."""
+    for lines in ("problems", "errors"):
+        wrong = [f"{at}: {line}" for at, each in found.items() for line in getattr(each, lines)]
+        if wrong:
+            return _first(wrong)
+    notes = [f"{at}: {note}" for at, each in found.items() for note in [*each.notes, *_rule(each)]]
+    return "; ".join([str(verdict), *notes[:3]])
+
+
+def _rule(found: PartitionAudit) -> list[str]:
+    return [found.rule] if found.rule not in {"", BY_RECORD} else []
+
+
+def _metadata(
+    report: AuditReport, verdict: Verdict, found: Found, config_path: str
+) -> dict[str, Any]:
+    request, audit = report.request, report.audit
+    shown: dict[str, Any] = {"verdict": str(verdict.state), "level": str(audit.level)}
+    shown["seconds"] = round(audit.seconds, 3)
+    if request.level is Level.SAMPLE:
+        shown |= {"share (%)": 100 * request.share, "seed": request.seed}
+    shown |= dagster_run.numbers(found.values())
+    differing = [(at, each) for at, each in found.items() if each.problems]
+    if differing:
+        # a record says more than a count
+        at, each = min(differing, key=lambda one: one[1].first_difference is None)
+        shown |= _first_difference(at, each)
+        shown["command that shows more"] = command(request, at, each, config_path)
+    if report.page is not None:
+        shown["page"] = dg.MetadataValue.path(report.page)
+    return shown
+
+
+def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, Any]:
+    first = found.first_difference
+    if first is None or first.difference is None:
+        recount = found.counted_so_far
+        offset = None if recount is None else recount.foreign_at
+        where = found.coverage.range if offset is None else found.destination
+        place = {} if offset is None else {"first difference: offset": offset}
+        return {
+            "first difference": f"{where}: {found.problems[0]}",
+            "first difference: topic": at.topic,
+            "first difference: partition": at.partition,
+            **place,
+        }
+    source, destination = first.difference.source, first.difference.destination
+    record = source or destination
+    offset = first.chunk.source.start if record is None else record.offset
+    fields = ", ".join(_differing(first.difference))
+    side = "" if source or not destination else " (destination)"
+    return {
+        "first difference": f"{at} at offset {offset}{side}: {fields}; {first.difference.what}",
+        "first difference: topic": at.topic,
+        "first difference: partition": at.partition,
+        "first difference: offset": offset,
+        "first difference: field": fields,
+        "first difference: both sides": dg.MetadataValue.table(
+            [
+                dg.TableRecord(
+                    {
+                        "field": name,
+                        "source": _shown(source, name),
+                        "destination": _shown(destination, name),
+                    }
+                )
+                for name in ("offset", *_FIELDS)
+            ]
+        ),
+    }
+
+
+def _differing(difference: Difference) -> list[str]:
+    """Return the fields in which the first records differ; the record if one side has none."""
+    one, other = difference.source, difference.destination
+    if one is None or other is None:
+        return ["record"]
+    return [name for name in _FIELDS if getattr(one, name) != getattr(other, name)] or ["record"]
+
+
+def _shown(record: Any, name: str) -> str:
+    return "no record" if record is None else str(getattr(record, name))
+
+
+def command(request: AuditRequest, at: TopicPartition, found: PartitionAudit, config: str) -> str:
+    """Return the command that shows the first difference on both sides."""
+    first, window = found.first_difference, request.selection.window
+    words = ["relay", "--config", config, "audit", "--mirror", request.mirror]
+    words += ["--topic", at.topic, "--partition", str(at.partition)]
+    if first is not None:
+        words += ["--offsets", f"{first.chunk.source.start}:{first.chunk.source.end}"]
+    elif window:
+        words += ["--window", window]
+    return shlex.join([*words, "--level", str(Level.FULL)])

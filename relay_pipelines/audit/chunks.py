@@ -1,0 +1,451 @@
+"""Reads chunks on both sides and compares them. Runs in a task; nothing in it needs Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any, Protocol
+
+from relay_pipelines.audit.comparison import BatchSide, Comparison, Part, Side, compare
+from relay_pipelines.audit.difference import Difference
+from relay_pipelines.audit.key_comparison import Compaction, compare_keys, decoded
+from relay_pipelines.audit.retention import Retention
+from relay_pipelines.errors import (
+    DataLossError,
+    DestinationError,
+    RelayError,
+    RetriableError,
+    SourceError,
+)
+from relay_pipelines.ledger.checkpoint import wait_until_stable
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.admin import size_on_disk
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
+from relay_pipelines.protocol.clients import destination_client, source_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.retries import retry
+
+_AT_SOURCE = "retention has begun to delete them at the source"
+_AT_DESTINATION = "retention has begun to delete them at the destination"
+
+
+class Client(StrEnum):
+    """What reads the chunks that are compared."""
+
+    RELAY = "relay"
+    LIBRDKAFKA = "librdkafka"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditJob:
+    """What all tasks of an audit share.
+
+    Args:
+        nodes: of the source, in the order in which they are tried.
+        client: what reads the chunks that are compared.
+    """
+
+    mirror: str
+    nodes: tuple[Cluster, ...]
+    destination: Cluster
+    options: CopyOptions
+    client: Client = Client.RELAY
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedChunk:
+    """One ledger entry, or all of a compacted topic-partition: what must be the same on both sides.
+
+    Args:
+        node: the source node whose offsets these are; empty if they are of several.
+        topic_id: of the source topic there; empty if it is unknown.
+        no_own: why that log cannot be read; empty if it can.
+        left_out: how many of the source's records are not at the destination.
+        is_shared: whether copies of another source may lie between its own.
+        compacted_at_source, compacted_at_destination: whether compaction may have removed records
+            there.
+        retention: of the destination's topic.
+        entry: of the ledger; None for several.
+    """
+
+    source: OffsetRange
+    destination: OffsetRange
+    records: int
+    size_bytes: int
+    left_out: int = 0
+    is_shared: bool = False
+    compacted_at_source: bool = False
+    compacted_at_destination: bool = False
+    retention: Retention = field(default_factory=Retention)
+    entry: LedgerEntry | None = None
+    node: str = ""
+    topic_id: str = ""
+    no_own: str = ""
+
+    @property
+    def topic_partitions(self) -> set[TopicPartition]:
+        """On both sides."""
+        return {self.source.topic_partition, self.destination.topic_partition}
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the records are compared key by key."""
+        return self.compacted_at_source or self.compacted_at_destination
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What a task found for one chunk.
+
+    Args:
+        node: the source node that was read.
+        records: how many are the same, or gone for a later one of their key.
+        undecoded: how many of them were compared as bytes of batches.
+        difference: where the two sides begin to differ.
+        unread: why it could not be compared; empty if it was.
+        error: why it could not be read; empty if it was.
+        superseded, untimed, not_verified: as of `Comparison`.
+    """
+
+    chunk: ComparedChunk
+    node: str = ""
+    records: int = 0
+    undecoded: int = 0
+    difference: Difference | None = None
+    unread: str = ""
+    error: str = ""
+    superseded: int = 0
+    untimed: int = 0
+    not_verified: Counter[str] = field(default_factory=Counter)
+
+
+def compare_chunks(
+    job: AuditJob, chunks: Sequence[ComparedChunk], clock: Clock
+) -> Iterator[ChunkResult]:
+    """Compare each chunk and yield its result; never raises a `RelayError`.
+
+    A chunk is compared with the node from which it was copied. What that one cannot answer is asked
+    of the others: as the offsets of two nodes may differ, they can confirm a chunk, not refute it.
+    """
+    left = [_Pending(chunk) for chunk in chunks]
+    for is_own, node in [(is_own, node) for is_own in (True, False) for node in job.nodes]:
+        here = [each for each in left if (each.chunk.node == node.name) is is_own]
+        if here:
+            yield from _compare_at(job, node, here, clock)
+            left = [each for each in left if not each.is_done]
+    for each in left:
+        yield each.result()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A chunk without a result yet.
+
+    Args:
+        own: why the node from which it was copied did not tell.
+        refuted_by: another node that holds other records at its offsets.
+        failed_at, error: the last node that did not answer, and its error.
+    """
+
+    chunk: ComparedChunk
+    is_done: bool = False
+    own: str = ""
+    refuted_by: str = ""
+    failed_at: str = ""
+    error: str = ""
+
+    def note_failure(self, node: Cluster, error: RelayError) -> None:
+        """Note that a node did not answer."""
+        self.failed_at, self.error = node.name, str(error)
+        if self.chunk.node == node.name:
+            self.own = f"where {error.what}"
+
+    def result(self) -> ChunkResult:
+        """Return why it was not compared."""
+        if not self.refuted_by:
+            return ChunkResult(self.chunk, error=self.error)
+        node = self.chunk.node
+        why = f"they were copied from node {node}, {self.own}" if self.own else self.chunk.no_own
+        why = why or "they were copied from several nodes, whose offsets may differ"
+        what = f"node {self.refuted_by} does not hold these records at these offsets"
+        return ChunkResult(self.chunk, self.refuted_by, unread=f"{what}; {why}")
+
+
+def _compare_at(
+    job: AuditJob, node: Cluster, wanted: Sequence[_Pending], clock: Clock
+) -> Iterator[ChunkResult]:
+    """Compare chunks with one node, and yield the results.
+
+    An error that names a topic-partition concerns its chunks alone; after another one, the chunks
+    after it are not tried there.
+    """
+    with _readers(job, node, clock) as (source, destination):
+        comparing = _Comparing(job, source, destination, clock)
+        for number, pending in enumerate(wanted):
+            chunk = pending.chunk
+            if pending.failed_at == node.name:
+                continue
+            last = [each for each in job.nodes if each.name != chunk.node][-1:] or [node]
+            try:
+                result = comparing.result(chunk, patient=node is last[0])
+                refutes = result.difference is not None and result.difference.is_of_both
+                if refutes and not _is_own_log(job, node, chunk):
+                    pending.refuted_by = pending.refuted_by or node.name
+                    if node.name == chunk.node:
+                        pending.own = "whose topic was created again since"
+                    continue
+            except RetriableError as error:
+                at = error.topic_partition
+                for each in wanted[number:]:
+                    if each is pending or at is None or at in each.chunk.topic_partitions:
+                        each.note_failure(node, error)
+                continue
+            pending.is_done = True
+            yield result
+
+
+def _is_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
+    """Whether a node still has the log from which a chunk was copied, under whatever name.
+
+    Raises:
+        RetriableError: it does not answer.
+    """
+    with source_client(job.mirror, node, job.options.request_timeout_ms, "audit") as client:
+        found = client.topic(chunk.source.topic_partition.topic).topic_id
+    is_known = bool(chunk.topic_id and found)
+    return found == chunk.topic_id if is_known else node.name == chunk.node
+
+
+@contextmanager
+def _readers(job: AuditJob, node: Cluster, clock: Clock) -> Iterator[tuple[_Reader, _Reader]]:
+    """Open what reads one node and the destination."""
+    options = job.options
+    if job.client is Client.LIBRDKAFKA:
+        from relay_pipelines.audit.librdkafka import LibrdkafkaReader  # few need it
+
+        with (
+            LibrdkafkaReader(job.mirror, node, SourceError, options, clock) as read_source,
+            LibrdkafkaReader(
+                job.mirror, job.destination, DestinationError, options, clock
+            ) as read_destination,
+        ):
+            yield read_source, read_destination
+        return
+    with (
+        source_client(job.mirror, node, options.request_timeout_ms, "audit") as source,
+        destination_client(job.mirror, job.destination, options, "audit") as destination,
+    ):
+        yield (
+            _OwnReader(source, options, clock),
+            _OwnReader(destination, options, clock, waits=True),
+        )
+
+
+class _Reader(Protocol):
+    """Reads offset ranges of one cluster."""
+
+    @property
+    def name(self) -> str:
+        """Of the cluster."""
+
+    def log(self, wanted: OffsetRange) -> tuple[int, int]:
+        """Return the offsets at which the log of a range begins and ends."""
+
+    def read(self, wanted: OffsetRange) -> Generator[Any, None, None]:
+        """Yield what is in a range, as `side` and `parts` take it."""
+
+    def side(self, found: Generator[Any, None, None], *, one_producer: bool = False) -> Side:
+        """Return the records as a side of a comparison."""
+
+    def parts(self, found: Generator[Any, None, None]) -> Iterator[Part]:
+        """Return the records."""
+
+    def size_bytes(self, at: TopicPartition) -> int | None:
+        """Return the size of a log; None if it is not known."""
+
+    def forget(self) -> None:
+        """Ask again where logs begin and end."""
+
+    def close(self) -> None:
+        """Close the connections; the next call connects again."""
+
+
+class _OwnReader:
+    """Reads over the connection of the copy.
+
+    Args:
+        waits: whether open transactions may hide the range for a moment.
+    """
+
+    def __init__(
+        self, client: ClusterClient, options: CopyOptions, clock: Clock, *, waits: bool = False
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._clock = clock
+        self._waits = waits
+        self._logs: dict[TopicPartition, tuple[int, int]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._client.cluster.name
+
+    def log(self, wanted: OffsetRange) -> tuple[int, int]:
+        """Return low watermark and last stable offset, once no transaction hides the range."""
+        at, client = wanted.topic_partition, self._client
+        known = self._logs.get(at, (0, -1))
+        if known[1] < wanted.end:
+            high = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
+            if self._waits:
+                end = min(wanted.end, high)
+                wait_until_stable(client, at, end, self._options, self._clock)
+            low = client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
+            stable = client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+            known = self._logs[at] = low, stable
+        return known
+
+    def read(self, wanted: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
+        return read(self._client, wanted, self._options.fetch_max_bytes, self._clock)
+
+    @staticmethod
+    def side(
+        found: Generator[list[FetchedSpan], None, None], *, one_producer: bool = False
+    ) -> Side:
+        return BatchSide(found, one_producer=one_producer)
+
+    @staticmethod
+    def parts(found: Generator[list[FetchedSpan], None, None]) -> Iterator[Part]:
+        return decoded(found)
+
+    def size_bytes(self, at: TopicPartition) -> int | None:
+        return size_on_disk(self._client, at)
+
+    def forget(self) -> None:
+        self._logs.clear()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _Comparing:
+    """Compares chunks between one node and the destination."""
+
+    def __init__(self, job: AuditJob, source: _Reader, destination: _Reader, clock: Clock) -> None:
+        self._job = job
+        self._source = source
+        self._destination = destination
+        self._clock = clock
+
+    def result(self, chunk: ComparedChunk, *, patient: bool) -> ChunkResult:
+        """Return what is found.
+
+        Args:
+            patient: as in `retry`.
+
+        Raises:
+            RetriableError: a cluster does not answer.
+        """
+        node = self._source.name
+        ask = partial(self._compare, chunk)
+        clients = self._source, self._destination
+        try:
+            return retry(
+                ask, self._job.mirror, self._job.options, self._clock, *clients, patient=patient
+            )
+        except RetriableError:
+            raise
+        except DataLossError as error:  # retention, since the watermarks were read
+            return ChunkResult(chunk, node, unread=error.what)
+        except RelayError as error:
+            return ChunkResult(chunk, node, error=str(error))
+
+    def _compare(self, chunk: ComparedChunk) -> ChunkResult:
+        node = self._source.name
+        source_low, source_end = self._source.log(chunk.source)
+        low, end = self._destination.log(chunk.destination)
+        if len(chunk.destination) and low > chunk.destination.start:
+            if not self._explains_deletion(chunk, low):
+                what = f"the destination's log begins at {low}, although {chunk.retention}"
+                found = Difference(what, None, None, is_of_both=False)
+                return ChunkResult(chunk, node, difference=found)
+            return ChunkResult(chunk, node, unread=_AT_DESTINATION)
+        if source_low > chunk.source.start:
+            return ChunkResult(chunk, node, unread=f"{_AT_SOURCE}, on node {node}")
+        if source_end < chunk.source.end:
+            return ChunkResult(chunk, node, unread=f"the log of node {node} ends at {source_end}")
+        if chunk.is_compacted:
+            compared = self._compare_keys(chunk, source_end, end)
+            if compared.difference:  # a later record may have removed one while it was read
+                compared = self._compare_keys(chunk, *self._fresh_ends(chunk))
+        else:
+            compared = self._compare_records(chunk, end)
+        return ChunkResult(
+            chunk,
+            node,
+            compared.records,
+            compared.undecoded,
+            compared.difference,
+            superseded=compared.superseded,
+            untimed=compared.untimed,
+            not_verified=compared.not_verified,
+        )
+
+    def _explains_deletion(self, chunk: ComparedChunk, low: int) -> bool:
+        """Whether retention may have deleted the beginning of the copies.
+
+        Nobody knows the timestamps of several chunks here, but the recount looks at each.
+        """
+        at = chunk.destination.topic_partition
+        entries = [chunk.entry] if chunk.entry else []
+        size_bytes = partial(self._destination.size_bytes, at)
+        return chunk.retention.explains(entries, low, self._clock.now_ms(), size_bytes)
+
+    def _fresh_ends(self, chunk: ComparedChunk) -> tuple[int, int]:
+        """Return the ends of both logs as they are now."""
+        self._source.forget()
+        self._destination.forget()
+        return self._source.log(chunk.source)[1], self._destination.log(chunk.destination)[1]
+
+    def _compare_records(self, chunk: ComparedChunk, destination_end: int) -> Comparison:
+        copies = replace(chunk.destination, end=min(chunk.destination.end, destination_end))
+        with (
+            closing(self._source.read(chunk.source)) as source,
+            closing(self._destination.read(copies)) as destination,
+        ):
+            return compare(
+                self._source.side(source),
+                self._destination.side(destination, one_producer=chunk.is_shared),
+                chunk.left_out,
+            )
+
+    def _compare_keys(
+        self, chunk: ComparedChunk, source_end: int, destination_end: int
+    ) -> Comparison:
+        """Compare key by key, and read on to the ends of both logs for keys that come again."""
+        rules = Compaction(
+            chunk.source,
+            chunk.destination,
+            chunk.records,
+            chunk.compacted_at_source,
+            chunk.compacted_at_destination,
+        )
+        source_log = replace(chunk.source, end=source_end)
+        log = replace(chunk.destination, end=destination_end)
+        with (
+            closing(self._source.read(source_log)) as source,
+            closing(self._destination.read(log)) as destination,
+        ):
+            return compare_keys(
+                self._source.parts(source), self._destination.parts(destination), rules
+            )

@@ -1,0 +1,123 @@
+"""The documents that `relay audit --json` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from relay_pipelines.audit.against_statement import StatementAudit
+from relay_pipelines.audit.audit import Audit, PartitionAudit
+from relay_pipelines.audit.verdict import Verdict
+from relay_pipelines.model import OffsetRange
+
+Document = dict[str, Any]
+
+
+def audit(found: Audit) -> Document:
+    """Return what an audit found."""
+    return {
+        "mirror": found.mirror,
+        "level": str(found.level),
+        "client": str(found.job.client),
+        "share": found.share,
+        "seed": found.seed,
+        "strict": found.strict,
+        "seconds": round(found.seconds, 3),
+        **_verdict(found.verdict),
+        "problems": found.problems,
+        "errors": found.errors,
+        "topic_partitions": [_audited(each) for each in found.partitions.values()],
+    }
+
+
+def against_statement(found: StatementAudit) -> Document:
+    """Return what a comparison with a statement found."""
+    return {
+        "mirror": found.statement.mirror,
+        "made_at": found.statement.made_at,
+        "signer": found.statement.signer,
+        **_verdict(found.verdict),
+        "differences": found.differences,
+        "notes": found.notes,
+    }
+
+
+def _verdict(found: Verdict) -> Document:
+    coverage = found.coverage
+    return {
+        "verdict": str(found.state),
+        "summary": str(found),
+        "coverage": {
+            **dataclasses.asdict(coverage),
+            "not_verified": dict(coverage.not_verified),
+            "differing": coverage.unexplained,
+        },
+    }
+
+
+def _audited(found: PartitionAudit) -> Document:
+    at, counted, first = found.topic_partition, found.recount, found.first_difference
+    return {
+        "topic": at.topic,
+        "partition": at.partition,
+        "start": found.coverage.range.start,
+        "end": found.coverage.range.end,
+        "destination": found.destination and str(found.destination),
+        **_verdict(found.verdict),
+        "offsets": dict(found.coverage.counts),
+        "ledger": {
+            "entries": len(found.chain.records),
+            "expired": found.chain.expired,
+            "lost": found.chain.lost,
+            "breaks": [
+                {
+                    "kind": str(broken.kind),
+                    "first": broken.first,
+                    "last": broken.last,
+                    "where": None if broken.where is None else str(broken.where),
+                }
+                for broken in found.chain.breaks
+            ],
+        },
+        "missing": _starts_and_ends(found.coverage.missing),
+        "doubled": _starts_and_ends(found.coverage.doubled),
+        "recount": counted
+        and {
+            "recorded": counted.recorded,
+            "counted": counted.counted,
+            "foreign": counted.foreign,
+            "first_foreign_offset": counted.foreign_at,
+            "differing_chunks": counted.differing,
+            "not_compared": dict(counted.not_compared),
+            "not_verified": dict(counted.not_verified),
+            "untimed": counted.untimed,
+            "uncopied": counted.uncopied,
+        },
+        "comparison": {
+            "rule": found.rule,
+            "chunks": len(found.chunks),
+            "compared": sum(not (result.unread or result.error) for result in found.results),
+            "records": found.records,
+            "undecoded": sum(result.undecoded for result in found.results),
+            "superseded": sum(result.superseded for result in found.results),
+            "untimed": sum(result.untimed for result in found.results),
+            "nodes": sorted({result.node for result in found.results} - {""}),
+        }
+        if found.rule
+        else None,
+        "first_difference": first
+        and {
+            "start": first.chunk.source.start,
+            "end": first.chunk.source.end,
+            **dataclasses.asdict(first.difference),  # type: ignore[arg-type]  # it has one
+        },
+        "policies": list(found.policies),
+        "problems": found.problems,
+        "notes": found.notes,
+        "errors": found.errors,
+    }
+
+
+def _starts_and_ends(ranges: Iterable[OffsetRange]) -> list[Document]:
+    return [{"start": each.start, "end": each.end} for each in ranges]

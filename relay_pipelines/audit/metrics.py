@@ -1,0 +1,49 @@
+"""The result of audits as metrics: nobody else knows whether the records are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from relay_pipelines.audit.audit import Audit, verdict_of
+from relay_pipelines.audit.verdict import Coverage, State, Verdict
+from relay_pipelines.metrics.catalog import collector, metric
+from relay_pipelines.metrics.serving import write_textfile
+
+_CHECK = "audit"
+
+
+def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
+    """Write the verdict on each topic, and how many records it rests on.
+
+    Args:
+        audits: by mirror; None if the audit could not be done.
+
+    Raises:
+        RelayError: the file cannot be written.
+    """
+    registry = CollectorRegistry()
+    failed, states, records = (
+        collector(metric(name), registry)
+        for name in ("check_failed", "audit_verdict", "audit_records")
+    )
+    for mirror, topic, verdict in _verdicts(audits):
+        strict = getattr(audits[mirror], "strict", False)
+        failed.labels(mirror, topic, _CHECK).set(bool(verdict.exit_code(strict=strict)))
+        for state in State:
+            states.labels(mirror, topic, state).set(state is verdict.state)
+        for name, number in verdict.coverage.numbers.items():
+            records.labels(mirror, topic, name).set(number)
+    write_textfile(path, registry, "name a writable file with --textfile")
+
+
+def _verdicts(audits: Mapping[str, Audit | None]) -> Iterator[tuple[str, str, Verdict]]:
+    """Yield mirror, topic and verdict; without a topic if the audit could not be done."""
+    for mirror, audit in audits.items():
+        if audit is None:
+            yield mirror, "", Verdict(State.FAILED, Coverage())
+            continue
+        for topic, found in audit.topics.items():
+            yield mirror, topic, verdict_of(audit.level, found)

@@ -1,0 +1,116 @@
+"""The report of an audit as one HTML page that loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from relay_pipelines.audit.coverage import Kind, Stretch, binned
+from relay_pipelines.output.formatting import count, format_time, seconds, size
+
+if TYPE_CHECKING:
+    from relay_pipelines.audit.audit import Audit, PartitionAudit
+
+WIDTH, HEIGHT = 1000.0, 36.0
+_MOST_STRETCHES = 500
+# distinguishable for people who are color-blind (Okabe and Ito)
+COLORS = {
+    Kind.COPIED: "#0072b2",
+    Kind.FILTERED: "#56b4e9",
+    Kind.QUARANTINED: "#e69f00",
+    Kind.COMPACTION_GAP: "#999999",
+    Kind.ABORTED: "#cc79a7",
+    Kind.CONTROL: "#bbbbbb",
+    Kind.LOST: "#d55e00",
+    Kind.NOT_YET: "#eeeeee",
+    Kind.MISSING: "#000000",
+}
+
+
+class Bar(NamedTuple):
+    """A rectangle of the picture: the share of one kind in a stretch of offsets."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    color: str
+    title: str
+
+
+def page(audits: Sequence[Audit], now_ms: int) -> str:
+    """Return the page."""
+    environment = Environment(
+        loader=PackageLoader("relay_pipelines.audit", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "count": count,
+        "size": size,
+        "seconds": seconds,
+        "time": format_time,
+        "name": _name,
+    }
+    template = environment.get_template("audit.html.j2")
+    return template.render(
+        audits=audits,
+        now_ms=now_ms,
+        bars=bars,
+        mark=mark,
+        kinds=_kinds(audits),
+        colors=COLORS,
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def bars(stretches: Sequence[Stretch]) -> Iterator[Bar]:
+    """Yield the picture of a coverage map: offsets from left to right, shares from the bottom up.
+
+    An entry says how many offsets it skipped, not which, so its kinds are stacked.
+    """
+    if not stretches:
+        return
+    first, last = stretches[0].start, max(stretch.end for stretch in stretches)
+    scale = WIDTH / max(1, last - first)
+    for stretch in binned(stretches, _MOST_STRETCHES):
+        bottom, total = HEIGHT, sum(stretch.counts.values())
+        for kind, color in COLORS.items():
+            number = stretch.counts.get(kind, 0)
+            if number:
+                height = HEIGHT * number / total
+                bottom -= height
+                title = f"[{stretch.start}, {stretch.end}): {count(number)} {_name(kind)}"
+                width = (stretch.end - stretch.start) * scale
+                yield Bar((stretch.start - first) * scale, bottom, width, height, color, title)
+
+
+def mark(found: PartitionAudit) -> float | None:
+    """Return where in the picture the first difference is; None if there is none."""
+    first, stretches = found.first_difference, found.coverage.stretches
+    if first is None or first.difference is None or not stretches:
+        return None
+    record = first.difference.source
+    offset = first.chunk.source.start if record is None else record.offset
+    start, end = stretches[0].start, max(stretch.end for stretch in stretches)
+    return WIDTH * (offset - start) / max(1, end - start)
+
+
+def _kinds(audits: Sequence[Audit]) -> list[Kind]:
+    """Return the kinds that occur, in the order of the pictures."""
+    found = {
+        kind
+        for audit in audits
+        for each in audit.partitions.values()
+        for kind in each.coverage.counts
+    }
+    return [kind for kind in COLORS if kind in found]
+
+
+def _name(kind: str) -> str:
+    return str(kind).replace("_", " ")

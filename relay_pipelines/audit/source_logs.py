@@ -1,0 +1,145 @@
+"""Which source nodes hold the log that a chunk was copied from. Runs on the driver.
+
+Offsets mean the same records within one log alone. Another node's log, or one of a topic that was
+created again, may agree with the copies, but it cannot show that they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from relay_pipelines.audit.destination_topics import Configs, texts
+from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.ledger.verified import VerifiedLedger
+from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, NodeIdentity
+from relay_pipelines.protocol.clients import source_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+
+GONE = "the source no longer has the topic"
+_RECREATED = "the source topic was created again since they were copied"
+
+
+@dataclass(slots=True)
+class SourceLogs:
+    """What the nodes of a source answered about some topics.
+
+    Args:
+        logs: of the nodes that answered: by node and topic.
+        configs: by topic, of the first node that has it.
+        away: why nodes are not read, as a clause about them.
+    """
+
+    logs: dict[str, Mapping[str, NodeIdentity]] = field(default_factory=dict)
+    configs: Configs = field(default_factory=dict)
+    away: dict[str, str] = field(default_factory=dict)
+
+    def nodes(self, topic: str, node: str, checkpoint: Checkpoint | None) -> tuple[bool, str]:
+        """Say whether any node may hold what was copied from one, and why not that one itself.
+
+        Args:
+            node: its name in the ledger, another one than today perhaps; empty for several.
+
+        Returns:
+            also why the log that was copied cannot be read; empty if it can, or if node is.
+        """
+        logs = {name: log[topic] for name, log in self.logs.items() if topic in log}
+        recreated = sorted(
+            name for name, log in logs.items() if checkpoint and _is_recreated(log, checkpoint)
+        )
+        may_hold = logs.keys() - set(recreated)
+        if any(_is_own(logs[name], node, checkpoint) for name in may_hold):
+            return True, ""
+        if recreated:
+            return bool(may_hold), f"{_RECREATED}, on node {', '.join(recreated)}"
+        if not logs and not self.away:
+            return False, GONE
+        why = f"they were copied from node {node}, which {self._absent(node)}" if node else ""
+        return bool(may_hold), why
+
+    def _absent(self, node: str) -> str:
+        if node in self.away:
+            return self.away[node]
+        return "no longer has the topic" if node in self.logs else "is not in source.nodes"
+
+
+def _is_recreated(log: NodeIdentity, checkpoint: Checkpoint) -> bool:
+    """Whether the topic was created again on a node, which may have another name now."""
+    if checkpoint.is_recreated(log):
+        return True
+    names = (name for name, known in checkpoint.cluster_ids.items() if known == log.cluster_id)
+    ids = {checkpoint.topic_ids.get(name) for name in names} - {"", None}
+    return bool(ids and log.topic_id and log.topic_id not in ids)
+
+
+def _is_own(log: NodeIdentity, node: str, checkpoint: Checkpoint | None) -> bool:
+    """Whether a log is the one that was read under a node's name."""
+    topic_id = checkpoint.topic_ids.get(node, "") if checkpoint else ""
+    if topic_id and log.topic_id:
+        return log.topic_id == topic_id
+    cluster_id = checkpoint.cluster_ids.get(node, "") if checkpoint else ""
+    if cluster_id and log.cluster_id:
+        return log.cluster_id == cluster_id
+    return log.node == node
+
+
+def read_source_logs(
+    mirror: Mirror, ledger: VerifiedLedger, topics: set[str], clock: Clock
+) -> SourceLogs:
+    """Ask every node that is not in quarantine, all at once.
+
+    Raises:
+        RelayError: none of them answers.
+    """
+    found = SourceLogs(
+        away={
+            node.name: "is in quarantine"
+            for node in mirror.nodes
+            if node.name in ledger.quarantined
+        }
+    )
+    nodes = [node for node in mirror.nodes if node.name not in ledger.quarantined]
+    if not nodes:
+        return found
+    ask = partial(_ask, ledger.mirror, topics, mirror.copy_options, clock, len(nodes) == 1)
+    with ThreadPoolExecutor(len(nodes), thread_name_prefix="audit") as pool:
+        answers = [*pool.map(ask, nodes)]
+    errors = [answer for answer in answers if isinstance(answer, RelayError)]
+    if len(errors) == len(nodes):
+        raise errors[0]
+    for node, answer in zip(nodes, answers, strict=True):
+        if isinstance(answer, RelayError):
+            found.away[node.name] = "does not answer"
+            continue
+        found.logs[node.name], configs = answer
+        found.configs = {**configs, **found.configs}
+    return found
+
+
+def _ask(
+    name: str,
+    topics: set[str],
+    options: CopyOptions,
+    clock: Clock,
+    patient: bool,  # noqa: FBT001 - of a partial
+    node: Cluster,
+) -> tuple[Mapping[str, NodeIdentity], Configs] | RelayError:
+    """Return the logs of the topics that a node has, and their configurations; or the error."""
+    with source_client(name, node, options.request_timeout_ms, "audit") as client:
+
+        def look() -> tuple[Mapping[str, NodeIdentity], Configs]:
+            existing = client.existing(topics)
+            logs = {
+                topic: NodeIdentity(node.name, client.topic(topic).topic_id, client.cluster_id)
+                for topic in existing
+            }
+            return logs, texts(client, existing)
+
+        try:
+            return retry(look, name, options, clock, client, patient=patient)
+        except SourceError as error:
+            return error

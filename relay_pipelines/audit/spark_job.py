@@ -1,0 +1,146 @@
+"""The Spark jobs of an audit: each reads a group of parts in one task, several run at once.
+
+`work` runs on the driver, `_do_group` in a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from relay_pipelines.audit.audit import Audit
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk, compare_chunks
+from relay_pipelines.audit.recount_parts import PartResult, RecountPart, count_parts
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.spark import job as spark_job
+from relay_pipelines.spark import session as spark_session
+
+_LEAST_BYTES = 32 << 20  # of a group: a job costs a tenth of a second
+_GROUPS_PER_SLOT = 8  # so that the progress moves, and that the slots end at about the same time
+_CANCEL_SECONDS = 0.1
+_LOOK_SECONDS = 0.5
+_WITHOUT_SPARK_BYTES = 64 << 20  # less is read before Spark has started
+
+Work = ComparedChunk | RecountPart
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task found."""
+
+    chunks: list[ChunkResult]
+    parts: list[PartResult]
+
+    @property
+    def size_bytes(self) -> int:
+        """How much was read."""
+        compared = sum(result.chunk.size_bytes for result in self.chunks)
+        return compared + sum(result.size_bytes for result in self.parts)
+
+
+_RESULT = TypeAdapter(TaskResult)
+
+
+def work(
+    session: Callable[[], Any], job: AuditJob, wanted: Sequence[Work], tag: str
+) -> Generator[TaskResult, None, None]:
+    """Compare chunks and count parts, and yield what is found as soon as it is.
+
+    Args:
+        session: returns the Spark session; called only if there is much to read.
+        tag: `spark.job.cancel` finds the jobs by it. They are cancelled when the iterator is
+            closed.
+
+    Raises:
+        RelayError: a Spark job failed.
+    """
+    total = sum(each.size_bytes for each in wanted)
+    if total < _WITHOUT_SPARK_BYTES:
+        for each in wanted:
+            yield do_group(job, [each])
+        return
+    yield from in_spark(session(), job, wanted, tag)
+
+
+def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[TaskResult, None, None]:
+    """Read what an audit has to read; yield each result that the audit has taken.
+
+    Args:
+        session, tag: as of `work`.
+
+    Raises:
+        RelayError: a Spark job failed.
+    """
+    with closing(work(session, audit.job, audit.work, tag)) as results:
+        for result in results:
+            audit.add(result.chunks, result.parts)
+            yield result
+
+
+def in_spark(
+    session: Any, job: AuditJob, wanted: Sequence[Work], tag: str
+) -> Generator[TaskResult, None, None]:
+    """Do the same as `work`, whatever there is to read."""
+    slots = spark_session.slots(session)
+    total = sum(each.size_bytes for each in wanted)
+    groups = groups_of(wanted, max(_LEAST_BYTES, total // (_GROUPS_PER_SLOT * slots)))
+    pool = ThreadPoolExecutor(slots, tag)
+    running = [pool.submit(_submit, session, job, group, tag) for group in groups]
+    try:
+        waiting = set(running)
+        while waiting:
+            # not for ever: a thread that waits for ever looks as if it hung
+            done, waiting = wait(waiting, _LOOK_SECONDS, FIRST_COMPLETED)
+            yield from (each.result() for each in done)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        # again and again: a job that Spark has not started yet cannot be found
+        begun = [each for each in running if not each.cancelled()]
+        while wait(begun, _CANCEL_SECONDS).not_done:
+            spark_job.cancel(session, tag)
+
+
+def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:
+    """Compare and count in this process."""
+    clock = SystemClock()
+    chunks = [each for each in group if isinstance(each, ComparedChunk)]
+    parts = [each for each in group if isinstance(each, RecountPart)]
+    return TaskResult(
+        list(compare_chunks(job, chunks, clock)), list(count_parts(job, parts, clock))
+    )
+
+
+def groups_of(wanted: Iterable[Work], size_bytes: int) -> list[list[Work]]:
+    """Split work into groups of about this size, in order; one item may be larger."""
+    groups: list[list[Work]] = []
+    room = 0
+    for each in wanted:
+        if not groups or each.size_bytes > room:
+            groups.append([])
+            room = size_bytes
+        groups[-1].append(each)
+        room -= each.size_bytes
+    return groups
+
+
+def _submit(session: Any, job: AuditJob, group: list[Work], tag: str) -> TaskResult:
+    def frame() -> Any:
+        one_task = spark_job.uncompiled(session).range(0, 1, 1, 1)
+        return one_task.mapInArrow(partial(_do_group, job, group), spark_job.SCHEMA)
+
+    (text,) = spark_job.texts(session, frame, tag)
+    return _RESULT.validate_json(text)
+
+
+def _do_group(
+    job: AuditJob, group: list[Work], ids: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for _ in ids:
+        yield spark_job.text_row(_RESULT.dump_json(do_group(job, group)).decode())

@@ -1,0 +1,130 @@
+"""What every command needs: the global options, relay.yaml, and the mirrors that were named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.output import messages
+from relay_pipelines.protocol.clock import SystemClock
+
+if TYPE_CHECKING:
+    from relay_pipelines.metrics import Publication
+    from relay_pipelines.settings import Metrics, Mirror, Settings
+
+_LEAST_MS = 1_000
+_CONFIG = Path("relay.yaml")
+
+
+@dataclass(slots=True)
+class Invocation:
+    """The global options, and the highest exit code so far.
+
+    Args:
+        config: where relay.yaml is.
+        debug: whether errors show their tracebacks.
+    """
+
+    config: Path
+    debug: bool = False
+    exit_code: int = field(default=0, init=False)
+
+    @property
+    def relay(self) -> str:
+        """How the reader calls a command with the same relay.yaml."""
+        return "relay" if self.config == _CONFIG else f"relay -c {self.config}"
+
+    def settings(self) -> Settings:
+        """Read relay.yaml."""
+        from relay_pipelines.settings import load  # pydantic is slow, and `relay --help` is not
+
+        return load(self.config)
+
+    def raise_exit_code(self, exit_code: int) -> None:
+        """Raise the exit code to this one, if it is higher."""
+        self.exit_code = max(self.exit_code, exit_code)
+
+    def fail(self, error: RelayError, mirror: str = "") -> None:
+        """Print the error in one line, with its traceback if `debug`, and raise the exit code."""
+        self.note(error)
+        messages.error(f"{mirror}: {error}" if mirror else str(error))
+
+    def note(self, error: RelayError) -> None:
+        """Print the traceback if `debug`, and raise the exit code; the caller shows the error."""
+        if self.debug:
+            messages.trace(error)
+        self.raise_exit_code(error.exit_code)
+
+    @contextmanager
+    def reporting_errors(self, mirror: str) -> Iterator[None]:
+        """Report an error of a mirror, and continue with the next mirror."""
+        try:
+            yield
+        except RelayError as error:
+            self.fail(error, mirror)
+
+
+def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirror]:
+    """Return the mirrors of these names, each once and in this order; without names, all mirrors.
+
+    Raises:
+        ConfigError: there is no mirror of that name.
+    """
+    return {name: settings.mirror(name) for name in names} or dict(settings.mirrors)
+
+
+def the_mirror(
+    settings: Settings, names: Iterable[str], what: str = "a statement is about"
+) -> tuple[str, Mirror]:
+    """Return the one mirror that a command is about, with its name.
+
+    Args:
+        what: begins the error if there are several.
+
+    Raises:
+        ConfigError: there are several, or none of that name.
+    """
+    (only, *more) = selected_mirrors(settings, names).items()
+    if more:
+        raise ConfigError(
+            f"{what} one mirror",
+            remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
+        )
+    return only
+
+
+def every_seconds(text: str) -> float:
+    """Return the seconds of the option `--every`.
+
+    Raises:
+        ConfigError: it is not a duration of a second or more.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from relay_pipelines.settings.config_types import Duration
+
+    try:
+        every_ms = TypeAdapter(Duration).validate_python(text)
+    except ValidationError:
+        every_ms = 0
+    if every_ms < _LEAST_MS:
+        raise ConfigError(
+            f"--every {text!r} is not a duration of 1s or more", remedy="write it as 1s, 10s or 5m"
+        )
+    return every_ms / 1000
+
+
+@contextmanager
+def observed(settings: Metrics) -> Iterator[Publication | None]:
+    """Yield where metrics are published in this context, if the settings say so."""
+    if settings.address is None and settings.textfile is None:
+        yield None
+        return
+    from relay_pipelines.metrics import MetricsObserver, published
+
+    with published(MetricsObserver(SystemClock()), settings) as publication:
+        yield publication

@@ -1,0 +1,22 @@
+"""What a mirror keeps at the destination beside the records, and how it is verified.
+
+An entry says what one committed chunk is: source offsets, destination offsets, records, digest,
+node, and the hash of the entry before it. The transaction that copies a chunk writes its entry and
+its checkpoint, too (`copy/transaction.py`); what else moves a checkpoint writes an entry that says
+why (`prepare/checkpoint_moves.py`). Nobody else writes here. Audits, replays, statements and
+windows read only what `verified` has verified.
+
+    checkpoint      how far each topic-partition is copied; start offsets; quarantined nodes
+    mirror_state    reads the checkpoints of a mirror
+    ledger_topic    the entries: how they are encoded, and chained
+    reader          reads the ledger as it grows
+    fencing         takes a transactional id over, and commits a few records under it
+
+    chain           whether entries are those that were committed
+    verified        reads a mirror's ledger, and verifies its chains
+    accounted       the destination offsets of which the ledger has every entry
+    retention       since when no entry can have been deleted
+    own_chunks      the chunks of a mirror on one side, without the records of others
+    statement       what a ledger said at some time, signed if wanted
+    ledger_columns  entries as a table
+"""

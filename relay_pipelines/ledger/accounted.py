@@ -1,0 +1,122 @@
+"""The destination offsets of which the ledger has every entry: others show nothing about records.
+
+A mirror and its replays may write to one topic, at the same time. Their ledger entries are in
+several partitions of the ledger, and retention removes those at different times.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.checkpoint import REPLAY, TOPIC, home, key_of, read_all_mirrors
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.ledger.retention import ledger_kept_since_ms
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeLedger:
+    """What the destination held before the ledger was read.
+
+    Args:
+        checkpoints: of a mirror and its replays.
+        ends: the last stable offsets of the topics with copies: what is below them is in an entry
+            that the reader finds.
+        others: the topic-partitions into which other mirrors copy.
+        kept_since_ms: by topic-partition of the ledger, as of `ledger_kept_since_ms`.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    ends: Mapping[TopicPartition, int]
+    others: frozenset[TopicPartition] = frozenset()
+    kept_since_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def accounted(self, entries: Iterable[LedgerEntry]) -> dict[TopicPartition, OffsetRange]:
+        """Return, by destination topic-partition, the offsets of which the ledger has every entry.
+
+        Args:
+            entries: all that the ledger has of the mirror and its replays.
+        """
+        grouped: dict[tuple[str, TopicPartition], list[LedgerEntry]] = defaultdict(list)
+        copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        for entry in entries:
+            grouped[entry.mirror, entry.source.topic_partition].append(entry)
+            if entry.records:
+                copied[entry.destination.topic_partition].append(entry)
+        starts = dict.fromkeys(self.ends, 0)
+        for checkpoint in self.checkpoints:
+            at, own = _copies_in(checkpoint), grouped[checkpoint.mirror, checkpoint.source]
+            start = self._complete_from(checkpoint, own, copied[at])
+            starts[at] = max(starts.get(at, 0), start)
+        return {at: OffsetRange(at, starts[at], end) for at, end in self.ends.items()}
+
+    def _complete_from(
+        self,
+        checkpoint: Checkpoint,
+        own: Iterable[LedgerEntry],
+        copied: Iterable[LedgerEntry],
+    ) -> int:
+        """Return the destination offset after the copies of the newest entry that is gone; or 0.
+
+        Only retention takes entries. Others are missing, and what they might have named is foreign:
+        a checkpoint alone, which somebody may have written, excuses nothing.
+
+        Args:
+            own: the entries of the checkpoint's chain.
+            copied: those with records in the same destination topic-partition, of all chains.
+        """
+        numbered, head = {entry.number: entry for entry in own}, checkpoint.ledger_head
+        newest = next((number for number in range(head.number, 0, -1) if number not in numbered), 0)
+        after = numbered.get(newest + 1)
+        gone_ms = head.committed_at_ms if after is None else after.previous_at_ms
+        key = key_of(checkpoint.mirror, checkpoint.source)
+        if not newest or gone_ms >= self.kept_since_ms.get(home(ledger_topic.TOPIC, key), 0):
+            return 0
+        at = _copies_in(checkpoint)
+        follow = [
+            entry.destination.start
+            for entry in numbered.values()
+            if entry.number > newest and entry.records and entry.destination.topic_partition == at
+        ]
+        end = min(follow, default=checkpoint.copies.next_offset if checkpoint.copies else 0)
+        # its copies are before those that were committed later
+        later_ms = gone_ms + CLOCK_SKEW_MS
+        later = (each.destination.start for each in copied if each.committed_at_ms > later_ms)
+        return min([end, *later])
+
+
+def read_before_ledger(
+    client: ClusterClient, name: str, clock: Clock, copies: Iterable[TopicPartition] = ()
+) -> BeforeLedger:
+    """Read what `BeforeLedger` holds of a mirror or replay.
+
+    Args:
+        copies: destination topic-partitions besides those that the checkpoints name.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    family = name.partition(REPLAY)[0]
+    found = read_all_mirrors(client, clock) if client.has_topic(TOPIC) else []
+    ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
+    wanted = {*copies, *map(_copies_in, ours)}
+    existing = client.existing({at.topic for at in wanted})
+    there = [  # also those without copies, into which others may write
+        at
+        for topic in existing
+        for at in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
+        if client.has_leader(at)  # what has none fails for itself when it is read
+    ]
+    others = frozenset(map(_copies_in, found)) - set(map(_copies_in, ours))
+    ends = client.list_offsets(there, LATEST, READ_COMMITTED)
+    return BeforeLedger(ours, ends, others, ledger_kept_since_ms(client, clock))
+
+
+def _copies_in(checkpoint: Checkpoint) -> TopicPartition:
+    """Return the topic-partition with the last record copied; without one, where it would go."""
+    return checkpoint.copies.topic_partition if checkpoint.copies else checkpoint.destination

@@ -1,0 +1,301 @@
+"""Whether ledger entries are those that were committed: the chain of each source topic-partition.
+
+Pure functions. docs/transactions.md says what a chain shows, and what it cannot show.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from relay_pipelines.ledger.checkpoint import Heads
+from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
+from relay_pipelines.model import Checkpoint, LedgerHead, OffsetRange, TopicPartition
+
+REMEDY = "find out who wrote to the topics __relay_ledger and __relay_checkpoints"
+"""What to do about a break."""
+
+
+class Tampering(StrEnum):
+    """What was done to ledger entries."""
+
+    CHANGED = "changed"
+    REMOVED = "removed"
+    MOVED = "moved"
+    INSERTED = "inserted"
+    NOT_OF_CHECKPOINT = "not of its checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainBreak:
+    """A place where the ledger does not hold what was committed.
+
+    Args:
+        first, last: the numbers of the entries concerned.
+        where: of the ledger, the offsets of the entry, or those between which entries are missing;
+            None if there is no entry left.
+        source: the source offsets of the entry, as it says now; None if it is missing.
+        is_certain: whether the entry after it, which names it, is the one that was committed.
+        replay: the name under which the entry stands, if it is a replay's.
+    """
+
+    kind: Tampering
+    topic_partition: TopicPartition
+    first: int
+    last: int
+    where: OffsetRange | None
+    source: OffsetRange | None = None
+    is_certain: bool = True
+    replay: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}: {self.what_and_where}"
+
+    @property
+    def what_and_where(self) -> str:
+        """What was done to which entries, and their place in the ledger."""
+        where = "" if self.where is None else f" ({self.where})"
+        return f"{self.what}{where}"
+
+    @property
+    def what(self) -> str:
+        """What was done to which entries."""
+        one = self.first == self.last
+        entries = f"entry {self.first}" if one else f"entries {self.first} to {self.last}"
+        says = {
+            Tampering.CHANGED: "not what was committed",
+            Tampering.REMOVED: "missing",
+            Tampering.MOVED: "not in the order of the commits",
+            Tampering.INSERTED: "never committed with a checkpoint",
+            Tampering.NOT_OF_CHECKPOINT: "its checkpoint says another source offset",
+        }[self.kind]
+        if not self.is_certain:
+            says = "the next entry, which was changed, does not name it"
+        of = f" of {self.replay}" if self.replay else ""
+        return f"ledger {entries}{of}: {says}"
+
+
+@dataclass(slots=True)
+class Chain:
+    """What verification found for one source topic-partition.
+
+    Args:
+        breaks: empty if the entries are those that were committed.
+        records: the entries that were committed, in order; none without a checkpoint, because
+            nothing else vouches for them.
+        expired: how many entries retention has removed from the beginning.
+        lost: how many entries are lost before one that says so: `relay restore` has committed it.
+    """
+
+    topic_partition: TopicPartition
+    breaks: list[ChainBreak] = field(default_factory=list)
+    records: list[LedgerRecord] = field(default_factory=list)
+    expired: int = 0
+    lost: int = 0
+
+
+def not_of_checkpoint(chain: Chain, checkpoint: Checkpoint) -> list[ChainBreak]:
+    """Return a break if the newest entry ends elsewhere than the checkpoint that it came with."""
+    newest = chain.records[-1] if chain.records else None
+    if newest is None or newest.head != checkpoint.ledger_head:
+        return []
+    is_same = newest.entry.source.end == checkpoint.next_offset
+    return [] if is_same else [_of_entry(Tampering.NOT_OF_CHECKPOINT, newest)]
+
+
+def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
+    """Return the entries of one chain that are reached from its head, link by link; in order.
+
+    Only the transaction of a checkpoint writes a head, so whoever may write to the ledger alone can
+    add no entry that is reached.
+
+    Args:
+        head: of the checkpoint; None if there is none.
+    """
+    by_hash = {record.head.hash: record for record in records}
+    reached: list[LedgerRecord] = []
+    name = "" if head is None else head.hash
+    while (record := by_hash.pop(name, None)) is not None:
+        reached.append(record)
+        name = record.entry.previous
+    reached.reverse()
+    return reached
+
+
+def vouched_records(records: Iterable[LedgerRecord], heads: Heads) -> list[LedgerRecord]:
+    """Return the entries that are reached from the heads; in order, of each topic-partition.
+
+    Args:
+        records: of a mirror and its replays.
+    """
+    grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
+    for record in records:
+        grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
+    return [record for at, some in grouped.items() for record in vouched(some, heads.get(*at))]
+
+
+def not_vouched(
+    records: Iterable[LedgerRecord], counted: Iterable[LedgerRecord]
+) -> list[ChainBreak]:
+    """Return a break for each entry of a replay that is not among those that count."""
+    known = {(record.at, record.offset) for record in counted}
+    return [
+        replace(_of_entry(Tampering.INSERTED, record), replay=record.entry.mirror)
+        for record in records
+        if (record.at, record.offset) not in known
+    ]
+
+
+def verify_chains(
+    records: Iterable[LedgerRecord],
+    heads: Mapping[TopicPartition, LedgerHead],
+    kept_since_ms: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> dict[TopicPartition, Chain]:
+    """Verify the entries of a mirror, by source topic-partition.
+
+    Args:
+        records: in the order of the ledger, of each topic-partition.
+        heads: of the checkpoints, read after the records; later commits look like inserted entries.
+        kept_since_ms: by source topic-partition, as of `verify_chain`.
+    """
+    grouped: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
+    for record in records:
+        grouped[record.entry.source.topic_partition].append(record)
+    return {
+        at: verify_chain(at, grouped.get(at, []), heads.get(at), kept_since_ms.get(at, 0))
+        for at in sorted(grouped.keys() | heads.keys())
+    }
+
+
+def verify_chain(
+    at: TopicPartition,
+    records: Sequence[LedgerRecord],
+    head: LedgerHead | None,
+    kept_since_ms: int = 0,
+) -> Chain:
+    """Verify the entries of one source topic-partition.
+
+    Args:
+        records: in the order of the ledger.
+        head: of the checkpoint; None if there is no checkpoint, which leaves every entry in doubt.
+        kept_since_ms: retention has removed no entry that was committed since; 0 if it has removed
+            none at all.
+    """
+    chain = Chain(at)
+    if head is None:
+        chain.breaks += [_without_checkpoint(records)] if records else []
+        return chain
+    _Verification(chain, records, head).verify()
+    oldest = chain.records[0].entry if chain.records else None
+    missing = head.number if oldest is None else oldest.number - 1
+    removed_at_ms = head.committed_at_ms if oldest is None else oldest.previous_at_ms
+    if removed_at_ms < kept_since_ms and not chain.lost:
+        chain.expired = missing
+    elif missing > chain.lost:
+        first = chain.records[0] if chain.records else None
+        chain.breaks.append(_missing(at, 1, missing, None, first))
+    return chain
+
+
+class _Verification:
+    """Verifies one chain, from its head back to its oldest entry.
+
+    Args:
+        chain: gets the findings.
+        head: of the newest entry.
+    """
+
+    def __init__(self, chain: Chain, records: Sequence[LedgerRecord], head: LedgerHead) -> None:
+        self._chain = chain
+        self._head = head
+        self._records = records
+        self._committed: list[LedgerRecord] = []
+
+    def verify(self) -> None:
+        by_number: dict[int, list[LedgerRecord]] = defaultdict(list)
+        for record in self._records:
+            by_number[record.entry.number].append(record)
+        for number in [number for number in by_number if number > self._head.number]:
+            self._inserted(by_number.pop(number))
+        self._walk_back(by_number)
+        self._verify_order()
+        self._chain.records.extend(self._committed)
+
+    def _walk_back(self, by_number: Mapping[int, Sequence[LedgerRecord]]) -> None:
+        """Find the entry of each number that the one after it names."""
+        newest, expected = self._head.number, self._head.hash  # empty if unknown
+        after, is_certain = None, True
+        for number in sorted(by_number, reverse=True):
+            if number < newest:
+                at = self._chain.topic_partition
+                self._add(_missing(at, number + 1, newest, by_number[number][0], after))
+                expected = ""
+            some = by_number[number]
+            found = next((one for one in some if one.head.hash == expected), some[0])
+            is_changed = bool(expected) and found.head.hash != expected
+            if is_changed:
+                self._add(_of_entry(Tampering.CHANGED, found, is_certain=is_certain))
+            self._inserted(one for one in some if one is not found)
+            self._committed.append(found)
+            if found.entry.gap == ENTRIES_LOST and not is_changed and expected:
+                self._chain.lost = number - 1
+                break  # somebody has looked at what is before it
+            # the link of a changed entry may have been changed, too
+            expected, after, newest, is_certain = (
+                found.entry.previous,
+                found,
+                number - 1,
+                not is_changed,
+            )
+        self._committed.reverse()
+
+    def _verify_order(self) -> None:
+        newest = 0
+        committed = {id(record) for record in self._committed}
+        for record in self._records:
+            if id(record) in committed:
+                if record.entry.number < newest:
+                    self._add(_of_entry(Tampering.MOVED, record))
+                newest = max(newest, record.entry.number)
+
+    def _inserted(self, records: Iterable[LedgerRecord]) -> None:
+        for record in records:
+            self._add(_of_entry(Tampering.INSERTED, record))
+
+    def _add(self, found: ChainBreak) -> None:
+        self._chain.breaks.append(found)
+
+
+def _of_entry(kind: Tampering, record: LedgerRecord, *, is_certain: bool = True) -> ChainBreak:
+    entry, here = record.entry, OffsetRange(record.at, record.offset, record.offset + 1)
+    at, number = entry.source.topic_partition, entry.number
+    return ChainBreak(kind, at, number, number, here, entry.source, is_certain)
+
+
+def _missing(
+    at: TopicPartition,
+    first: int,
+    last: int,
+    before: LedgerRecord | None,
+    after: LedgerRecord | None,
+) -> ChainBreak:
+    """Return a break for entries missing before or after others."""
+    record = before or after
+    if record is None:
+        return ChainBreak(Tampering.REMOVED, at, first, last, None)
+    start = 0 if before is None else before.offset + 1
+    end = record.offset + 1 if after is None else after.offset
+    where = OffsetRange(record.at, start, max(start, end))
+    return ChainBreak(Tampering.REMOVED, at, first, last, where)
+
+
+def _without_checkpoint(records: Sequence[LedgerRecord]) -> ChainBreak:
+    """Return a break for all entries of a topic-partition."""
+    numbers = [record.entry.number for record in records]
+    first, last = records[0], records[-1]
+    where = OffsetRange(first.at, first.offset, last.offset + 1)
+    at = first.entry.source.topic_partition
+    return ChainBreak(Tampering.INSERTED, at, min(numbers), max(numbers), where)

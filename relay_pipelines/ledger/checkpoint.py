@@ -1,0 +1,809 @@
+"""Checkpoints: where a mirror resumes, in a compacted topic at the destination.
+
+They are committed with the data. The topic also holds where topics without a checkpoint start, and
+which nodes of the source are quarantined. The topic's partition for a key depends on
+`PARTITIONS` alone, so that adding partitions to the topic moves no key.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from relay_pipelines.errors import (
+    CheckpointLostError,
+    ConfigError,
+    TamperedError,
+    UnsupportedError,
+)
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    CopyOptions,
+    DestinationPosition,
+    Fingerprint,
+    Intervals,
+    LedgerHead,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.protocol import open_transactions
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import decode, encode
+
+if TYPE_CHECKING:
+    from relay_pipelines.ledger.ledger_topic import LedgerRecord
+
+    NewestEntries = dict[TopicPartition, LedgerRecord]
+
+TOPIC = "__relay_checkpoints"
+PARTITIONS = 8
+CONFIGS = {
+    "cleanup.policy": "compact",
+    # small segments and an eager cleaner keep the topic short to read
+    "segment.bytes": str(2 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+# 3 added owners, 4 the ledger's head, 5 the topic-partition of the position at the destination, 6
+# the generation: versions that know none must not copy such a mirror
+_VERSION = 6
+REPLAY = ".replay@"
+"""Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
+_START = "/start"
+_OWNER = "/owner"
+_CREATED = "/created"
+_NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED))
+_FETCH_BYTES = 1 << 20
+_POLL_SECONDS = 0.005
+_UNBLOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """What a replay copies: part of its start record, so that it is decided once.
+
+    Args:
+        ends: source offsets by partition, up to where it copies.
+        kept: as in `CopyRange`, by partition; empty for all records.
+        parameters: what was asked for; another attempt must ask for the same.
+    """
+
+    ends: Mapping[int, int]
+    kept: Mapping[int, Intervals]
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """Where a mirror starts to copy a topic: written once, before the mirror's first record.
+
+    Args:
+        topic: empty for the record that says that the mirror has begun.
+        starts: source offsets by partition; partitions that are added later start at their low
+            watermark.
+        node: the source node that was asked.
+        topic_ids: of the source topic, by node: of that one and of the others that answered; an
+            empty one if a node does not report ids.
+        replay: where it ends, if it is a replay.
+    """
+
+    mirror: str
+    topic: str
+    starts: Mapping[int, int]
+    node: str
+    topic_ids: Mapping[str, str]
+    decided_at_ms: int
+    replay: ReplayRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """Which transactional id alone may copy a source topic-partition from now on.
+
+    Args:
+        owner: the transactional id.
+    """
+
+    mirror: str
+    source: TopicPartition
+    owner: str
+    claimed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedRecord:
+    """That a mirror has created a destination topic, which it may therefore extend.
+
+    Args:
+        topic: at the destination.
+        topic_id: by which it is known if it is deleted and created again.
+    """
+
+    mirror: str
+    topic: str
+    topic_id: str
+    created_at_ms: int
+
+
+class Current(NamedTuple):
+    """What the topic holds of one source topic-partition: an owner only if it was read just now."""
+
+    checkpoint: Checkpoint | None
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSnapshot:
+    """What the topic holds for one mirror.
+
+    Args:
+        checkpoints: by source topic-partition.
+        starts: by source topic.
+        owners: the transactional ids that own source topic-partitions, where one was recorded.
+        ends: how far each partition of the topic was read; empty if it does not exist yet.
+        quarantined: nodes that the mirror must not read, and why.
+        created: destination topic -> its id, of topics that the mirror has created.
+        began: whether it is written down where the mirror starts.
+    """
+
+    checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, StartRecord] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    created: Mapping[str, str] = field(default_factory=dict)
+    began: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the mirror has begun: topics that come later start at their low watermarks."""
+        return self.began or bool(self.starts or self.checkpoints)
+
+    @property
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """The next offset to copy of every topic-partition that has a checkpoint or a start."""
+        starts = {
+            TopicPartition(start.topic, partition): offset
+            for start in self.starts.values()
+            for partition, offset in start.starts.items()
+        }
+        return starts | {at: found.next_offset for at, found in self.checkpoints.items()}
+
+
+def replay_name(mirror: str, replay_id: str) -> str:
+    """The name under which a replay has its checkpoints, ledger entries and transactional ids."""
+    return f"{mirror}{REPLAY}{replay_id}"
+
+
+def key_prefixes(mirror: str, *, with_replays: bool = False) -> tuple[bytes, ...]:
+    """How the record keys of a mirror begin.
+
+    Args:
+        with_replays: also those of its replays; of a replay, those of its mirror and of all others.
+    """
+    if not with_replays:
+        return (f"{mirror}/".encode(),)
+    name = mirror.partition(REPLAY)[0]
+    return f"{name}/".encode(), f"{name}{REPLAY}".encode()
+
+
+def key_of(mirror: str, source: TopicPartition) -> bytes:
+    """The record key: neither a mirror's nor a topic's name can contain a slash."""
+    return f"{mirror}/{source.topic}/{source.partition}".encode()
+
+
+def quarantine_key(mirror: str, node: str) -> bytes:
+    """The record key of a node's quarantine: that of a topic with an empty name."""
+    return f"{mirror}//{node}".encode()
+
+
+def start_key(mirror: str, topic: str) -> bytes:
+    """The record key of a topic's start, or of a mirror's: no partition has such a number."""
+    return "/".join(filter(None, [mirror, topic])).encode() + _START.encode()
+
+
+def owner_key(mirror: str, source: TopicPartition) -> bytes:
+    """Return the record key of an owner, which stands in the partition of the checkpoint."""
+    return key_of(mirror, source) + _OWNER.encode()
+
+
+def home(topic: str, key: bytes) -> TopicPartition:
+    """The topic-partition of a key's checkpoint (or ledger entry)."""
+    return TopicPartition(topic, zlib.crc32(key) % PARTITIONS)
+
+
+def homes(topic: str) -> list[TopicPartition]:
+    """The topic-partitions of all checkpoints (or ledger entries)."""
+    return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+
+
+def require_homes(client: ClusterClient, topic: str) -> None:
+    """Refuse a topic of checkpoints (or of the ledger) that somebody has made with too few.
+
+    Raises:
+        ConfigError: it has fewer partitions than keys are spread over.
+    """
+    found = len(client.topic(topic).leaders)
+    if found < PARTITIONS:
+        raise too_few_partitions(client.cluster, topic, found)
+
+
+def too_few_partitions(cluster: Cluster, topic: str, found: int) -> ConfigError:
+    """Return the error for a topic of checkpoints (or of the ledger) with too few partitions."""
+    servers = ",".join(cluster.bootstrap_servers)
+    return ConfigError(
+        f"topic {topic} of {cluster} has {found} of the {PARTITIONS} partitions that mirrors need",
+        remedy=f"repair it: kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic}"
+        f" --partitions {PARTITIONS}",
+    )
+
+
+def to_record(checkpoint: Checkpoint) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    value = versioned_json(checkpoint, _VERSION)
+    return key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms
+
+
+def to_batch(checkpoint: Checkpoint) -> Batch:
+    """Return a batch of one record."""
+    return encode(*to_record(checkpoint))
+
+
+def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
+    """Return a batch of one record: why the node is quarantined; empty to clear it."""
+    value = json.dumps({"version": _VERSION, "why": why}, separators=(",", ":")).encode()
+    return encode(quarantine_key(mirror, node), value, now_ms)
+
+
+def start_batch(start: StartRecord) -> Batch:
+    """Return a batch of one record."""
+    value = versioned_json(start, _VERSION)
+    if start.replay is None:  # versions that know no replays refuse the field
+        value = value.replace(b',"replay":null}', b"}")
+    return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
+
+
+def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    value = versioned_json(owner, _VERSION)
+    return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
+
+
+def created_record(created: CreatedRecord) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    key = f"{created.mirror}/{created.topic}{_CREATED}".encode()
+    return key, versioned_json(created, _VERSION), created.created_at_ms
+
+
+def _tampered(what: str) -> TamperedError:
+    remedy = (
+        "find out who else writes to this topic, and take the right away; then `relay restore"
+        " --execute` makes checkpoints again from the ledger"
+    )
+    return TamperedError(what, remedy=remedy)
+
+
+NOT_OURS = AttributeError, KeyError, RecursionError, TypeError, ValueError
+"""What reading a value raises that another program wrote."""
+_Found = TypeVar("_Found")
+
+
+def _or_tampered(parse: Callable[[bytes], _Found]) -> Callable[[bytes], _Found]:
+    """Let a parser of values raise `TamperedError` for what nobody but another program writes."""
+
+    @wraps(parse)
+    def checked(value: bytes) -> _Found:
+        try:
+            return parse(value)
+        except NOT_OURS as error:
+            raise _tampered(f"a record of {TOPIC} is not what mirrors write") from error
+
+    return checked
+
+
+def require_types(value: Any, kinds: Iterable[tuple[str, type]]) -> None:
+    """Fail if a field has a wrong type, before somebody calculates with it."""
+    for name, kind in kinds:
+        if not isinstance(getattr(value, name), kind):
+            raise TypeError(name)
+
+
+def kinds_of(dataclass_: type) -> list[tuple[str, type]]:
+    """Return the simple fields of a dataclass and their types."""
+    by_name = {"int": int, "str": str, "bool": bool, "dict[str, int]": dict, "dict[str, str]": dict}
+    return [
+        (name, by_name[kind])
+        for name, kind in dataclass_.__annotations__.items()
+        if kind in by_name
+    ]
+
+
+_KINDS = {
+    each: kinds_of(each)
+    for each in (Checkpoint, TopicPartition, DestinationPosition, Fingerprint, LedgerHead)
+}
+
+
+@_or_tampered
+def _why_from(value: bytes) -> str:
+    return str(versioned(value, _VERSION, TOPIC)["why"])
+
+
+@_or_tampered
+def _created_from(value: bytes) -> CreatedRecord:
+    return CreatedRecord(**versioned(value, _VERSION, TOPIC))
+
+
+@_or_tampered
+def _owner_from(value: bytes) -> OwnerRecord:
+    fields = versioned(value, _VERSION, TOPIC)
+    return OwnerRecord(source=TopicPartition(**fields.pop("source")), **fields)
+
+
+@_or_tampered
+def _start_from(value: bytes) -> StartRecord:
+    fields = versioned(value, _VERSION, TOPIC)
+    replay = fields.pop("replay", None)
+    if replay is not None:
+        kept = {
+            partition: tuple((start, end) for start, end in intervals)
+            for partition, intervals in _by_partition(replay["kept"]).items()
+        }
+        ends = _by_partition(replay["ends"])
+        fields["replay"] = ReplayRecord(ends, kept, replay["parameters"])
+    return StartRecord(starts=_by_partition(fields.pop("starts")), **fields)
+
+
+def _by_partition(values: Mapping[str, Any]) -> dict[int, Any]:
+    """Return a JSON object with its partitions as numbers."""
+    return {int(partition): value for partition, value in values.items()}
+
+
+@_or_tampered
+def from_record(value: bytes) -> Checkpoint:
+    """Return the checkpoint of a record's value.
+
+    Raises:
+        UnsupportedError: a newer relay_pipelines wrote it, or one before version 6.
+        TamperedError: it is no checkpoint.
+    """
+    fields = versioned(value, _VERSION, TOPIC)
+    if "generation" not in fields:
+        raise UnsupportedError(
+            f"a checkpoint in {TOPIC} is older than version 6, which this relay reads",
+            remedy="go on with the version that wrote it, or start a mirror of another name",
+        )
+    copies = fields.pop("copies")
+    fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head")
+    found = Checkpoint(
+        source=TopicPartition(**fields.pop("source")),
+        destination=TopicPartition(**fields.pop("destination")),
+        copies=None if copies is None else _position_from(copies),
+        fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
+        ledger_head=LedgerHead(**head),
+        superseded=tuple(fields.pop("superseded", ())),
+        **fields,
+    )
+    parts = (
+        found,
+        found.source,
+        found.destination,
+        found.copies,
+        found.fingerprint,
+        found.ledger_head,
+    )
+    for part in parts:
+        if part is not None:
+            require_types(part, _KINDS[type(part)])
+    if min(found.next_offset, found.generation, found.ledger_head.number) < 0:
+        raise ValueError("negative")
+    return found
+
+
+def _position_from(fields: dict[str, Any]) -> DestinationPosition:
+    topic_partition = TopicPartition(**fields.pop("topic_partition"))
+    return DestinationPosition(topic_partition=topic_partition, **fields)
+
+
+def versioned_json(value: Any, version: int) -> bytes:
+    """Return a dataclass as JSON that names its version."""
+    fields = {"version": version, **_fields(value)}
+    return json.dumps(fields, separators=(",", ":"), default=_fields).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    # not `asdict`: it copies every value, and a task writes thousands of these
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
+    """Return the fields of a JSON value that names its version."""
+    fields: dict[str, Any] = json.loads(value)
+    found = fields.pop("version")
+    if found > version:
+        raise UnsupportedError(
+            f"an entry of {topic} has version {found}, this relay reads up to version {version}",
+            remedy="upgrade relay_pipelines",
+        )
+    return fields
+
+
+def read_current(
+    client: ClusterClient,
+    mirror: str,
+    known: Mapping[TopicPartition, tuple[Checkpoint | None, int]],
+    options: CopyOptions,
+    clock: Clock,
+    seen: Seen | None = None,
+    unblock: Callable[[], None] | None = None,
+) -> dict[TopicPartition, Current]:
+    """Return the checkpoints and owners of some source topic-partitions.
+
+    Only the holder of their transactional id calls this, after InitProducerId: what the holder
+    before it committed is in the log by then, but another transaction may hide it. So: take the
+    high watermark first, wait until the last stable offset has reached it, then read.
+
+    Args:
+        known: by source topic-partition, the checkpoint as read before, and the offset up to which
+            its partition was read then.
+        seen: what the caller has read so far, which grows.
+        unblock: as of `wait_until_stable`.
+
+    Raises:
+        DestinationError: the last stable offset is held back for longer than any transaction may
+            last.
+        CheckpointLostError: the checkpoint topic was deleted and created again.
+    """
+    seen = seen or Seen(mirror)
+    homes: dict[TopicPartition, list[TopicPartition]] = {}
+    for source in known:
+        homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
+    ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
+    stable = client.list_offsets(homes, LATEST, READ_COMMITTED)
+    for at, sources in homes.items():
+        if stable[at] < ends[at]:
+            wait_until_stable(client, at, ends[at], options, clock, unblock)
+        seen.read(client, at, min(known[source][1] for source in sources), ends[at], clock)
+    return {source: seen.current(source, *known[source]) for source in known}
+
+
+class Seen:
+    """What a task has read of the checkpoint topic, so that it reads each record once."""
+
+    def __init__(self, mirror: str) -> None:
+        self._mirror = mirror
+        self._read: dict[TopicPartition, tuple[int, int]] = {}  # the offsets read, half-open
+        self._latest: dict[TopicPartition, dict[bytes, tuple[int, bytes]]] = {}
+
+    def read(
+        self, client: ClusterClient, at: TopicPartition, start: int, end: int, clock: Clock
+    ) -> None:
+        """Read a partition from `start`, or from where it was read to, through `end`.
+
+        Raises:
+            CheckpointLostError: the partition ends before what was read of it.
+        """
+        first, position = self._read.get(at, (start, -1))
+        if end < max(start, position):
+            raise CheckpointLostError(
+                f"the partition was read up to offset {max(start, position)}, and now ends at"
+                f" {end}: its topic was deleted and created again",
+                remedy=f"make the checkpoints again from the ledger: `relay restore --mirror"
+                f" {self._mirror} --execute`",
+                topic_partition=at,
+                offset=end,
+            )
+        if not first <= start <= position:  # never read so far, or from a later offset
+            self._read.pop(at, None)
+            first = position = start
+            if position < end:
+                position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
+            self._latest[at] = {}
+        prefix = f"{self._mirror}/".encode()
+        for record in _records(client, OffsetRange(at, position, end), clock):
+            if record.key and record.key.startswith(prefix) and record.value is not None:
+                self._latest[at][record.key] = record.offset, record.value
+        self._read[at] = first, end
+
+    def current(
+        self, source: TopicPartition, checkpoint: Checkpoint | None, position: int
+    ) -> Current:
+        """Return what is known of a topic-partition; `checkpoint` was read up to `position`."""
+        latest = self._latest[home(TOPIC, key_of(self._mirror, source))]
+        owner = None
+        offset, value = latest.get(key_of(self._mirror, source), (-1, b""))
+        if offset >= position:
+            checkpoint = from_record(value)
+        offset, value = latest.get(owner_key(self._mirror, source), (-1, b""))
+        if offset >= position:
+            owner = _owner_from(value).owner
+        return Current(checkpoint, owner)
+
+
+def wait_until_stable(
+    client: ClusterClient,
+    at: TopicPartition,
+    end: int,
+    options: CopyOptions,
+    clock: Clock,
+    unblock: Callable[[], None] | None = None,
+) -> None:
+    """Wait until no open transaction holds the last stable offset of `at` below `end`.
+
+    Args:
+        unblock: called once after a second, to abort what a killed process has left open: nobody
+            else would, before the transaction timeout.
+    """
+    seconds = 2 * options.transaction_timeout_ms / 1000
+    began = clock.monotonic()
+    deadline = began + seconds
+    while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
+        if clock.monotonic() > deadline:
+            for found in open_transactions.find(client, [at]):
+                raise found.error(client.cluster, clock.now_ms())
+            return  # it has just ended
+        if unblock is not None and clock.monotonic() > began + _UNBLOCK_SECONDS:
+            unblock()
+            unblock = None
+        clock.sleep(_POLL_SECONDS)
+
+
+class CheckpointCache:
+    """What a process has read of checkpoints and ledger of one mirror, to read each record once.
+
+    Attributes:
+        examined: positions after which no record of the mirror was found, up to which offset.
+
+    It counts only while the topic and the partition's leader are the same: another leader may have
+    a shorter log.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[TopicPartition, tuple[tuple[str, int], int, dict[bytes, bytes]]] = {}
+        self.examined: set[tuple[DestinationPosition, int]] = set()
+        self._entries: dict[TopicPartition, tuple[tuple[str, int], OffsetRange, NewestEntries]] = {}
+
+    def get(
+        self, client: ClusterClient, at: TopicPartition, end: int
+    ) -> tuple[int, dict[bytes, bytes]] | None:
+        """Return how far the partition was read, and its newest values; None if it was not."""
+        log, position, latest = self._read.get(at, (None, 0, {}))
+        return (position, latest) if log == _log(client, at) and position <= end else None
+
+    def put(
+        self, client: ClusterClient, at: TopicPartition, end: int, latest: dict[bytes, bytes]
+    ) -> None:
+        """Remember the newest values of the partition up to `end`."""
+        if log := _log(client, at):
+            self._read[at] = log, end, latest
+
+    def entries(self, client: ClusterClient, wanted: OffsetRange) -> tuple[int, NewestEntries]:
+        """Return up to where this range of the ledger was read, and its newest entries so far."""
+        at, nothing = wanted.topic_partition, OffsetRange(wanted.topic_partition, 0, 0)
+        log, read, newest = self._entries.get(at, (None, nothing, {}))
+        if log == _log(client, at) and self._continues(read, wanted):
+            return read.end, dict(newest)
+        return wanted.start, {}
+
+    def put_entries(
+        self, client: ClusterClient, wanted: OffsetRange, newest: NewestEntries
+    ) -> None:
+        """Remember the newest entries of a range of the ledger."""
+        at = wanted.topic_partition
+        if log := _log(client, at):
+            read = self._entries[at][1] if at in self._entries else wanted
+            goes_on = self._entries.get(at, (None,))[0] == log and self._continues(read, wanted)
+            start = read.start if goes_on else wanted.start
+            self._entries[at] = log, OffsetRange(at, start, wanted.end), newest
+
+    @staticmethod
+    def _continues(read: OffsetRange, wanted: OffsetRange) -> bool:
+        """Whether the offsets read and the ones wanted have no gap between them."""
+        return read.start <= wanted.start <= read.end <= wanted.end
+
+
+def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:
+    """Return what identifies a partition's log; None if brokers are too old to report it."""
+    topic = client.topic(at.topic)
+    epoch = topic.leader_epochs.get(at.partition)
+    return None if epoch is None or not topic.topic_id else (topic.topic_id, epoch)
+
+
+def read_all(
+    client: ClusterClient,
+    mirror: str,
+    clock: Clock,
+    cache: CheckpointCache | None = None,
+    *,
+    only_readable: bool = False,
+) -> CheckpointSnapshot:
+    """Return all that the topic holds for a mirror. On the driver.
+
+    Args:
+        cache: what was read before; it grows.
+        only_readable: whether a checkpoint that is none counts as gone.
+
+    Raises:
+        TamperedError: a record is none of a mirror.
+    """
+    latest, ends = _latest(client, key_prefixes(mirror), clock, cache or CheckpointCache())
+    quarantine = quarantine_key(mirror, "")
+    reasons = {
+        key.removeprefix(quarantine).decode(errors="replace"): _why_from(latest.pop(key))
+        for key in list(latest)
+        if key.startswith(quarantine)
+    }
+
+    def taken(suffix: str) -> list[bytes]:
+        return [latest.pop(key) for key in list(latest) if key.endswith(suffix.encode())]
+
+    starts = [*map(_start_from, taken(_START))]
+    owners = [*map(_owner_from, taken(_OWNER))]
+    created = [*map(_created_from, taken(_CREATED))]
+    found = list(_checkpoints(latest, only_readable=only_readable))
+    of_topics = {start.topic: start for start in starts if start.topic}
+    return CheckpointSnapshot(
+        {checkpoint.source: checkpoint for checkpoint in found},
+        ends,
+        {node: why for node, why in reasons.items() if why},
+        of_topics,
+        {owner.source: owner.owner for owner in owners},
+        {each.topic: each.topic_id for each in created},
+        began=len(of_topics) < len(starts),
+    )
+
+
+def _checkpoints(latest: Mapping[bytes, bytes], *, only_readable: bool) -> Iterator[Checkpoint]:
+    for key, value in latest.items():
+        with suppress(TamperedError) if only_readable else nullcontext():
+            yield _of_key(key, value)
+
+
+def _of_key(key: bytes, value: bytes) -> Checkpoint:
+    """Return a checkpoint that stands under its own key: tasks find it by that."""
+    with suppress(TamperedError):
+        found = from_record(value)
+        if key == key_of(found.mirror, found.source):
+            return found
+    raise _tampered(
+        f"the record {key.decode(errors='replace')!r} of {TOPIC} is no checkpoint of it"
+    )
+
+
+def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
+    """Return the checkpoints of every mirror that has this cluster as its destination.
+
+    It leaves out what it cannot read: a later version or another program wrote it.
+    """
+    latest, _ = _latest(client, (b"",), clock, CheckpointCache())
+    found = []
+    for key, value in latest.items():
+        if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
+            with suppress(UnsupportedError, TamperedError):
+                found.append(from_record(value))
+    return found
+
+
+def read_heads(
+    client: ClusterClient,
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    settled: bool = False,
+) -> Heads:
+    """Return the heads of the ledger of a mirror and its replays.
+
+    Args:
+        settled: first wait for all transactions open now to end; those of other mirrors hide
+            checkpoints, too.
+    """
+    if not client.has_topic(TOPIC):
+        return Heads({})
+    if settled:
+        wait_for_open_transactions(client, homes(TOPIC), options, clock)
+    prefixes = key_prefixes(mirror, with_replays=True)
+    return Heads(_latest(client, prefixes, clock, CheckpointCache())[0])
+
+
+class Heads:
+    """The newest ledger entries that checkpoints name; each checkpoint is decoded when asked for.
+
+    Args:
+        latest: the newest value of every key.
+    """
+
+    def __init__(self, latest: Mapping[bytes, bytes]) -> None:
+        self._latest = latest
+
+    def get(self, mirror: str, source: TopicPartition) -> LedgerHead | None:
+        """Return the head of a source topic-partition; None if it has no checkpoint."""
+        found = self._checkpoint(mirror, source)
+        return None if found is None else found.ledger_head
+
+    def copies(self, mirror: str, source: TopicPartition) -> DestinationPosition | None:
+        """Return where the last copy of a source topic-partition is; None if there is none."""
+        found = self._checkpoint(mirror, source)
+        return None if found is None else found.copies
+
+    def _checkpoint(self, mirror: str, source: TopicPartition) -> Checkpoint | None:
+        value = self._latest.get(key_of(mirror, source))
+        return None if value is None else from_record(value)
+
+
+def read_replays(
+    client: ClusterClient, mirror: str, clock: Clock
+) -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
+    """Return the start records of a mirror's replays, oldest first, and their checkpoints."""
+    prefix = f"{mirror}{REPLAY}".encode()
+    latest, _ = _latest(client, (prefix,), clock, CheckpointCache())
+    starts = [_start_from(value) for key, value in latest.items() if key.endswith(_START.encode())]
+    found = [
+        from_record(value)
+        for key, value in latest.items()
+        if b"//" not in key and not key.endswith(_NO_CHECKPOINTS)
+    ]
+    return [
+        (start, {each.source: each for each in found if each.mirror == start.mirror})
+        for start in sorted(starts, key=lambda start: start.decided_at_ms)
+    ]
+
+
+def wait_for_open_transactions(
+    client: ClusterClient,
+    wanted: Iterable[TopicPartition],
+    options: CopyOptions,
+    clock: Clock,
+    unblock: Callable[[], None] | None = None,
+) -> None:
+    """Wait for the transactions that are open now in these topic-partitions to end.
+
+    Args:
+        unblock: as of `wait_until_stable`; called once for each topic-partition at most.
+
+    Raises:
+        DestinationError: one of them stays open for longer than any transaction may last.
+    """
+    for at, end in client.list_offsets(wanted, LATEST, READ_UNCOMMITTED).items():
+        wait_until_stable(client, at, end, options, clock, unblock)
+
+
+def _latest(
+    client: ClusterClient, prefixes: tuple[bytes, ...], clock: Clock, cache: CheckpointCache
+) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
+    """Return the newest value of every key with a prefix, and how far each partition was read."""
+    require_homes(client, TOPIC)
+    ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
+    known = {at: cache.get(client, at, end) for at, end in ends.items()}
+    starts = client.list_offsets([at for at in ends if not known[at]], EARLIEST, READ_COMMITTED)
+    all_latest: dict[bytes, bytes] = {}
+    for at, end in ends.items():
+        start, latest = known[at] or (starts[at], {})
+        latest = dict(latest)
+        for record in _records(client, OffsetRange(at, start, end), clock):
+            if record.key and record.key.startswith(prefixes) and record.value is not None:
+                latest[record.key] = record.value
+        cache.put(client, at, end, latest)
+        all_latest |= latest
+    return all_latest, ends
+
+
+def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
+        for span in spans:
+            if span.run is not None:
+                yield from decode(span.run.data)

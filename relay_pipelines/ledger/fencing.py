@@ -1,0 +1,92 @@
+"""Transactional ids that the driver takes over: to fence a task, or to commit its own records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.checkpoint import wait_for_open_transactions
+from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.protocol.retries import retry
+
+
+def take_over(
+    client: ClusterClient,
+    transactional_id: str,
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    patient: bool = True,
+) -> TransactionalProducer:
+    """Fence every other holder and abort what it left open.
+
+    Args:
+        patient: as in `retry`.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    producer = TransactionalProducer(client, transactional_id, options, clock)
+    retry(producer.start, transactional_id, options, clock, client, patient=patient)
+    return producer
+
+
+def fence(
+    client: ClusterClient,
+    transactional_ids: Iterable[str],
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    patient: bool = True,
+) -> None:
+    """Take ids over and let go of them: their holders stop, and what they left open is aborted.
+
+    Args:
+        patient: as in `retry`.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    for transactional_id in sorted(set(transactional_ids)):
+        take_over(client, transactional_id, options, clock, patient=patient).release()
+
+
+def abort_leftovers(
+    client: ClusterClient, transactional_ids: Iterable[str], options: CopyOptions, clock: Clock
+) -> None:
+    """Abort what a killed task may have left open, or leave it to its timeout.
+
+    Args:
+        transactional_ids: ids that only the caller may use now: other holders are fenced.
+    """
+    with suppress(RelayError):
+        fence(client, transactional_ids, options, clock, patient=False)
+
+
+def commit(
+    client: ClusterClient,
+    producer: TransactionalProducer,
+    batches: Sequence[tuple[TopicPartition, Batch]],
+    options: CopyOptions,
+    clock: Clock,
+) -> None:
+    """Commit batches, all or none; readers of committed records see them when this returns.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses; or an open transaction hides the
+            records for longer than any may last.
+    """
+    written = {topic_partition for topic_partition, _ in batches}
+    producer.add(written)
+    for topic_partition, batch in batches:
+        producer.send(topic_partition, batch)
+    producer.drain()
+    producer.commit()
+    producer.release()
+    # EndTxn is answered before its markers are written: a snapshot in between would miss this
+    wait_for_open_transactions(client, written, options, clock)

@@ -1,0 +1,122 @@
+"""The ledger: one entry per committed chunk, in a topic at the destination.
+
+An entry is committed with its data. Progress, metrics and the count checks of a run come from it.
+The entries of a source topic-partition form a chain, whose head is in the checkpoint;
+docs/transactions.md argues why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from relay_pipelines.errors import TamperedError
+from relay_pipelines.ledger.checkpoint import (
+    NOT_OURS,
+    key_of,
+    kinds_of,
+    require_types,
+    versioned,
+    versioned_json,
+)
+from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, OffsetRange, TopicPartition
+
+TOPIC = "__relay_ledger"
+CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
+ENTRIES_LOST = "the ledger entries before this one were lost"
+"""The gap of an entry with which a person has accepted that."""
+_VERSION = 5  # of what the digest covers: another one would make every copy look changed
+_KINDS = kinds_of(LedgerEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """An entry as the ledger holds it.
+
+    Args:
+        value: of the record; the entry's canonical form.
+        at: the topic-partition of the ledger.
+        offset: of the record there.
+    """
+
+    entry: LedgerEntry
+    value: bytes
+    at: TopicPartition
+    offset: int
+
+    @property
+    def head(self) -> LedgerHead:
+        """What the next entry links to."""
+        return head_of(self.entry, self.value)
+
+
+def head_of(entry: LedgerEntry, value: bytes) -> LedgerHead:
+    """Return what the entry after this one links to.
+
+    Args:
+        value: of the entry's record.
+    """
+    return LedgerHead(entry.number, sha256(value).hexdigest(), entry.committed_at_ms)
+
+
+def chained(
+    checkpoint: Checkpoint, entry: LedgerEntry
+) -> tuple[Checkpoint, tuple[bytes, bytes, int]]:
+    """Link an entry to those before it.
+
+    Args:
+        checkpoint: to be committed with the entry, still with the head of the one before.
+
+    Returns:
+        The checkpoint with the entry as its head; key, value and timestamp of the entry's record.
+    """
+    before = checkpoint.ledger_head
+    entry = replace(
+        entry,
+        number=before.number + 1,
+        previous=before.hash,
+        previous_at_ms=before.committed_at_ms,
+        generation=checkpoint.generation,
+        policy=checkpoint.policy,
+    )
+    record = to_record(entry)
+    return replace(checkpoint, ledger_head=head_of(entry, record[1])), record
+
+
+def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    value = versioned_json(entry, _VERSION)
+    return key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms
+
+
+def from_record(value: bytes) -> LedgerEntry:
+    """Return the entry of a record's value.
+
+    Raises:
+        UnsupportedError: a newer relay_pipelines wrote it.
+        TamperedError: it is no entry.
+    """
+    try:
+        fields = versioned(value, _VERSION, TOPIC)
+        source, destination = _range(fields.pop("source")), _range(fields.pop("destination"))
+        entry = LedgerEntry(source=source, destination=destination, **fields)
+        _require_types(entry)
+    except NOT_OURS as error:
+        raise TamperedError(
+            f"a record of {TOPIC} is no ledger entry",
+            remedy="find out who else writes to this topic, and take the right away",
+        ) from error
+    return entry
+
+
+def _require_types(entry: LedgerEntry) -> None:
+    """Fail if a field has a wrong type, before somebody calculates with it."""
+    require_types(entry, _KINDS)
+    counts = *entry.skipped.values(), *entry.codecs.values()
+    if entry.number < 1 or not all(isinstance(count, int) for count in counts):
+        raise ValueError("number, skipped or codecs")
+
+
+def _range(fields: dict[str, object]) -> OffsetRange:
+    topic_partition = TopicPartition(**fields["topic_partition"])  # type: ignore[arg-type]  # JSON of a TopicPartition
+    return OffsetRange(topic_partition, int(str(fields["start"])), int(str(fields["end"])))

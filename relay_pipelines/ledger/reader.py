@@ -1,0 +1,259 @@
+"""The ledger as it grows: what the tasks of a run have committed so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from relay_pipelines.errors import DestinationError, RetriableError, TamperedError, UnsupportedError
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import homes, key_prefixes, wait_for_open_transactions
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import decode
+from relay_pipelines.protocol.retries import retry
+
+CLOCK_SKEW_MS = 600_000
+"""Entries have the time of the machine that committed them; clocks may differ by this much."""
+_HOMES = homes(ledger_topic.TOPIC)
+_FETCH_BYTES = 1 << 20
+
+
+class LedgerFollower:
+    """Reads ledger entries as they are committed, from the ledger's end at the call of `start`.
+
+    Args:
+        mirror: whose entries to read.
+        run_id: whose entries to read; None for all runs.
+        with_replays: as of `key_prefixes`; an entry names its mirror or replay.
+        only_own_must_be_entries: leave out what cannot be read under the names of others.
+    """
+
+    def __init__(
+        self,
+        destination: Cluster,
+        mirror: str,
+        run_id: str | None,
+        options: CopyOptions,
+        clock: Clock,
+        *,
+        with_replays: bool = False,
+        only_own_must_be_entries: bool = False,
+    ) -> None:
+        self._required = key_prefixes(mirror) if only_own_must_be_entries else (b"",)
+        self._prefixes = key_prefixes(mirror, with_replays=with_replays)
+        self._client = ClusterClient(
+            destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms
+        )
+        self._mirror = mirror
+        self._run_id = run_id
+        self._options = options
+        self._clock = clock
+        self._positions: dict[TopicPartition, int] = {}
+
+    def start(self, *, patient: bool = True) -> None:
+        """Begin at the ledger's end.
+
+        Args:
+            patient: as in `retry`.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
+
+        def ask() -> dict[TopicPartition, int]:
+            checkpoint.require_homes(self._client, ledger_topic.TOPIC)
+            return self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+
+        self._positions = retry(
+            ask, self._mirror, self._options, self._clock, self._client, patient=patient
+        )
+
+    def rewind(self) -> None:
+        """Begin at the oldest entry that the topic still holds."""
+        self._positions = self._client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+
+    def poll(self) -> list[LedgerEntry]:
+        """Return the entries committed since; none while the destination is not reachable."""
+        records: list[LedgerRecord] = []
+        try:
+            self._follow(records)
+        except RetriableError:
+            self._client.close()
+        return [record.entry for record in records]
+
+    def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
+        """Return the entries committed since, after the transactions that are open now have ended.
+
+        Args:
+            patient: as in `retry`.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
+        return [record.entry for record in self.settled_records(patient=patient)]
+
+    def settled_records(self, *, patient: bool = True) -> list[LedgerRecord]:
+        """Return what `finish` returns, as it is in the ledger; in order per topic-partition."""
+        records: list[LedgerRecord] = []
+
+        def ask() -> None:
+            self._settle()
+            self._follow(records)
+
+        retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
+        return records
+
+    def records(
+        self,
+        since_ms: int | None = None,
+        *,
+        until_ms: int | None = None,
+        settled: bool = False,
+        last_offsets: int | None = None,
+    ) -> list[LedgerRecord]:
+        """Return every entry that the topic still holds, oldest first, as it is in the ledger.
+
+        The entries of a topic-partition are in the order of their commits.
+
+        Args:
+            since_ms: all entries committed then or later, and perhaps older ones.
+            until_ms: all entries committed before, and some later ones; most need not be read.
+            settled: wait for the transactions that are open now; those of other mirrors hide
+                entries, too.
+            last_offsets: read at most so many offsets of each of the ledger's partitions, those of
+                other mirrors included.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
+        if not self._client.has_topic(ledger_topic.TOPIC):
+            return []  # nothing was ever mirrored to this destination
+        checkpoint.require_homes(self._client, ledger_topic.TOPIC)
+        if settled:
+            self._settle()
+        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        if until_ms is not None:
+            ends = self._client.first_offsets(until_ms + CLOCK_SKEW_MS, ends)
+        starts = self._client.list_offsets(
+            _HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED
+        )
+        oldest = {home: 0 if last_offsets is None else ends[home] - last_offsets for home in _HOMES}
+        ranges = [
+            OffsetRange(
+                home,
+                max(starts[home], oldest[home]) if starts[home] >= 0 else ends[home],
+                ends[home],
+            )
+            for home in _HOMES
+        ]
+        found = [record for offsets in ranges for record in self._read(offsets)]
+        newest: dict[tuple[str, TopicPartition], int] = {}
+
+        def committed_at_ms(record: LedgerRecord) -> int:
+            """Return the time, but keep the order of a topic-partition where clocks differ."""
+            at = record.entry.mirror, record.entry.source.topic_partition
+            newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
+            return newest[at]
+
+        return sorted(found, key=committed_at_ms)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _follow(self, records: list[LedgerRecord]) -> None:
+        """Add the entries committed since; the next call adds those that a failure leaves out."""
+        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        for home in _HOMES:
+            if ends[home] > self._positions[home]:
+                records += self._read(OffsetRange(home, self._positions[home], ends[home]))
+                self._positions[home] = ends[home]
+
+    def _settle(self) -> None:
+        wait_for_open_transactions(self._client, _HOMES, self._options, self._clock)
+
+    def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
+        return [
+            record
+            for some in read_records(
+                self._client, wanted, self._prefixes, self._clock, self._required
+            )
+            for record in some
+            if self._run_id in {None, record.entry.run_id}
+        ]
+
+
+def read_ledger(
+    destination: Cluster,
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
+    since_ms: int | None = None,
+    *,
+    until_ms: int | None = None,
+    settled: bool = False,
+    with_replays: bool = False,
+    only_own_must_be_entries: bool = False,
+) -> list[LedgerRecord]:
+    """Return every entry that the topic still holds, as `LedgerFollower.records`; with retries.
+
+    Raises:
+        RelayError: the destination is not reachable.
+    """
+    follower = LedgerFollower(
+        destination,
+        *(mirror, None, options, clock),
+        with_replays=with_replays,
+        only_own_must_be_entries=only_own_must_be_entries,
+    )
+    with closing(follower):
+        ask = partial(follower.records, since_ms, until_ms=until_ms, settled=settled)
+        return retry(ask, mirror, options, clock, follower)
+
+
+def read_records(
+    client: ClusterClient,
+    wanted: OffsetRange,
+    prefixes: tuple[bytes, ...],
+    clock: Clock,
+    required: tuple[bytes, ...] = (b"",),
+) -> Iterator[list[LedgerRecord]]:
+    """Yield the entries of a mirror in an offset range of the ledger, a list per fetch.
+
+    Args:
+        prefixes: of the keys, see `key_prefixes`.
+        required: of the keys whose records must be entries; others that are none are left out.
+
+    Raises:
+        TamperedError: a record is no entry.
+        RelayError: the destination is not reachable.
+    """
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
+        yield [
+            found
+            for span in spans
+            if span.run is not None
+            for record in decode(span.run.data)
+            if (record.key or b"").startswith(prefixes)
+            if (found := _ledger_record(wanted.topic_partition, record, required)) is not None
+        ]
+
+
+def _ledger_record(
+    at: TopicPartition, record: Any, required: tuple[bytes, ...]
+) -> LedgerRecord | None:
+    value = record.value or b""
+    try:
+        return LedgerRecord(ledger_topic.from_record(value), value, at, record.offset)
+    except (TamperedError, UnsupportedError) as error:
+        if not record.key.startswith(required):
+            return None
+        if isinstance(error, TamperedError):
+            error.topic_partition, error.offset = at, record.offset
+        raise

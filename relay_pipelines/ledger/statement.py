@@ -1,0 +1,301 @@
+"""Statements: what a ledger said at some time, kept outside of Kafka, and signed if wanted.
+
+A statement is JSON. It holds every entry in its canonical form, so that whoever has it can compute
+the hashes, and compare the destination with it after the ledger has forgotten the entries.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import importlib.metadata
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.chain import REMEDY, Chain
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
+from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+
+_KIND, _VERSION = "statement of relay_pipelines", 1
+_NEW_KEY = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
+_NEW_PUBLIC_KEY = "`openssl pkey -in key.pem -pubout -out public.pem` writes it"
+_NEW_STATEMENT = "`relay attest --output FILE` writes one"
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """What a statement says about one source topic-partition.
+
+    Args:
+        records: the entries, oldest first; their offsets in the ledger are unknown.
+        head: number and hash of the newest one.
+    """
+
+    source: TopicPartition
+    records: tuple[LedgerRecord, ...]
+    head: LedgerHead
+
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        """The entries, oldest first."""
+        return [record.entry for record in self.records]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as it was read.
+
+    Args:
+        cluster_id: of the destination.
+        made_at: the time, as text.
+        signer: the public key that the signature fits, in base64; empty if it is not signed.
+    """
+
+    mirror: str
+    cluster_id: str
+    made_at: str
+    attested: tuple[Attested, ...]
+    signer: str
+
+
+def attest(
+    name: str, mirror: Mirror, topic: str | None, key: Path | None, made_at: str, clock: Clock
+) -> dict[str, Any]:
+    """Verify the ledger of a mirror, and return a statement of it.
+
+    Args:
+        topic: only this source topic.
+        key: signs it; None for no signature.
+
+    Raises:
+        TamperedError: the ledger is not what was committed; its notes name each place.
+        RelayError: nothing was copied, the key cannot be read, or the destination does not answer.
+    """
+    private = None if key is None else read_key(key)  # a wrong one fails at once
+    found = read_verified_ledger(name, mirror, clock)
+    if breaks := [one for one in found.breaks if topic in {None, one.topic_partition.topic}]:
+        places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
+        error = TamperedError(
+            f"the ledger of {name} is not what was committed: {places}", remedy=REMEDY
+        )
+        for broken in breaks:
+            error.add_note(str(broken))
+        raise error
+    document = make_statement(found, made_at, topic)
+    return document if private is None else sign(document, private)
+
+
+def make_statement(found: VerifiedLedger, made_at: str, topic: str | None = None) -> dict[str, Any]:
+    """Return a statement about what was verified.
+
+    Args:
+        topic: only this source topic.
+
+    Raises:
+        ConfigError: the ledger has no entries.
+    """
+    chains = {at: chain for at, chain in found.chains.items() if topic in {None, at.topic}}
+    if not any(chain.records for chain in chains.values()):
+        of = "this mirror" if topic is None else f"topic {topic!r}"
+        raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
+    return {
+        "kind": _KIND,
+        "version": _VERSION,
+        "relay_pipelines": importlib.metadata.version("relay_pipelines"),
+        "mirror": found.mirror,
+        "made_at": made_at,
+        "destination_cluster_id": found.cluster_id,
+        "source_cluster_ids": _source_cluster_ids(found.checkpoints.values()),
+        "topic_partitions": [
+            _topic_partition(chain, found.checkpoints.get(at)) for at, chain in chains.items()
+        ],
+    }
+
+
+def _source_cluster_ids(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
+    by_age = sorted(checkpoints, key=lambda checkpoint: checkpoint.committed_at_ms)
+    return {node: known for one in by_age for node, known in one.cluster_ids.items()}
+
+
+def _topic_partition(chain: Chain, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    entries = [record.entry for record in chain.records]
+    head = chain.records[-1].head if checkpoint is None else checkpoint.ledger_head
+    skipped: dict[str, int] = {}
+    for entry in entries:
+        for reason, count in entry.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    return {
+        "topic": chain.topic_partition.topic,
+        "partition": chain.topic_partition.partition,
+        "ranges": _ranges(entries),
+        "records": sum(entry.records for entry in entries),
+        "size_bytes": sum(entry.size_bytes for entry in entries),
+        "skipped": skipped,
+        "head": dataclasses.asdict(head),
+        "expired_entries": chain.expired,
+        "entries": [record.value.decode() for record in chain.records],
+    }
+
+
+def _ranges(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
+    """Return the source offsets that were copied to each destination, joined where they meet."""
+    joined: list[dict[str, Any]] = []
+    for entry in entries:
+        copies = entry.destination.topic_partition
+        last = joined[-1] if joined else None
+        there = {"destination_topic": copies.topic, "destination_partition": copies.partition}
+        if last and last["end"] == entry.source.start and there.items() <= last.items():
+            last["end"] = entry.source.end
+        elif len(entry.source):
+            joined.append({"start": entry.source.start, "end": entry.source.end, **there})
+    return joined
+
+
+def read_key(key: Path) -> Ed25519PrivateKey:
+    """Read the key for a signature.
+
+    Args:
+        key: PEM file with an Ed25519 private key, without a password.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    pem = _bytes_of("key", key, _NEW_KEY)
+    try:
+        private = serialization.load_pem_private_key(pem, password=None)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{key} is no private key in PEM without a password", remedy=_NEW_KEY
+        ) from None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise ConfigError(f"the key {key} is not of the type Ed25519", remedy=_NEW_KEY)
+    return private
+
+
+def sign(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
+    """Return the statement with a signature, which contains the public key."""
+    public = key.public_key().public_bytes_raw()
+    return {
+        **statement,
+        "signature": {
+            "algorithm": "Ed25519",
+            "public_key": base64.b64encode(public).decode(),
+            "signature": base64.b64encode(key.sign(_signed(statement))).decode(),
+        },
+    }
+
+
+def _signed(statement: Mapping[str, Any]) -> bytes:
+    """Return the bytes that are signed: all but the signature, with sorted keys, in ASCII."""
+    fields = {key: value for key, value in statement.items() if key != "signature"}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+def read_statement(path: Path, trusted: Path | None = None) -> Statement:
+    """Read a statement and check its signature.
+
+    Args:
+        trusted: PEM file with the public key that must have signed it; None if any may, or none.
+
+    Raises:
+        ConfigError: there is no such file, it is no statement, or another one has signed it.
+        TamperedError: it was changed after it was signed.
+    """
+    document = _document(path)
+    signer = _signer(path, document)
+    if trusted is not None and signer != (expected := _public_key(trusted)):
+        raise ConfigError(
+            f"the statement {path} is {f'signed by {signer}' if signer else 'not signed'}, and not"
+            f" by {expected}",
+            remedy="ask its author for the signed statement, or for the right public key",
+        )
+    try:
+        attested = tuple(_attested(some) for some in document["topic_partitions"])
+        return Statement(
+            document["mirror"],
+            document["destination_cluster_id"],
+            document["made_at"],
+            attested,
+            signer,
+        )
+    except (AttributeError, KeyError, TypeError, TamperedError) as error:
+        raise _no_statement(path, "it is incomplete") from error
+
+
+def _document(path: Path) -> dict[str, Any]:
+    text = _bytes_of("statement", path, _NEW_STATEMENT)
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise _no_statement(path, "it is no JSON") from None
+    if not isinstance(document, dict) or document.get("kind") != _KIND:
+        raise _no_statement(path, f"it does not say {_KIND!r}")
+    if document.get("version") != _VERSION:
+        raise _no_statement(path, f"its version is {document.get('version')}, not {_VERSION}")
+    return document
+
+
+def _no_statement(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is no statement that this relay can read: {why}",
+        remedy=_NEW_STATEMENT,
+    )
+
+
+def _bytes_of(what: str, path: Path, remedy: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the {what} {path}: {error.strerror}", remedy=remedy
+        ) from None
+
+
+def _attested(fields: Mapping[str, Any]) -> Attested:
+    source = TopicPartition(fields["topic"], fields["partition"])
+    home = TopicPartition(ledger_topic.TOPIC, -1)
+    records = []
+    for position, text in enumerate(fields["entries"]):
+        value = text.encode()
+        records.append(LedgerRecord(ledger_topic.from_record(value), value, home, position))
+    return Attested(source, tuple(records), LedgerHead(**fields["head"]))
+
+
+def _signer(path: Path, document: Mapping[str, Any]) -> str:
+    signature = document.get("signature")
+    if signature is None:
+        return ""
+    try:
+        public = base64.b64decode(signature["public_key"])
+        key = Ed25519PublicKey.from_public_bytes(public)
+        key.verify(base64.b64decode(signature["signature"]), _signed(document))
+    except (InvalidSignature, KeyError, TypeError, ValueError) as error:
+        raise TamperedError(
+            f"the signature of the statement {path} does not fit: it was changed after it was"
+            " signed",
+            remedy="ask its author for the signed statement",
+        ) from error
+    return base64.b64encode(public).decode()
+
+
+def _public_key(path: Path) -> str:
+    pem = _bytes_of("public key", path, _NEW_PUBLIC_KEY)
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except ValueError:
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} is no public Ed25519 key in PEM", remedy=_NEW_PUBLIC_KEY)
+    return base64.b64encode(key.public_bytes_raw()).decode()

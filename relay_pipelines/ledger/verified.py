@@ -1,0 +1,180 @@
+"""Reads a mirror's ledger and verifies its chains, also while the mirror copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
+from relay_pipelines.ledger.chain import (
+    Chain,
+    ChainBreak,
+    not_of_checkpoint,
+    not_vouched,
+    verify_chains,
+    vouched_records,
+)
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.mirror_state import read_checkpoints
+from relay_pipelines.ledger.own_chunks import own_and_replayed
+from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.retention import ledger_kept_since_ms
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    LedgerEntry,
+    LedgerHead,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedLedger:
+    """The ledger of one mirror.
+
+    Args:
+        cluster_id: of the destination.
+        chains: by source topic-partition.
+        checkpoints: as the heads of the chains were read.
+        before: what the destination held before the ledger was read.
+        entries: those for which a checkpoint vouches, also those of the replays.
+        created: destination topic -> its id, of topics that the mirror has created.
+        quarantined: source nodes that the mirror must not read, and why.
+    """
+
+    mirror: str
+    cluster_id: str
+    chains: Mapping[TopicPartition, Chain]
+    checkpoints: Mapping[TopicPartition, Checkpoint]
+    before: BeforeLedger
+    entries: Sequence[LedgerEntry] = ()
+    created: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+
+    def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
+        """Return the destination offsets of which all entries are known, as of `count_range`.
+
+        Args:
+            known: entries besides those that the ledger still has.
+        """
+        return self.before.accounted([*self.entries, *known])
+
+    @property
+    def replayed(self) -> list[OffsetRange]:
+        """The destination offsets that the mirror's replays wrote."""
+        return own_and_replayed(self.mirror, self.entries)[1]
+
+    @property
+    def breaks(self) -> list[ChainBreak]:
+        """What is wrong; empty if nothing is."""
+        return [found for chain in self.chains.values() for found in chain.breaks]
+
+
+def read_verified_ledger(
+    name: str, mirror: Mirror, clock: Clock, copies: Iterable[TopicPartition] = ()
+) -> VerifiedLedger:
+    """Read every entry that the ledger still holds, and verify the chains.
+
+    Args:
+        copies: as of `read_before_ledger`.
+
+    Raises:
+        TamperedError: a record is no entry.
+        RelayError: the destination does not answer, or refuses.
+    """
+    options = mirror.copy_options
+    with destination_client(name, mirror.destination_cluster, options, "ledger") as client:
+        ask = partial(ledger_kept_since_ms, client, clock)
+        kept = retry(ask, name, options, clock, client)
+        cluster_id = client.cluster_id
+        look = partial(_before, client, name, options, clock, copies)
+        before = retry(look, name, options, clock, client)
+        records: list[LedgerRecord] = []
+        # without the topic, the checkpoints still know how many entries there were
+        with closing(_follower(name, mirror, clock)) as follower:
+            if kept:
+                retry(follower.rewind, name, options, clock, follower)
+                records = follower.settled_records()
+            snapshot = read_checkpoints(name, mirror, clock, settled=True)
+            found = snapshot.checkpoints
+            read = partial(checkpoint.read_heads, client, name, options, clock)
+            heads = retry(read, name, options, clock, client)
+            own_heads = {at: each.ledger_head for at, each in found.items()}
+
+            def head_of(mirror: str, at: TopicPartition) -> LedgerHead | None:
+                # one that was read later may be a later one
+                return own_heads.get(at) if mirror == name else heads.get(mirror, at)
+
+            records += _up_to_the_heads(follower.settled_records() if kept else (), head_of)
+    own = [record for record in records if record.entry.mirror == name]
+    others = [record for record in records if record.entry.mirror != name]
+    sources = found.keys() | {record.entry.source.topic_partition for record in own}
+    kept_since_ms = {
+        at: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, at)), 0)
+        for at in sources
+    }
+    chains = verify_chains(own, own_heads, kept_since_ms)
+    for at, each in found.items():
+        chains[at].breaks += not_of_checkpoint(chains[at], each)
+    replays = vouched_records(others, heads)
+    for broken in not_vouched(others, replays):
+        at = broken.topic_partition
+        chains.setdefault(at, Chain(at)).breaks.append(broken)
+    counted = [record for chain in chains.values() for record in chain.records] + replays
+    entries = [record.entry for record in counted]
+    return VerifiedLedger(
+        *(name, cluster_id, chains, found, before, entries),
+        *(snapshot.created, _quarantined(name, mirror, clock) or snapshot.quarantined),
+    )
+
+
+def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
+    """Return which nodes the mirror of a replay must not read; empty if it is no replay."""
+    of_mirror = name.partition(checkpoint.REPLAY)[0]
+    return {} if of_mirror == name else read_checkpoints(of_mirror, mirror, clock).quarantined
+
+
+def _follower(name: str, mirror: Mirror, clock: Clock) -> LedgerFollower:
+    return LedgerFollower(
+        *(mirror.destination_cluster, name, None, mirror.copy_options, clock), with_replays=True
+    )
+
+
+def _before(
+    client: ClusterClient,
+    name: str,
+    options: CopyOptions,
+    clock: Clock,
+    copies: Iterable[TopicPartition],
+) -> BeforeLedger:
+    """Read it when the checkpoints of all commits so far can be seen."""
+    if client.has_topic(checkpoint.TOPIC):
+        homes = checkpoint.homes(checkpoint.TOPIC)
+        checkpoint.wait_for_open_transactions(client, homes, options, clock)
+    return read_before_ledger(client, name, clock, copies)
+
+
+def _up_to_the_heads(
+    records: Iterable[LedgerRecord],
+    head_of: Callable[[str, TopicPartition], LedgerHead | None],
+) -> list[LedgerRecord]:
+    """Return the entries that were committed before the checkpoints were read."""
+    known: dict[tuple[str, TopicPartition], int] = {}
+    before = []
+    for record in records:
+        at = record.entry.mirror, record.entry.source.topic_partition
+        if at not in known:
+            head = head_of(*at)
+            known[at] = 0 if head is None else head.number
+        if record.entry.number <= known[at]:
+            before.append(record)
+    return before

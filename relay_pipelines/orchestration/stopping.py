@@ -1,0 +1,103 @@
+"""How a Dagster run that copies is stopped at the next commit, and how others see that it lives."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import dagster as dg
+from sqlalchemy.exc import SQLAlchemyError
+
+from relay_pipelines.orchestration import heartbeat, turns
+from relay_pipelines.orchestration.run_log import logged_start, without_noise
+from relay_pipelines.resources import SparkResource
+from relay_pipelines.run.run import never
+from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.spark.session import first_line
+
+Event = TypeVar("Event")
+Stop = Callable[[], bool]
+Session = Callable[[], Any]
+
+_LOG = logging.getLogger(__name__)
+
+
+def stoppable(
+    context: dg.OpExecutionContext,
+    pyspark: SparkResource,
+    body: Callable[[Stop, Session], Iterator[Event]],
+) -> Iterator[Event]:
+    """Yield the events of an op, and defer signals to the next commit.
+
+    Python delivers signals to the main thread only; on any other thread a run cannot be stopped.
+
+    Args:
+        body: gets what asks for a stop, and what starts Spark; yields the events.
+    """
+    clock = pyspark.kafka.clock
+    without_noise(context.log)
+    tags = partial(turns.add_tags, context.instance, context.run_id)
+    with (
+        heartbeat.beating(context.run_id, tags, context.log) as heart,
+        _database_errors_in_one_line(),
+        _ending_as_reported(context),
+    ):
+        if threading.current_thread() is not threading.main_thread():
+            start = logged_start(lambda: pyspark.spark_session, context.log, clock)
+            yield from body(never, start)
+            return
+        stop = StopSignal()
+
+        def session() -> Any:
+            with stop.shielded():
+                return pyspark.spark_session
+
+        events = body(stop, logged_start(session, context.log, clock))
+        with stop.deferred():
+            while True:
+                # Dagster installs its own handlers whenever it resumes an op
+                with stop.heard():
+                    try:
+                        event = next(events)
+                    except StopIteration:
+                        return
+                heart.move()
+                yield event
+
+
+@contextmanager
+def _ending_as_reported(context: dg.OpExecutionContext) -> Iterator[None]:
+    """Let a run that others have given up, or that a person has ended by force, end as that."""
+    yield
+    run = context.instance.get_run_by_id(context.run_id)
+    if run is None or not run.is_finished:
+        return
+    if run.status is dg.DagsterRunStatus.FAILURE:
+        raise dg.Failure(
+            f"this run was given up meanwhile: {turns.GIVEN_UP}; what it committed stays, and"
+            " another run goes on",
+            allow_retries=False,
+        )
+    raise dg.DagsterExecutionInterruptedError
+
+
+@contextmanager
+def _database_errors_in_one_line() -> Iterator[None]:
+    """Say what happened when Dagster's database is away; its own error has fifty lines."""
+    try:
+        yield
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, SQLAlchemyError):
+            found = found.__cause__
+        if found is None:
+            raise
+        why = first_line(getattr(found, "orig", None) or found)
+        line = (
+            f"Dagster's database does not answer: {why}; start it: what is committed stays,"
+            " and the planner's next run copies the rest"
+        )
+        _LOG.error(line)  # Dagster shows a failure when it can store it
+        raise dg.Failure(line) from None

@@ -1,0 +1,209 @@
+"""Who copies a lane now: a session, its successor, or a run that a person started.
+
+Runs of a lane find each other by their tags. A person's run goes first: a session pauses between
+two windows while such a run is in progress. A successor starts up while the session still copies,
+and takes over between two windows. Correctness does not depend on this: two runs that copy the same
+topic-partition fence each other, and what the loser left out is in the next window.
+
+Each run writes its own tag before it reads those of the others, so that of two runs at least one
+sees the other.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import dagster as dg
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.heartbeat import DEAD_SECONDS, watcher
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import seconds
+from relay_pipelines.protocol.clock import Clock
+
+LOOK_SECONDS = 1.0
+"""How often a run looks for others while it waits: each time is a query of Dagster's database."""
+_SILENT_SECONDS = 30.0
+_STARTED = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+_IN_PROGRESS = [DagsterRunStatus.STARTING, *_STARTED]
+GIVEN_UP = f"it was silent for {seconds(DEAD_SECONDS)}: its process has died, or hangs"
+"""Why a run was reported as failed by another one."""
+_tagging = threading.Lock()
+"""Tags are read, changed and written: a thread must not undo what another one has written."""
+
+
+class Turn(StrEnum):
+    """What a run of a lane is doing, in its tag `relay/turn`."""
+
+    STARTING = "starting"
+    """A session, which starts Spark."""
+    READY = "ready"
+    """A session, which waits for its predecessor."""
+    COPYING = "copying"
+    PAUSED = "paused"
+    """A session, while a person's run copies."""
+    CHECKING = "checking"
+    """A run that has copied, and runs expectations: nobody waits for it."""
+    BY_HAND = "by_hand"
+    """A run that a person started: of assets, a backfill, or `mirror_once`."""
+    BETWEEN = "between"
+    """Such a run with many windows, which lets a session copy what is new before its next one."""
+
+
+_DOING: dict[str, str] = {
+    Turn.STARTING: "starts Spark",
+    Turn.READY: "waits for the run before it",
+    Turn.PAUSED: "pauses for a run that a person started",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The other runs of a lane that are in progress.
+
+    Args:
+        by_hand: whether a person's run is among them.
+        successor: whether a session that started later is ready to take over.
+        predecessor: whether a session that started earlier has not ended.
+        before_person: whether a session copies, or an earlier run of a person is in progress.
+        was_ended: whether this run is no longer in progress itself: it was declared dead.
+        later_checks: whether a run that started later has copied, too, and runs expectations.
+        paused: whether a session waits for a person's run.
+    """
+
+    by_hand: bool
+    successor: bool
+    predecessor: bool
+    before_person: bool
+    was_ended: bool = False
+    later_checks: bool = False
+    paused: bool = False
+
+
+def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
+    """Say what a run of the lane is doing."""
+    add_tags(instance, run_id, {**naming.tags(lane.path, lane.name), naming.TAG_TURN: turn.value})
+
+
+def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) -> None:
+    """Add tags to a run of this process, also while its heartbeat adds one."""
+    with _tagging:
+        instance.add_run_tags(run_id, tags)
+
+
+def is_dead(run: dg.DagsterRun) -> bool:
+    """Look at a run, and return whether it has started, and its heartbeat has ended."""
+    copies = run.status in _STARTED and naming.TAG_TURN in run.tags
+    return copies and watcher.is_dead(run)
+
+
+def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
+    """Look for other runs of the lane."""
+    found = instance.get_runs(
+        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
+    )
+    runs = [run for run in found if run.run_id == run_id or not is_dead(run)]
+    # newest first; a run that has no tag yet is about to get one
+    turns = [(run.run_id, run.tags.get(naming.TAG_TURN, Turn.STARTING)) for run in runs]
+    own = next((index for index, (other, _) in enumerate(turns) if other == run_id), len(turns))
+    newer = {turn for _, turn in turns[:own]}
+    older = {turn for _, turn in turns[own + 1 :]}
+    return Others(
+        by_hand=Turn.BY_HAND in newer | older,
+        successor=Turn.READY in newer,
+        predecessor=bool(older - {Turn.BY_HAND, Turn.BETWEEN, Turn.CHECKING}),
+        before_person=Turn.COPYING in newer | older or bool(older & {Turn.BY_HAND, Turn.BETWEEN}),
+        was_ended=own == len(turns),
+        later_checks=Turn.CHECKING in newer,
+        paused=Turn.PAUSED in newer | older,
+    )
+
+
+def is_copied(instance: DagsterInstance, mirror: str, lane: str) -> bool:
+    """Whether a run of a lane is in progress, be it that it still starts Spark."""
+    runs = instance.get_runs(
+        RunsFilter(tags=naming.tags(mirror, lane), statuses=_IN_PROGRESS), limit=5
+    )
+    return any(not is_dead(run) and run.tags.get(naming.TAG_TURN) != Turn.CHECKING for run in runs)
+
+
+def bury(instance: DagsterInstance, lane: Lane) -> list[str]:
+    """Report runs of the lane that are dead as failed, and return their ids."""
+    found = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))
+    dead = [run for run in found if is_dead(run)]
+    for run in dead:
+        instance.report_run_failed(run, f"{GIVEN_UP}: another run takes over")
+    return [run.run_id for run in dead]
+
+
+def take(
+    context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
+) -> None:
+    """Wait in a person's run until no other run copies the lane; sessions pause until it ends."""
+    tag(context.instance, lane, context.run_id, Turn.BY_HAND)
+    waiting = False
+    while others(context.instance, lane, context.run_id).before_person and not stop():
+        if not waiting:
+            context.log.info(
+                "waiting until another run of %s/%s has copied its window", lane.mirror, lane.name
+            )
+        waiting = True
+        clock.sleep(LOOK_SECONDS)
+
+
+def in_words(runs: Sequence[dg.DagsterRun]) -> str:
+    """Say what the run that copies a lane is doing, or else the one that will.
+
+    Args:
+        runs: as of `sessions`; not empty.
+    """
+    doing = [(run, run.tags.get(naming.TAG_TURN, "")) for run in runs]
+    run, turn = next((pair for pair in doing if pair[1] in {Turn.COPYING, Turn.PAUSED}), doing[-1])
+    silent = watcher.silent_seconds(run)
+    if run.status not in _STARTED:
+        what = "is about to start"
+    elif silent > _SILENT_SECONDS:
+        what = f"has not reported for {seconds(silent)}"
+    else:
+        remark = run.tags.get(naming.TAG_HEARTBEAT, "").partition(": ")[2]
+        waits = run.tags.get(naming.TAG_WAITS)
+        does = f"waits: {waits}" if waits else _DOING.get(turn, "copies")
+        what = ", ".join(filter(None, [does, remark, run.tags.get(naming.TAG_CHANGED)]))
+    return f"run {run.run_id[:8]} {what}"
+
+
+def take_again(
+    context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
+) -> None:
+    """Let a session that has paused copy what is new meanwhile, and take the lane again."""
+
+    def is_awaited() -> bool:
+        # it does not take its turn while another person's run waits for this one
+        found = others(context.instance, lane, context.run_id)
+        return found.paused and not found.by_hand
+
+    if is_awaited():
+        tag(context.instance, lane, context.run_id, Turn.BETWEEN)
+        # one that has died meanwhile is left to `bury`
+        until = clock.monotonic() + DEAD_SECONDS
+        while is_awaited() and not stop():
+            if clock.monotonic() > until:
+                break
+            clock.sleep(LOOK_SECONDS / 4)
+        take(context, lane, clock, stop)
+
+
+def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
+    """The runs of the lane's job that have not ended, newest first.
+
+    Those that only check do not count: expectations never delay a copy.
+    """
+    found = instance.get_runs(
+        RunsFilter(
+            job_name=naming.lane_job(lane.path, lane.name),
+            statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
+        )
+    )
+    return [run for run in found if run.tags.get(naming.TAG_TURN) != Turn.CHECKING]

@@ -1,0 +1,107 @@
+"""Frozen windows in Dagster's event log.
+
+They are in the metadata of the lane's plan asset because run configuration and tags reach neither
+runs from the UI nor backfills.
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+
+import dagster as dg
+
+from relay_pipelines.model import Cluster
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.plan.frozen_window import FrozenWindow
+
+_FROZEN = "plan as runs read it (JSON)"
+_SHOWN_ROWS = 200
+
+
+def plans(lane: Lane) -> dg.DynamicPartitionsDefinition:
+    """The partitions of a lane's plan asset: all its windows."""
+    return dg.DynamicPartitionsDefinition(name=naming.plans_name(lane.path, lane.name))
+
+
+def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
+    """The partitions of a topic's asset: the windows in which it had something new."""
+    return dg.DynamicPartitionsDefinition(name=naming.windows_name(mirror, topic))
+
+
+def freeze(
+    instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow, destination: Cluster
+) -> Generator[dg.AssetMaterialization, None, FrozenWindow]:
+    """Store a window under a key of its own: the plan first, because a key alone cannot be run.
+
+    Args:
+        destination: where it is copied to: a relay.yaml that changes may name another cluster.
+
+    Returns:
+        the window with its final key: another run may have used the one that it had.
+    """
+    name, number = naming.plans_name(lane.path, lane.name), 0
+    while instance.has_dynamic_partition(name, frozen.key):
+        number += 1
+        frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
+    yield _event(lane, frozen, destination)
+    instance.add_dynamic_partitions(name, [frozen.key])
+    for topic in frozen.topics:
+        instance.add_dynamic_partitions(naming.windows_name(lane.path, topic), [frozen.key])
+    return frozen
+
+
+def find(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow | None:
+    """The plan of a window; None if it was never planned or its plan was wiped."""
+    wanted = dg.AssetRecordsFilter(asset_key=lane.windows_asset, asset_partitions=[key])
+    for record in instance.fetch_materializations(wanted, limit=1).records:
+        found = record.asset_materialization
+        if found is not None and _FROZEN in found.metadata:
+            return FrozenWindow.from_json(key, str(found.metadata[_FROZEN].value))
+    return None
+
+
+def _event(lane: Lane, frozen: FrozenWindow, destination: Cluster) -> dg.AssetMaterialization:
+    """The event that freezes a window."""
+    shown = frozen.ranges[:_SHOWN_ROWS]
+    hidden = len(frozen.ranges) - len(shown)
+    more = f" (the table omits {count(hidden)} topic-partitions)" if hidden else ""
+    topics = len(frozen.topics)
+    return dg.AssetMaterialization(
+        asset_key=lane.windows_asset,
+        partition=frozen.key,
+        description=f"{plural(frozen.records, 'record')} of {plural(topics, 'topic')}{more}",
+        metadata={
+            "records": frozen.records,
+            "size estimate (bytes)": frozen.size_bytes,
+            "topics": topics,
+            "node": frozen.node,
+            "destination": ", ".join(destination.bootstrap_servers),
+            "planned": dg.MetadataValue.timestamp(frozen.planned_at_ms / 1000),
+            "ranges": dg.MetadataValue.table(
+                [
+                    dg.TableRecord(
+                        {
+                            "topic": planned.topic_partition.topic,
+                            "partition": planned.topic_partition.partition,
+                            "start": planned.start,
+                            "end": planned.end,
+                            "records": len(planned),
+                        }
+                    )
+                    for planned in shown
+                ],
+                schema=_SCHEMA,
+            ),
+            _FROZEN: dg.MetadataValue.text(frozen.to_json()),
+        },
+        tags=naming.tags(lane.path, lane.name),
+    )
+
+
+_SCHEMA = dg.TableSchema(
+    columns=[
+        dg.TableColumn("topic"),
+        *(dg.TableColumn(name, "int") for name in ("partition", "start", "end", "records")),
+    ]
+)

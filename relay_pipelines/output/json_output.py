@@ -1,0 +1,320 @@
+"""The documents that `--json` prints: stable keys, times in ISO 8601, sizes in bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.model import Checkpoint
+from relay_pipelines.output.formatting import format_time
+from relay_pipelines.page.held import Held
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import Page
+from relay_pipelines.plan.acl_decisions import State
+from relay_pipelines.plan.node_choice import NodeChoice
+from relay_pipelines.plan.positions import Position, data_loss, open_since
+from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.prepare.reader_acls import AclReport
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.snapshot.lag import PartitionLag, total
+from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.rates import Rate
+from relay_pipelines.snapshot.rates import total as add_up
+
+Document = dict[str, Any]
+
+
+def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Document:
+    """Return the state of every node, and which one is read."""
+    return {
+        "mirror": mirror,
+        "chosen": choice.name,
+        "why": choice.why,
+        "nodes": [
+            {
+                "node": verdict.name,
+                "bootstrap_servers": list(state.node.bootstrap_servers),
+                "reachable": state.end_offsets is not None,
+                "latency_ms": round(state.latency_ms, 1),
+                "end_offsets": None
+                if state.end_offsets is None
+                else sum(state.end_offsets.values()),
+                "behind_by": verdict.behind if verdict.eligible else None,
+                "eligible": verdict.eligible,
+                "healthy": verdict.healthy,
+                "why": verdict.why,
+                "leaderless": list(map(str, sorted(state.leaderless))),
+            }
+            for state, verdict in zip(states, choice.verdicts, strict=True)
+        ],
+    }
+
+
+def plan(planned: RunPlan, now_ms: int) -> Document:
+    """Return what a run would copy, what open transactions hold up, and why topics are copied."""
+    snapshot = planned.snapshot
+    return {
+        "mirror": snapshot.mirror,
+        "node": snapshot.node.name,
+        "windows": [
+            {
+                "topic": window.topic,
+                "destination": str(snapshot.targets[window.topic]),
+                "records": planned.offsets(window),
+                "bytes": planned.size_bytes(window),
+                "seconds": round(planned.seconds(window), 3),
+                "ranges": [
+                    {
+                        "partition": offsets.topic_partition.partition,
+                        "start": offsets.start,
+                        "end": offsets.end,
+                    }
+                    for offsets in window.ranges
+                ],
+            }
+            for window in planned.windows
+        ],
+        "open_transactions": [
+            {
+                "topic": position.topic_partition.topic,
+                "partition": position.topic_partition.partition,
+                "last_stable_offset": position.end_offset,
+                "high_watermark": position.high_watermark,
+                **transaction,
+            }
+            for position in snapshot.positions
+            if (transaction := _open_transaction(position, now_ms))
+        ],
+        "to_be_created": [topic.name for topic in topics.missing(snapshot)],
+        "takeovers": snapshot.all_takeovers,
+        "conflicts": topics.conflicts(snapshot),
+        "config_differences": [
+            dataclasses.asdict(difference) for difference in topic_configs.differences(snapshot)
+        ],
+        "deleted": dict(snapshot.deleted),
+        "to_grow": topics.to_grow(snapshot),
+        "too_few_partitions": topics.too_few_partitions(snapshot),
+        "data_losses": [str(loss) for loss in planned.data_losses],
+        "topics": [
+            {"topic": decision.topic, "included": decision.included, "why": decision.why}
+            for decision in snapshot.decisions
+        ],
+    }
+
+
+def page(shown: Page) -> Document:
+    """Return the page of a mirror."""
+    since, copier = shown.since_ms, shown.copier
+    return {
+        "mirror": shown.mirror,
+        "state": str(shown.state),
+        "error": shown.error or None,
+        "since": None if since is None else format_time(since),
+        "held": [_held(each) for each in shown.held],
+        **_lag(shown.lag),
+        "open_transaction_records": shown.opened.records,
+        "node": shown.node or None,
+        "node_behind": shown.node_behind,
+        "copied_by": copier
+        and {
+            "run_id": copier.run_id,
+            "node": copier.node,
+            "committed_at": format_time(copier.committed_at_ms),
+        },
+        "notes": list(shown.notes),
+        "command": shown.command or None,
+        "runbook": shown.runbook or None,
+    }
+
+
+def outage(shown: Page) -> Document:
+    """Return what changes in a document while a cluster does not answer."""
+    found = page(shown)
+    return {key: found[key] for key in ("mirror", "state", "error", "since", "command", "runbook")}
+
+
+def _held(held: Held) -> Document:
+    found = dataclasses.asdict(held) | _lag(held.lag)
+    del found["lag"]
+    return found | {"topic_partitions": [*map(str, held.topic_partitions)]}
+
+
+def status(look: Look, shown: Page, replays: Sequence[Document] = ()) -> Document:
+    """Return the page, the progress of every topic-partition, and of every replay.
+
+    Topics of which something is held back come first.
+    """
+    snapshot, now_ms = look.snapshot, look.taken_ms
+    found = []
+    for topic, destination in snapshot.targets.items():
+        positions = snapshot.positions_of(topic)
+        found.append(
+            {
+                "topic": topic,
+                "destination": str(destination),
+                **_lag(total(look.lags[position.topic_partition] for position in positions)),
+                "open_transaction_records": _open_records(positions),
+                "topic_partitions": [
+                    _position(
+                        position,
+                        snapshot.checkpoints.get(position.topic_partition),
+                        look.lags[position.topic_partition],
+                        now_ms,
+                    )
+                    for position in positions
+                ],
+            }
+        )
+    found.sort(key=lambda topic: not any(each["problem"] for each in topic["topic_partitions"]))
+    return {
+        **page(shown),
+        "topics": found,
+        "hidden": [
+            {
+                "topic": each.hidden.topic_partition.topic,
+                "partition": each.hidden.topic_partition.partition,
+                "start": each.hidden.start,
+                "end": each.hidden.end,
+                "producer_id": each.producer_id,
+                "transactional_id": each.transactional_id,
+                "seconds": each.seconds(now_ms),
+                "problem": str(each.error(snapshot.destination, now_ms)),
+            }
+            for each in look.hidden
+        ],
+        "replays": list(replays),
+    }
+
+
+def watched(look: Look, shown: Page, rates: Mapping[str, Rate]) -> Document:
+    """Return the status, with the rates of the mirror and of its topics."""
+    document = status(look, shown)
+    for topic in document["topics"]:
+        topic.update(_rate(rates.get(topic["topic"], Rate()), topic["lag_records"]))
+        topic["committed_at"] = _last_commit(topic["topic_partitions"])
+    document["committed_at"] = _last_commit(document["topics"])
+    return document | _rate(add_up(rates.values()), document["lag_records"])
+
+
+def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
+    """Return what the mirror does with every ACL of the source."""
+    return {
+        "mirror": mirror,
+        "applied": applied,
+        "without_authorizer": list(report.unsecured),
+        "without_acls_before": list(report.first),
+        "acls": [
+            {
+                "topic": decision.acl.resource,
+                "permission": decision.acl.permission.name,
+                "operation": decision.acl.operation.name,
+                "principal": decision.acl.principal,
+                "host": decision.acl.host,
+                "state": "created"
+                if applied and decision.state is State.MISSING
+                else str(decision.state),
+                "why": decision.why,
+                "source": str(decision.source_acl),
+            }
+            for decision in report.decisions
+        ],
+    }
+
+
+def run(result: RunResult, now_ms: int) -> Document:
+    """Return what a run has copied, and what failed."""
+    return {
+        "mirror": result.mirror,
+        "run_id": result.run_id,
+        "ended_at": format_time(now_ms),
+        "records": result.records,
+        "bytes": result.size_bytes,
+        "seconds": round(result.seconds, 3),
+        "interrupted": result.interrupted,
+        "topics": [
+            {
+                "topic": topic,
+                "records": totals.records,
+                "bytes": totals.size_bytes,
+                "chunks": totals.chunks,
+                "rewritten": totals.rewritten,
+                "skipped": dict(totals.skipped),
+                "nodes": sorted(totals.nodes),
+                "code": sorted(totals.code),
+            }
+            for topic, totals in sorted(result.topics.items())
+        ],
+        "configs_changed": [change.done for change in result.reconfigured],
+        "failures": result.failures,
+    }
+
+
+def entry(record: LedgerRecord) -> Document:
+    """Return one committed chunk."""
+    entry = record.entry
+    return dataclasses.asdict(entry) | {
+        "committed_at": format_time(entry.committed_at_ms),
+        "hash": record.head.hash,
+        "ledger_partition": record.at.partition,
+        "ledger_offset": record.offset,
+    }
+
+
+def _open_records(positions: Iterable[Position]) -> int:
+    return sum(len(position.open_transaction) for position in positions)
+
+
+def _open_transaction(position: Position, now_ms: int) -> Document | None:
+    if not position.open_transaction:
+        return None
+    since_ms = position.open_since_ms
+    return {
+        "records": len(position.open_transaction),
+        "since": None if since_ms is None else format_time(since_ms),
+        "seconds": open_since([position], now_ms),
+    }
+
+
+def _rate(rate: Rate, lag: int) -> Document:
+    """Return records per second, and the time to copy the lag; null if it grows."""
+    left = rate.seconds_left(lag)
+    return {
+        "source_rate": round(rate.source, 1),
+        "copy_rate": round(rate.copied, 1),
+        "seconds_left": None if left is None else round(left, 1),
+    }
+
+
+def _last_commit(documents: Iterable[Document]) -> str | None:
+    return max(filter(None, (one["committed_at"] for one in documents)), default=None)
+
+
+def _lag(lag: PartitionLag | None) -> Document:
+    """Return records and the age of the oldest; null if unknown."""
+    age = None if lag is None else lag.seconds
+    return {
+        "lag_records": None if lag is None else lag.records,
+        "lag_seconds": None if age is None else round(age, 1),
+    }
+
+
+def _position(
+    position: Position, checkpoint: Checkpoint | None, lag: PartitionLag, now_ms: int
+) -> Document:
+    loss, copies = data_loss(position), checkpoint.copies if checkpoint else None
+    return {
+        "partition": position.topic_partition.partition,
+        "source_start": position.low_watermark,
+        "source_end": position.end_offset,
+        "high_watermark": position.high_watermark,
+        "checkpoint": checkpoint.next_offset if checkpoint else None,
+        "copies": str(copies.topic_partition) if copies else None,
+        **_lag(lag),
+        "open_transaction": _open_transaction(position, now_ms),
+        "node": checkpoint.node if checkpoint else None,
+        "committed_at": format_time(checkpoint.committed_at_ms) if checkpoint else None,
+        "problem": None if loss is None else str(loss),
+    }

@@ -1,0 +1,107 @@
+"""What the commands say about a plan, and about the run that has copied it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from relay_pipelines.output import json_output, messages, tables
+from relay_pipelines.output.formatting import count, open_transactions, plural, stdout
+from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.settings import Mirror
+
+
+def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
+    """Print what would be copied, and what would be left as it is.
+
+    Args:
+        why: whether to say for every topic why it is copied or not.
+        sync: whether a run corrects configurations.
+    """
+    name, console = planned.snapshot.mirror, stdout()
+    new = [topic.name for topic in topics.missing(planned.snapshot)]
+    if planned.windows:
+        tables.show(console, tables.plan(planned, new))
+    notes = []
+    if not planned.windows and not planned.data_losses:
+        notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+    notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
+    if notes:
+        console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
+    if why:
+        tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
+    for line in [*planned.snapshot.all_takeovers, *topics.conflicts(planned.snapshot)]:
+        messages.warning(f"{name}: {line}")
+    for difference in topic_configs.differences(planned.snapshot):
+        messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
+    for deleted in topics.deleted(planned.snapshot):
+        messages.warning(f"{name}: {deleted}")
+    for topic, number in topics.to_grow(planned.snapshot).items():
+        console.print(
+            f"{name}: {topic} will grow to {plural(number, 'partition')}, as its source has",
+            soft_wrap=True,
+        )
+    for topic in topics.too_few_partitions(planned.snapshot):
+        messages.warning(
+            f"{name}: {topic} has fewer partitions at the destination than at the source:"
+            " a run will refuse it"
+        )
+
+
+def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
+    """Yield what a run leaves as it is, such as losses and conflicts, and what it takes over."""
+    snapshot = planned.snapshot
+    for lost in snapshot.accepted:
+        yield (
+            f"{lost.topic_partition}: {lost.what};"
+            " the copy resumes after the gap: on_data_loss is continue"
+        )
+    yield from planned.takeovers
+    yield from topics.conflicts(snapshot)
+    yield from topics.deleted(snapshot)
+    yield from topics.nothing_selected(snapshot, mirror.topics.allow)
+    sync = mirror.topics.sync_configs
+    for difference in topic_configs.differences(snapshot):
+        if not (sync and difference.is_ours):  # otherwise the run sets it
+            yield f"{difference}; {difference.remedy(sync=sync)}"
+
+
+def report(planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
+    """Print what a run did."""
+    name = result.mirror
+    for failure in result.failures:
+        messages.error(f"{name}: {failure}")
+    for node, why in result.diverged.items():
+        messages.warning(f"{name}: node {node} is in quarantine: {why}")
+    if result.interrupted:
+        messages.error(f"{name}: {_interrupted(planned, result)}")
+    if as_json:
+        messages.json_line(json_output.run(result, SystemClock().now_ms()))
+    else:
+        _show(planned, result)
+
+
+def _show(planned: RunPlan, result: RunResult) -> None:
+    name, now_ms = result.mirror, SystemClock().now_ms()
+    for change in result.reconfigured:
+        stdout().print(f"{name}: {change.done}", soft_wrap=True)
+    if result.topics:
+        tables.show(stdout(), tables.summary(result))
+    notes = []
+    if not result.interrupted and not result.failures:
+        if not planned.windows:
+            notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+        elif not result.topics:
+            notes = ["nothing left to copy: another run has copied everything"]
+    notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
+    if notes:
+        stdout().print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
+
+
+def _interrupted(planned: RunPlan, result: RunResult) -> str:
+    total = sum(planned.offsets(window) for window in planned.windows)
+    done = sum(totals.offsets for totals in result.topics.values())
+    copied = f"{count(done)} of {plural(total, 'record')} copied"
+    return f"interrupted, stopped at committed checkpoints: {copied}; run again to continue"

@@ -1,0 +1,341 @@
+"""The tables of the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition, policy_id
+from relay_pipelines.output.formatting import count, format_time, seconds, size
+from relay_pipelines.plan.acl_decisions import AclDecision
+from relay_pipelines.plan.node_choice import NodeChoice
+from relay_pipelines.plan.topic_selection import Target, TopicDecision
+from relay_pipelines.run.preflight import Finding, Level
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.rates import PERIOD_SECONDS
+
+_UNKNOWN = "?"
+_NAME_WIDTH = 12
+_LAST_WIDTH = 6
+_BETWEEN_COLUMNS = 3  # blank, rule, blank
+_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table; if there is little room, names fold and numbers do not."""
+    for column in table.columns:
+        if column.no_wrap:
+            column.min_width = max(len(str(cell)) for cell in (column.header, *column.cells))
+    least = sum((column.min_width or 1) + _BETWEEN_COLUMNS for column in table.columns)
+    console.width = max(console.width, least)
+    console.print(table)
+
+
+def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
+    """Return one row per topic with new records."""
+    table = titled(
+        f"{planned.snapshot.mirror}: from {planned.snapshot.node} to {planned.snapshot.destination}"
+    )
+    add_columns(table, ("topic",), ("partitions", "records", "bytes", "time"), ("destination",))
+    for window in planned.windows:
+        destination = planned.snapshot.targets[window.topic]
+        size_bytes = planned.size_bytes(window)
+        table.add_row(
+            window.topic,
+            count(len(window.ranges)),
+            count(planned.offsets(window)),
+            _UNKNOWN if size_bytes is None else size(size_bytes),
+            seconds(planned.seconds(window)),
+            f"{destination} (to be created)"
+            if destination.topic in new_topics
+            else str(destination),
+        )
+    return table
+
+
+def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Table:
+    """Return one row per node of the source."""
+    table = titled(
+        f"{mirror}: "
+        + (f"{choice.name} is read: {choice.why}" if choice.name else "no node can be read")
+    )
+    add_columns(
+        table, ("node", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why")
+    )
+    for state, verdict in zip(states, choice.verdicts, strict=True):
+        ends = state.end_offsets
+        table.add_row(
+            str(state.node),
+            "no" if ends is None else "yes",
+            f"{state.latency_ms:.0f} ms",
+            _UNKNOWN if ends is None else count(sum(ends.values())),
+            count(verdict.behind) if verdict.eligible else _UNKNOWN,
+            "yes" if verdict.name == choice.name else "",
+            "; ".join(
+                [
+                    verdict.why or "healthy",
+                    *(f"{at}: {why}" for at, why in sorted(state.unanswered.items())),
+                ]
+            ),
+        )
+    return table
+
+
+def why(decisions: Sequence[TopicDecision], targets: Mapping[str, Target]) -> Table:
+    """Return one row per topic of the source."""
+    table = titled("")
+    add_columns(table, ("topic", "copied", "why", "destination"), ())
+    for decision in decisions:
+        table.add_row(
+            decision.topic,
+            "yes" if decision.included else "no",
+            decision.why,
+            str(targets.get(decision.topic, "")),
+        )
+    return table
+
+
+def summary(result: RunResult) -> Table:
+    """Return one row per copied topic, and a row for their sum."""
+    whole, copying = seconds(result.seconds), seconds(result.copying_seconds)
+    table = titled(f"{result.mirror}: run of {whole}, {copying} of them copying")
+    add_columns(
+        table, ("topic",), ("records", "bytes", "records/s", "rewritten"), ("skipped", "node")
+    )
+    total = TopicTotals()
+    for topic, totals in sorted(result.topics.items()):
+        table.add_row(topic, *_totals(totals, result.copying_seconds))
+        _add(total, totals)
+    if len(result.topics) > 1:
+        table.add_section()
+        table.add_row("total", *_totals(total, result.copying_seconds))
+    return table
+
+
+def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
+    """Return one row per committed chunk; those of replays name the replay."""
+    table = titled(mirror)
+    add_columns(
+        table,
+        ("committed", "source", "destination"),
+        ("records", "bytes", "rewritten", "skipped"),
+        ("node", "digest", "run"),
+    )
+    policies: dict[tuple[str, TopicPartition], str] = {}
+    for entry in entries:
+        policy, at = policy_id(entry.policy), (entry.mirror, entry.source.topic_partition)
+        is_changed = policies.setdefault(at, policy) != policy
+        policies[at] = policy
+        decided = f"from here on decided by {policy}" if is_changed else ""
+        replay = entry.mirror.removeprefix(mirror)  # of the mirror itself, nothing is left
+        table.add_row(
+            format_time(entry.committed_at_ms),
+            f"{offset_range(entry.source)} ({replay.lstrip('.')})"
+            if replay
+            else offset_range(entry.source),
+            offset_range(entry.destination),
+            count(entry.records),
+            size(entry.size_bytes),
+            count(entry.rewritten),
+            "; ".join(part for part in (reasons(entry.skipped), entry.gap, decided) if part),
+            entry.node,
+            entry.digest,
+            entry.run_id,
+        )
+    return table
+
+
+def status(document: Mapping[str, Any]) -> Table:
+    """Return one row per topic-partition, after one for the sum of its topic.
+
+    There are columns for open transactions, and for what is held back, only if there is any.
+    """
+    positions = [each for topic in document["topics"] for each in topic["topic_partitions"]]
+    held_back = ("held back",) if any(each["problem"] for each in positions) else ()
+    held_up = document["open_transaction_records"] > 0
+    table = titled("")
+    open_columns = ("high watermark", "open transaction") if held_up else ()
+    numbers = ("source end", *open_columns, "checkpoint", "lag", "oldest")
+    add_columns(table, ("topic",), numbers, ("node", "last commit", *held_back))
+    for topic in document["topics"]:
+        sums = (
+            "",
+            *("" for _ in open_columns),
+            "",
+            *lag_cells(topic),
+            "",
+            "",
+            *("" for _ in held_back),
+        )
+        table.add_row(_renamed(topic["topic"], topic["destination"]), *sums, style="bold")
+        for position in topic["topic_partitions"]:
+            reason = [_reason(position["problem"])] if held_back else []
+            table.add_row(*_position(position, held_up=held_up), *reason)
+    return table
+
+
+def watched(document: Mapping[str, Any], topics: Sequence[Mapping[str, Any]]) -> Table:
+    """Return one row per topic, after one for the mirror."""
+    table = titled("")
+    add_columns(
+        table,
+        ("topic",),
+        ("lag", "oldest", "copied/s", "new at source/s", "outlook", "last commit"),
+    )
+    for name, row in (("all topics", document), *((topic["topic"], topic) for topic in topics)):
+        table.add_row(
+            name,
+            *lag_cells(row),
+            count(row["copy_rate"]),
+            count(row["source_rate"]),
+            outlook(row) or "-",
+            row["committed_at"] or "never",
+            style="bold" if row is document else "",
+        )
+    return table
+
+
+def outlook(row: Mapping[str, Any]) -> str:
+    """Say when nothing will be behind any more at the present rates; empty if nothing is.
+
+    With a copy every few seconds, the lag rises and falls. What is younger than the period of the
+    rates has only just come.
+    """
+    if not row["lag_records"]:
+        return ""
+    age, left = row["lag_seconds"], row["seconds_left"]
+    if age is not None and age <= PERIOD_SECONDS:
+        return "keeping up"
+    return "falling behind" if left is None else f"{seconds(left)} left"
+
+
+def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
+    """Return one row per ACL of the source on a mirrored topic."""
+    table = titled(f"{mirror}: ACLs of the source's readers")
+    add_columns(
+        table, ("topic", "ACL", "principal"), (), ("host", "at the destination", "at the source")
+    )
+    for decision in decisions:
+        acl = decision.acl
+        state = f"{decision.state}: {decision.why}" if decision.why else str(decision.state)
+        what = f"{acl.permission.name} {acl.operation.name}"
+        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(decision.source_acl))
+    return table
+
+
+def rows(title: str, names: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """Return a table of text; a row per entry of `cells`."""
+    table = titled(title)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def finding(finding: Finding) -> Text:
+    """Return one line: level, where, what and the remedy."""
+    line = Text(f"{finding.level:<7}", style=_STYLES[finding.level])
+    line.append(f" {finding}", style="default")
+    return line
+
+
+def titled(title: str) -> Table:
+    """Return an empty table."""
+    return Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+
+
+def add_columns(
+    table: Table, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()
+) -> None:
+    """Add columns: names, which fold; numbers, which do not; and the last ones."""
+    for name in left:
+        table.add_column(name, overflow="fold", min_width=_NAME_WIDTH)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        table.add_column(name, overflow="fold", min_width=max(len(name), _LAST_WIDTH))
+
+
+def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
+    rate = count(totals.records / elapsed) if elapsed > 0 else ""
+    nodes = ", ".join(sorted(totals.nodes))
+    return [
+        count(totals.records),
+        size(totals.size_bytes),
+        rate,
+        count(totals.rewritten),
+        reasons(totals.skipped),
+        nodes,
+    ]
+
+
+def _add(total: TopicTotals, totals: TopicTotals) -> None:
+    total.records += totals.records
+    total.size_bytes += totals.size_bytes
+    total.rewritten += totals.rewritten
+    total.skipped.update(totals.skipped)
+    total.nodes |= totals.nodes
+
+
+def _position(position: Mapping[str, Any], *, held_up: bool) -> list[str]:
+    open_cells = [count(position["high_watermark"]), _open(position["open_transaction"])]
+    return [
+        f"  {position['partition']}",
+        count(position["source_end"]),
+        *(open_cells if held_up else []),
+        "-" if position["checkpoint"] is None else count(position["checkpoint"]),
+        *lag_cells(position),
+        position["node"] or "-",
+        position["committed_at"] or "never",
+    ]
+
+
+def _reason(problem: str | None) -> str:
+    """What happened, without where and the remedy, which stand below the table."""
+    return problem.partition(": ")[2].partition(";")[0] if problem else "-"
+
+
+def lag_cells(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the lag in records, and the age of the oldest."""
+    records, age = document["lag_records"], document["lag_seconds"]
+    return count(records), "-" if not records else _UNKNOWN if age is None else seconds(age)
+
+
+def _open(transaction: Mapping[str, Any] | None) -> str:
+    if transaction is None:
+        return "-"
+    age = transaction["seconds"]
+    return count(transaction["records"]) + ("" if age is None else f", {seconds(age)}")
+
+
+def _renamed(source: str, destination: str) -> str:
+    return source if source == destination else f"{source} -> {destination}"
+
+
+def reasons(skipped: Mapping[str, int]) -> str:
+    """Say how many there are for each reason."""
+    return (
+        ", ".join(
+            f"{count(number)} {reason}" for reason, number in sorted(skipped.items()) if number
+        )
+        or "0"
+    )
+
+
+def offset_range(offsets: OffsetRange) -> str:
+    """Return a range as text."""
+    return f"{offsets.topic_partition} [{offsets.start}, {offsets.end})"

@@ -1,0 +1,224 @@
+"""Moves the checkpoints of a topic whose copies are elsewhere, or gone, as a person has decided.
+
+A mirror never decides this by itself: `relay reset` does, per topic. docs/transactions.md argues
+why no record is then doubled, or missing without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
+from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
+from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
+from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+
+class ResetTo(StrEnum):
+    """Where the copy of a topic goes on after a reset."""
+
+    EARLIEST = "earliest"
+    """At the low watermark of the source: everything that it still has is copied again."""
+    CURRENT = "current"
+    """At the offset reached: what was copied before is not copied again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What a reset does with one source topic-partition.
+
+    Args:
+        checkpoint: as it is now; None if nothing was copied.
+        destination: where the configuration wants the copies.
+        policy: what decides the records from then on.
+        next_offset: where the copy goes on.
+        stays: why the checkpoint is not moved; empty if it is.
+        error: why it cannot be moved now; it then stays, too.
+    """
+
+    position: Position
+    checkpoint: Checkpoint | None
+    destination: TopicPartition
+    to: ResetTo
+    policy: Policy
+    next_offset: int
+    stays: str = ""
+    error: RelayError | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the source."""
+        return self.position.topic_partition
+
+    @property
+    def decides_only(self) -> bool:
+        """Whether only the configuration that decides the records is another one."""
+        is_there = not (self.position.destination_changed or self.position.destination_lost)
+        return is_there and self.to is ResetTo.CURRENT
+
+    @property
+    def what(self) -> str:
+        """What becomes of the topic-partition, in a line."""
+        if self.stays:
+            return f"stays as it is: {self.stays}"
+        if self.decides_only:
+            return (
+                f"goes on at offset {self.next_offset} into {self.destination}, and this"
+                " configuration decides its records from there on"
+            )
+        before = f"of the offsets before {self.position.begin}"
+        copies = self.checkpoint.copies if self.checkpoint else None
+        if copies is None:
+            where = f"no record {before} is there"
+        elif self.position.destination_lost:
+            where = f"the copies {before} are gone"
+        else:
+            where = f"the copies {before} are in {copies.topic_partition}"
+        if self.to is ResetTo.CURRENT:  # losses at the source stay with the guards
+            return f"goes on at offset {self.next_offset} into {self.destination}; {where}"
+        given_up = [
+            loss.what
+            for loss in losses(_at_best_node(self.position))
+            if loss.error is not DestinationTopicLostError
+        ]
+        doing = f"is copied again from offset {self.next_offset} into {self.destination}"
+        return "; ".join([doing, where, *given_up])
+
+
+def plan_resets(snapshot: ClusterSnapshot, to: ResetTo) -> list[Reset]:
+    """Say what a reset of all topics of the snapshot does; writes nothing."""
+    return [_plan(snapshot, position, to) for position in snapshot.positions]
+
+
+def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
+    at = position.topic_partition
+    checkpoint, destination = snapshot.checkpoints.get(at), snapshot.destination_of(at)
+    begin = position.begin
+    if to is ResetTo.EARLIEST:
+        begin = _at_best_node(position).low_watermark
+    policy = snapshot.record_policy[at.topic].digests
+    planned = _with_reason(Reset(position, checkpoint, destination, to, policy, begin))
+    error: RelayError | None = None
+    if to is ResetTo.EARLIEST and not planned.stays:
+        error = unknown_beginning(position)
+    if position.ledger_end is not None:  # what it decided on would not be the last checkpoint
+        error = checkpoint_lost(position)
+    return planned if error is None else replace(planned, stays=error.what, error=error)
+
+
+def _at_best_node(position: Position) -> Position:
+    """Return the position at the node that has the most: the copy goes on there."""
+    first = position.low_watermark if position.first_offset is None else position.first_offset
+    return replace(position, low_watermark=first)
+
+
+def _with_reason(planned: Reset) -> Reset:
+    """Add why the checkpoint is not moved, if there is nothing to decide."""
+    position, checkpoint, destination = planned.position, planned.checkpoint, planned.destination
+    if checkpoint is None:
+        return replace(planned, stays="it has no checkpoint")
+    if position.destination_changed or position.destination_lost:
+        return planned
+    is_decided = planned.policy == checkpoint.policy
+    if planned.to is ResetTo.CURRENT and not is_decided:
+        return planned
+    if checkpoint.copies is not None:
+        why = f"its copies are in {destination}, as relay.yaml says"
+        return replace(planned, stays=f"{why} (`relay replay` copies records again)")
+    begin = checkpoint.next_offset
+    gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_node(position))
+    if planned.next_offset != begin or gives_up or not is_decided:
+        return planned
+    why = f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"
+    return replace(planned, stays=why)
+
+
+def already_held(
+    snapshot: ClusterSnapshot, mirror: Mirror, resets: Iterable[Reset], clock: Clock
+) -> dict[TopicPartition, OffsetRange]:
+    """Return what the destinations hold to which offsets may be copied again, if not empty.
+
+    A reset may have moved a checkpoint without copies back: the records after it may be there.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    wanted = {
+        each.destination
+        for each in resets
+        if not each.stays
+        and (each.to is ResetTo.EARLIEST or not (each.checkpoint and each.checkpoint.copies))
+        and (topic := snapshot.destination_topics.get(each.destination.topic))
+        and each.destination in topic.topic_partitions
+    }
+    options = mirror.copy_options
+    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+
+        def ask() -> dict[TopicPartition, OffsetRange]:
+            low = client.list_offsets(wanted, EARLIEST, READ_UNCOMMITTED)
+            end = client.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
+            return {at: OffsetRange(at, low[at], end[at]) for at in wanted if low[at] < end[at]}
+
+        return retry(ask, snapshot.mirror, options, clock, client) if wanted else {}
+
+
+def execute(
+    snapshot: ClusterSnapshot, mirror: Mirror, resets: Sequence[Reset], clock: Clock
+) -> Iterator[tuple[Reset, bool]]:
+    """Move the checkpoints, and yield for each whether it was moved.
+
+    One that has changed since the snapshot is left alone: another run copies it.
+
+    Raises:
+        FencedError: other runs take the ids over again and again.
+        RelayError: the destination does not answer, or refuses.
+    """
+    options = mirror.copy_options
+    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+        for each in resets:
+            if each.checkpoint is None or each.stays:
+                continue
+            moved = _moved(each, each.checkpoint, clock.now_ms())
+            nothing = OffsetRange(each.topic_partition, moved.next_offset, moved.next_offset)
+            # its policy says what was decided: no offset means anything else than before
+            why = "" if each.decides_only else f"`relay reset --to-{each.to}`: it {each.what}"
+            gap = nothing, why
+            move = partial(move_checkpoint, client, snapshot, moved, gap, options, clock)
+            # a task with several ranges takes an id back once
+            is_moved = retry(move, snapshot.mirror, options, clock, client, also=(FencedError,))
+            yield each, is_moved
+
+
+def _moved(reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
+    before = before.decided_by(reset.policy)
+    if reset.decides_only:  # offsets and copies mean what they meant
+        return replace(before, run_id=BY_DRIVER, committed_at_ms=now_ms)
+    after = replace(
+        before,
+        next_offset=reset.next_offset,
+        destination=reset.destination,
+        copies=None,
+        run_id=BY_DRIVER,
+        committed_at_ms=now_ms,
+        generation=before.generation + 1,
+    )
+    if reset.to is ResetTo.CURRENT:
+        return after
+    return replace(
+        after,
+        leader_epoch=-1,
+        leader_epoch_end=-1,
+        topic_ids={} if reset.position.recreated else before.topic_ids,
+        cluster_ids={} if reset.position.recreated else before.cluster_ids,
+        fingerprint=None,
+        is_dense=False,
+    )

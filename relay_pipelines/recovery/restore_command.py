@@ -1,0 +1,55 @@
+"""The command `restore`: shows which checkpoints the ledger makes again, and does it if told to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from relay_pipelines.errors import StalePlanError, TamperedError
+from relay_pipelines.invocation import Invocation, the_mirror
+from relay_pipelines.ledger.chain import REMEDY
+from relay_pipelines.output.formatting import plural, stdout
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.recovery import restore
+from relay_pipelines.recovery.restore_plan import Act, Restore
+
+
+def run(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> int:
+    """Show what a restore does with every topic-partition; with `execute`, do it."""
+    clock = SystemClock()
+    names = [mirror_name] if mirror_name else []
+    name, mirror = the_mirror(invocation.settings(), names, "a restore is of")
+    with invocation.reporting_errors(name):
+        found = restore.plan_restores(name, mirror, clock)
+        counts = Counter(each.act for each in found.planned)
+        stdout().print(
+            f"{name}: {plural(counts[Act.STAYS], 'topic-partition')} of {len(found.planned)} need"
+            " nothing",
+            soft_wrap=True,
+        )
+        for each in found.planned:
+            _show(invocation, each)
+        if not execute:
+            if found.changes:
+                stdout().print(f"{name}: nothing is changed; add --execute to do it")
+            return invocation.exit_code
+        for each, is_done in restore.execute(name, mirror, found, clock):
+            if not is_done:
+                invocation.fail(_stale(each), each.name)
+    return invocation.exit_code
+
+
+def _show(invocation: Invocation, each: Restore) -> None:
+    if each.act is Act.REFUSED:
+        remedy = f"{REMEDY}; docs/how-to/restore.md says what to do then"
+        error = TamperedError(f"{each.act}: {each.why}", remedy=remedy, topic_partition=each.source)
+        invocation.fail(error, each.name)
+    elif each.act is not Act.STAYS:
+        stdout().print(f"{each.name}: {each}", soft_wrap=True)
+
+
+def _stale(each: Restore) -> StalePlanError:
+    return StalePlanError(
+        "another run has copied or restored it at the same time: it stays as that left it",
+        remedy="stop that run, then restore again",
+        topic_partition=each.source,
+    )

@@ -1,0 +1,9 @@
+"""Copies a range of a topic again, into another topic.
+
+request        what a replay is asked for, and the mirror that it becomes
+replay         plans and copies a replay, and shows those there are
+replay_ranges  which offsets it reads
+preflight      whether it can: permissions, classes, SQL
+command        the command `relay replay`
+job            the Dagster job
+"""

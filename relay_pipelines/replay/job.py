@@ -1,0 +1,223 @@
+"""`replay`: copies a range of a topic again, into another topic, exactly once.
+
+A retry, or another run with the same configuration, continues where the last one stopped.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.audit.selection import parse_offsets, parse_time
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.failing import final_failure, forbid_retries
+from relay_pipelines.orchestration.run_log import RunLog
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.output.formatting import plural
+from relay_pipelines.plan.owners import topic_scope
+from relay_pipelines.plan.topic_selection import renamed_target, target
+from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
+from relay_pipelines.replay.request import ReplayRequest, Side, records_of
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import run
+from relay_pipelines.settings import Settings
+
+_RECORDS = ("filters", "where", "transform", "select")
+
+
+def _optional(kind: Any, description: str) -> dg.Field:
+    return dg.Field(kind, is_required=False, description=description)
+
+
+def _config(settings: Settings, catalog: Catalog) -> dict[str, Any]:
+    """The schema; the launchpad opens with a dry run of the first topic that is known."""
+    name, mirror = next(iter(settings.mirrors.items()))
+    topic = next(iter(catalog.known(name, mirror)), "")
+    return {
+        "mirror": dg.Field(str, default_value=name, description="The mirror's name."),
+        "topic": dg.Field(str, default_value=topic, description="The source topic."),
+        "to": dg.Field(
+            str,
+            default_value=f"{topic}.replayed",
+            description="The topic at the destination to copy to.",
+        ),
+        "dry_run": dg.Field(bool, default_value=True, description="Only log what would be copied."),
+        "side": dg.Field(
+            dg.Enum("ReplaySide", [dg.EnumValue(side.value) for side in Side]),
+            default_value=Side.SOURCE.value,
+            description="Read the source, or the copies at the destination.",
+        ),
+        "partition": _optional(int, "Only this partition of the topic."),
+        "offsets": _optional(str, "Source offsets as START:END, such as 100:200, 100: or :200."),
+        "from": _optional(str, "The records from this time on: 2026-01-31T12:00:00Z."),
+        "until": _optional(str, "The records before this time."),
+        "window": _optional(str, "The offsets of this window. Without a range, all of the topic."),
+        "filters": _optional([dict], "Instead of those of relay.yaml, and like them."),
+        "where": _optional(str, "A Spark SQL predicate."),
+        "transform": _optional(dict, "As in relay.yaml."),
+        "select": _optional(dict, "Columns of the copy with Spark SQL expressions."),
+        "verbatim": dg.Field(
+            bool,
+            default_value=False,
+            description="Without the filters and transforms of relay.yaml.",
+        ),
+        "into_itself": dg.Field(
+            bool, default_value=False, description="Allow a topic that the mirror itself writes."
+        ),
+        "id": _optional(str, "The replay's id; by default it is derived from what is asked for."),
+    }
+
+
+def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
+    """Build the job for all mirrors of these settings."""
+
+    @dg.op(
+        name=naming.job(prefix, "replay_range"),
+        config_schema=_config(settings, catalog),
+        out={},
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    )
+    def replay_range(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
+
+        def copy(stop: Stop, session: Session) -> Iterator[dg.AssetMaterialization]:
+            try:
+                yield from _replay(context, kafka, stop, session, prefix)
+            except RelayError as error:
+                if error.needs_operator:
+                    raise final_failure(context, str(error)) from None
+                raise dg.Failure(str(error)) from None
+
+        yield from stoppable(context, pyspark, copy)
+
+    @dg.job(
+        name=naming.job(prefix, "replay"),
+        description="Copies a range of a topic again, into another topic, exactly once. A dry run"
+        " by default.",
+        executor_def=dg.in_process_executor,
+    )
+    def replay() -> None:
+        replay_range()
+
+    return replay
+
+
+def _replay(
+    context: dg.OpExecutionContext,
+    kafka: KafkaResource,
+    stop: Stop,
+    session: Session,
+    prefix: tuple[str, ...],
+) -> Iterator[dg.AssetMaterialization]:
+    config, clock, log = context.op_config, kafka.clock, context.log
+    began = clock.monotonic()
+    request = _request(config, kafka)
+    name = config["mirror"]
+    kafka.mirror(name)
+    replay = plan_replay(kafka.settings.mirrors, name, request, session, clock)
+    for note in replay.notes:
+        log.warning("%s", note)
+    for planned in replay.plan.ranges:
+        log.info("%s: %s goes to %s", replay.name, planned.source, planned.destination)
+    if config["dry_run"]:
+        left = plural(sum(len(planned.source) for planned in replay.plan.ranges), "offset")
+        log.info("%s: a dry run; %s left to copy with dry_run: false", replay.name, left)
+        _fail_for(context, [str(error) for error in replay.plan.data_losses], needs_operator=True)
+        return
+    replay = start_replay(replay, clock)
+    result = run(
+        replay.plan,
+        replay.mirror,
+        session,
+        [RunLog(log, clock.monotonic() - began)],
+        clock,
+        stop=stop,
+        run_id=context.run_id,
+        scope=topic_scope(replay.start.topic),
+    )
+    if result.interrupted:
+        raise dg.DagsterExecutionInterruptedError
+    _fail_for(context, result.failures, needs_operator=result.needs_operator)
+    counted = recount(
+        replay.name,
+        _ranges(replay),
+        replay.mirror.destination_cluster,
+        replay.mirror.copy_options,
+        clock,
+        replay.start.decided_at_ms,
+    )
+    _fail_for(context, counted.problems, needs_operator=True)
+    for error in counted.errors.values():
+        raise error
+    path = naming.path(prefix, config["mirror"])
+    yield _materialization(path, kafka, request, replay, result, counted.counted)
+
+
+def _request(config: Mapping[str, Any], kafka: KafkaResource) -> ReplayRequest:
+    ranges = {key: config[key] for key in ("offsets", "from", "until", "window") if key in config}
+    offsets = parse_offsets("offsets", config["offsets"]) if "offsets" in config else None
+    given = {key: config[key] for key in _RECORDS if key in config}
+    return ReplayRequest(
+        topic=config["topic"],
+        to=config["to"],
+        side=Side(config["side"]),
+        partition=config.get("partition"),
+        offsets=offsets if ranges else (None, None),
+        from_ms=parse_time("from", config["from"]) if "from" in config else None,
+        until_ms=parse_time("until", config["until"]) if "until" in config else None,
+        window=config.get("window", ""),
+        records=records_of(given, kafka.folder),
+        verbatim=config["verbatim"],
+        into_itself=config["into_itself"],
+        replay_id=config.get("id", ""),
+    )
+
+
+def _ranges(replay: Replay) -> list[OffsetRange]:
+    start = replay.start
+    assert start.replay is not None
+    return [
+        OffsetRange(TopicPartition(start.topic, partition), start.starts[partition], end)
+        for partition, end in start.replay.ends.items()
+    ]
+
+
+def _fail_for(context: dg.OpExecutionContext, lines: list[str], *, needs_operator: bool) -> None:
+    if lines and needs_operator:
+        forbid_retries(context)
+    if lines:
+        raise dg.Failure("; ".join(lines), allow_retries=not needs_operator)
+
+
+def _materialization(
+    path: str,
+    kafka: KafkaResource,
+    request: ReplayRequest,
+    replay: Replay,
+    result: RunResult,
+    counted: Mapping[TopicPartition, Recount],
+) -> dg.AssetMaterialization:
+    name, to = path.rpartition("/")[2], target(request.to).topic
+    own = renamed_target(request.topic, kafka.mirror(name).topics.rename).topic
+    return dg.AssetMaterialization(
+        # a topic that the mirror writes has an asset
+        naming.mirrored_asset(path, request.topic)
+        if to == own
+        else naming.replayed_asset(path, to),
+        description=f"Replay {replay.id} of {request.topic}, from the {request.side}",
+        metadata={
+            "replay": replay.id,
+            "records": sum(found.recorded for found in counted.values()),
+            "counted (records)": sum(found.counted for found in counted.values()),
+            "copied by this run (records)": result.records,
+            "copied by this run (bytes)": result.size_bytes,
+            "read from": request.side.value,
+            "ranges": ", ".join(map(str, _ranges(replay))),
+            "target": to,
+        },
+    )

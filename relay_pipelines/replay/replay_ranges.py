@@ -1,0 +1,399 @@
+"""Which offsets a replay reads: at the source, or where the ledger says that their copies are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from relay_pipelines.audit.selection import Selected, Selection, select
+from relay_pipelines.errors import (
+    ConfigError,
+    RetentionPassedError,
+    TamperedError,
+    TopicRecreatedError,
+)
+from relay_pipelines.ledger.checkpoint import wait_until_stable
+from relay_pipelines.ledger.mirror_state import read_checkpoints
+from relay_pipelines.ledger.own_chunks import OwnBatches
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.model import (
+    Intervals,
+    LedgerEntry,
+    NodeIdentity,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.replay.request import ReplayRequest
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.offsets_by_time import ranges_between
+
+_READ_DESTINATION = "read the copies instead: --side destination"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRanges:
+    """What a replay reads.
+
+    Args:
+        ranges: none is empty.
+        kept: the offsets whose records are replayed, where these are not all; as in `CopyRange`.
+        notes: what a person may not expect, in one line each.
+    """
+
+    topic: str
+    ranges: Sequence[OffsetRange]
+    kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def at_source(
+    name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
+) -> ReplayedRanges:
+    """Return the source offsets that are asked for.
+
+    Args:
+        name, mirror: of the mirror whose topic it is.
+        snapshot: of that topic.
+
+    Raises:
+        ConfigError: there are no such offsets.
+        RetentionPassedError: the source no longer has them.
+        RelayError: a cluster does not answer.
+    """
+    ranges, notes = _asked(name, mirror, request, snapshot, clock)
+    positions = {position.topic_partition: position for position in snapshot.positions}
+    for wanted in ranges:
+        at, position = wanted.topic_partition, positions.get(wanted.topic_partition)
+        if position is None or wanted.end > position.end_offset:
+            end = "no such partition" if position is None else f"ends at {position.end_offset}"
+            raise ConfigError(
+                f"{at}: the source has no offsets up to {wanted.end}: {end}",
+                remedy="name offsets that it has; see `relay status`",
+            )
+        if wanted.start < position.low_watermark:
+            raise RetentionPassedError(
+                f"the source begins at offset {position.low_watermark}, and no longer has those"
+                f" from {wanted.start} on",
+                remedy=_READ_DESTINATION,
+                topic_partition=at,
+                offset=wanted.start,
+            )
+    return ReplayedRanges(request.topic, _not_empty(ranges), notes=notes)
+
+
+def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition]) -> None:
+    """Refuse to leave a topic-partition out: the ends of all are frozen together."""
+    for at, error in snapshot.unreadable.items():
+        if at in asked:
+            raise error
+
+
+def node_of_window(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> str:
+    """Return the node from which a window was copied, whose offsets the ledger has.
+
+    Raises:
+        ConfigError: it was copied from several, whose offsets may differ.
+        TamperedError: the ledger's entries are not those that were committed.
+        RelayError: the destination does not answer.
+    """
+    entries = [each for one in _selected(name, mirror, request, clock) for each in one.copied]
+    node, *others = sorted({entry.node for entry in entries})
+    if others:
+        raise ConfigError(
+            f"the window {request.window!r} was copied from the nodes {', '.join([node, *others])},"
+            " whose offsets may differ",
+            remedy=_READ_DESTINATION,
+        )
+    return node
+
+
+def _require_copied_log(
+    name: str,
+    mirror: Mirror,
+    selected: Iterable[Selected],
+    snapshot: ClusterSnapshot,
+    clock: Clock,
+) -> None:
+    """Refuse offsets of the ledger if the topic is no longer the one that was copied."""
+    known = read_checkpoints(name, mirror, clock).checkpoints
+    for each in selected:
+        at = each.topic_partition
+        log = NodeIdentity(snapshot.node.name, snapshot.source_topics[at.topic].topic_id, "")
+        if at in known and known[at].is_recreated(log):
+            raise TopicRecreatedError(
+                "the topic was deleted and created again since the window was copied",
+                remedy=_READ_DESTINATION,
+                topic_partition=at,
+            )
+
+
+def _asked(
+    name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
+) -> tuple[list[OffsetRange], list[str]]:
+    if request.window:
+        selected = _selected(name, mirror, request, clock)
+        _require_readable(snapshot, {each.topic_partition for each in selected})
+        _require_copied_log(name, mirror, selected, snapshot, clock)
+        return [each.range for each in selected], []
+    _require_readable(
+        snapshot, {at for at in snapshot.unreadable if request.partition in {None, at.partition}}
+    )
+    wanted = [
+        position
+        for position in snapshot.positions
+        if request.partition in {None, position.topic_partition.partition}
+    ]
+    if not wanted:
+        raise ConfigError(
+            f"the topic {request.topic!r} has no partition {request.partition}",
+            remedy=f"it has {len(snapshot.positions)} partitions, from 0",
+        )
+    if request.offsets is not None:
+        start, end = request.offsets
+        return [
+            OffsetRange(
+                position.topic_partition,
+                position.low_watermark if start is None else start,
+                position.end_offset if end is None else end,
+            )
+            for position in wanted
+        ], []
+    limited = {position.topic_partition: position for position in wanted}
+    # only the beginning comes from the time index: before it, all records are older than the span;
+    # after the first one that is newer, there may be more of the span
+    spans = ranges_between(snapshot, request.from_ms or 0, None, mirror.copy_options, clock)
+    ranges = [span for span in spans if span.topic_partition in limited]
+    notes = [
+        f"{span.topic_partition}: the source begins at offset {span.start}; if it had older"
+        f" records of the time span, {_READ_DESTINATION}"
+        for span in ranges
+        if span.start and span.start == limited[span.topic_partition].low_watermark
+    ]
+    return ranges, notes
+
+
+def at_destination(
+    name: str, mirror: Mirror, request: ReplayRequest, clock: Clock
+) -> ReplayedRanges:
+    """Return where the copies of the source offsets that are asked for are.
+
+    Raises:
+        ConfigError: the ledger does not have these offsets, or cannot tell them apart.
+        TamperedError: its entries are not those that were committed.
+        RetentionPassedError: the destination no longer has them.
+        RelayError: the destination does not answer.
+    """
+    selected = _selected(name, mirror, request, clock)
+    topics = {
+        entry.destination.topic_partition.topic
+        for each in selected
+        for entry in each.copied
+        if entry.records
+    }
+    if len(topics) > 1:
+        raise ConfigError(
+            f"the offsets were copied to several topics: {', '.join(sorted(topics))}",
+            remedy="replay the offsets of one topic after those of the other",
+        )
+    sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+    for each in selected:
+        for entry in each.copied:
+            sources[entry.destination.topic_partition].add(each.topic_partition)
+    with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
+        copies = _Copies(client, mirror, request, clock)
+        ask = partial(copies.find, selected)
+        found, notes = retry(ask, name, mirror.copy_options, clock, client)
+    kept = {
+        at: _merged(copied, one_source=len(sources[at]) == 1)
+        for at, copied in found.items()
+        if copied
+    }
+    ranges = [
+        OffsetRange(at, intervals[0][0], intervals[-1][1]) for at, intervals in sorted(kept.items())
+    ]
+    several = {at: intervals for at, intervals in kept.items() if len(intervals) > 1}
+    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, notes)
+
+
+def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
+    """Return what the ledger has of the request; of a time span, all."""
+    ledger = read_verified_ledger(name, mirror, clock)
+    start, end = request.offsets or (None, None)
+    selection = Selection(request.topic, request.partition, request.window, start, end)
+    for broken in ledger.breaks:
+        if selection.has(broken.topic_partition):
+            raise TamperedError(
+                f"{broken}, so that nobody can tell what was copied where",
+                remedy="see all such entries with `relay audit --level ledger`; offsets and dates"
+                " can be replayed with --side source, which does not read the ledger",
+            )
+    entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
+    selected = select(selection, entries, copied_to)
+    for each in selected:
+        _require_covered(each)
+    return selected
+
+
+def _require_covered(selected: Selected) -> None:
+    position = selected.range.start
+    covering = (entry.source for entry in selected.entries if len(entry.source))
+    for source in sorted(covering):
+        if source.start > position:
+            break
+        position = max(position, source.end)
+    if position < selected.range.end:
+        raise ConfigError(
+            f"{selected.topic_partition}: the ledger has no copies of the offsets"
+            f" [{position}, {selected.range.end})",
+            remedy="name offsets that were copied; see `relay ledger`",
+        )
+
+
+def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    if found := [wanted for wanted in ranges if len(wanted)]:
+        return found
+    raise ConfigError(
+        "there are no records in the range that is to be replayed",
+        remedy="name offsets, dates or a window with records; see `relay ledger`",
+    )
+
+
+def _merged(copies: Iterable[_Copied], *, one_source: bool) -> Intervals:
+    """Join neighbours, so that there are few intervals.
+
+    Args:
+        one_source: whether one source alone is copied there. Then a single offset between two
+            chunks is the marker of the first, because the next one begins after it.
+    """
+    found: list[tuple[int, int]] = []
+    before = None
+    for copied in sorted(copies):
+        is_marker = one_source and before is not None and copied.chunk != before.chunk
+        if found and copied.start - found[-1][1] <= int(is_marker):
+            found[-1] = found[-1][0], max(found[-1][1], copied.end)
+        else:
+            found.append((copied.start, copied.end))
+        before = copied
+    return tuple(found)
+
+
+class _Copied(NamedTuple):
+    """Destination offsets that hold records of one chunk alone.
+
+    Args:
+        chunk: its source offsets.
+    """
+
+    start: int
+    end: int
+    chunk: OffsetRange
+
+
+class _Copies:
+    """Finds the copies of source offsets at the destination."""
+
+    def __init__(
+        self, client: ClusterClient, mirror: Mirror, request: ReplayRequest, clock: Clock
+    ) -> None:
+        self._client = client
+        self._options = mirror.copy_options
+        self._request = request
+        self._clock = clock
+
+    def find(
+        self, selected: Sequence[Selected]
+    ) -> tuple[dict[TopicPartition, list[_Copied]], list[str]]:
+        """Return the copies by topic-partition of the destination, in any order, and notes."""
+        found: dict[TopicPartition, list[_Copied]] = defaultdict(list)
+        entries = [(each.range, entry) for each in selected for entry in each.copied]
+        ends: dict[TopicPartition, int] = defaultdict(int)
+        for _, entry in entries:
+            at = entry.destination.topic_partition
+            ends[at] = max(ends[at], entry.destination.end)
+        low = self._client.list_offsets(ends, EARLIEST, READ_COMMITTED)
+        for at, end in ends.items():
+            wait_until_stable(self._client, at, end, self._options, self._clock)
+        # of a time span, every record's timestamp decides: it may be anywhere
+        first = low if self._request.has_dates else dict.fromkeys(low, 0)
+        notes: dict[TopicPartition, str] = {}
+        for wanted, entry in entries:
+            at = entry.destination.topic_partition
+            copies = self._copies(entry, wanted) if entry.records else []
+            if any(start < first[at] for start, _ in copies):
+                notes[at] = (
+                    f"{at}: the destination begins at offset {low[at]}; it no longer has older"
+                    " copies, of which some may be of the time span"
+                )
+            found[at] += [
+                _Copied(max(start, first[at]), stop, entry.source)
+                for start, stop in copies
+                if stop > first[at]
+            ]
+        for at, copied in found.items():
+            oldest = min((each.start for each in copied), default=low[at])
+            if oldest < low[at]:
+                raise RetentionPassedError(
+                    f"the destination begins at offset {low[at]}, and no longer has the copies"
+                    f" from {oldest} on",
+                    remedy="replay a later range, or read the source: --side source",
+                    topic_partition=at,
+                    offset=oldest,
+                )
+        return found, list(notes.values())
+
+    def _copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
+        """Return the destination offsets of a chunk's records within the wanted source offsets."""
+        there, source = entry.destination, entry.source
+        own = [(there.start, there.end)]
+        if len(there) != entry.records:
+            own = self._own_batches(entry)
+        skip, stop = (
+            max(0, wanted.start - source.start),
+            min(len(source), wanted.end - source.start),
+        )
+        if (skip, stop) == (0, len(source)):
+            return own
+        if len(source) != entry.records:
+            raise ConfigError(
+                f"the range cuts the chunk {source}, in which offsets have no record at the"
+                " destination, so that nobody can tell which of its copies are wanted",
+                remedy=f"begin and end it at {source.start} or {source.end}",
+            )
+        return _part(own, skip, stop)
+
+    def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
+        """Return the offsets of a chunk's own records, among those of others."""
+        there = entry.destination
+        batches = OwnBatches(((there.start, there.end),))
+        fetches = read(self._client, there, self._options.fetch_max_bytes, self._clock)
+        own = [
+            (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
+        ]
+        if sum(end - start for start, end in own) != entry.records:
+            raise ConfigError(
+                f"{entry.destination} no longer holds the {entry.records} records of the chunk"
+                f" {entry.source} alone, so that nobody can tell which are its own",
+                remedy="replay from the source: --side source",
+            )
+        return own
+
+
+def _part(own: Iterable[tuple[int, int]], skip: int, stop: int) -> list[tuple[int, int]]:
+    """Return the offsets of the records number `skip` to `stop` of these."""
+    found, number = [], 0
+    for start, end in own:
+        first, last = max(start, start + skip - number), min(end, start + stop - number)
+        if first < last:
+            found.append((first, last))
+        number += end - start
+    return found

@@ -1,0 +1,118 @@
+"""A relay.yaml that changes while a session lives: from which window on it is used."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines import settings
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings import Mirror, Settings
+
+_SHOWN = {"destination.bootstrap_servers", "topics.allow", "topics.deny", "topics.rename", "where"}
+"""Keys whose values decide which records go where, and hold no secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of relay.yaml.
+
+    Args:
+        what: what has changed, for people.
+        settings: those to use from the next window on.
+        lane: the session's lane by these settings; None if the session must end: the lane is gone,
+            or a run has to start with what has changed.
+    """
+
+    what: str
+    settings: Settings
+    lane: Lane | None
+
+
+class ConfigWatch:
+    """Looks at the file again and again, and reads it if it was written."""
+
+    def __init__(
+        self, kafka: KafkaResource, lane: Lane, catalog: Catalog, log: logging.Logger
+    ) -> None:
+        self._path = Path(kafka.config_path)
+        self._written = self._state()
+        self._settings = kafka.settings
+        self._lane = lane
+        self._catalog = catalog
+        self._log = log
+
+    def change(self) -> Change | None:
+        """Return what has changed for the lane; None if nothing has, or the file cannot be used."""
+        written = self._state()
+        if written == self._written:
+            return None
+        self._written = written
+        try:
+            loaded = settings.load(self._path)
+        except ConfigError as error:
+            self._log.warning(
+                "relay.yaml has changed, and its last version stays in use: %s", error
+            )
+            return None
+        before, self._settings = self._settings, loaded
+        name = self._lane.mirror
+        if (lane := lane_of(loaded, self._lane, self._catalog)) is None:
+            return Change(f"{name}/{self._lane.name} is no longer in relay.yaml", loaded, None)
+        mirror = loaded.mirror(name)
+        starts_anew = _of_a_start(before, name) != _of_a_start(loaded, name)
+        if before.mirror(name) == mirror and not starts_anew:
+            return None
+        keys = ", ".join(_differences(before.mirror(name), mirror))
+        what = f"relay.yaml has changed ({keys})" if keys else "relay.yaml has changed"
+        return Change(what, loaded, None if starts_anew or not lane.window.session else lane)
+
+    def _state(self) -> tuple[int, int]:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_mtime_ns, status.st_size
+
+
+def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:
+    """The lane of this name by these settings, if they have it."""
+    mirror = loaded.mirrors.get(lane.mirror)
+    if mirror is None:
+        return None
+    lanes = lanes_of(lane.mirror, mirror, catalog.known(lane.mirror, mirror), lane.prefix)
+    return next((found for found in lanes if found.name == lane.name), None)
+
+
+def has_lane(loaded: Settings, lane: Lane, catalog: Catalog) -> bool:
+    """Whether these settings have a mirror and a lane of these names."""
+    return lane_of(loaded, lane, catalog) is not None
+
+
+def _of_a_start(loaded: Settings, name: str) -> tuple[Any, ...]:
+    """What only a run that starts can use: its Spark, and what its planner gives to other lanes."""
+    return loaded.spark, loaded.mirror(name).all_lanes
+
+
+def _differences(before: Mirror, after: Mirror) -> Iterator[str]:
+    """Yield the keys that differ, some with their values."""
+    old, new = (dict(_flat(each.model_dump())) for each in (before, after))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            yield f"{key}: {_text(old.get(key))} -> {_text(new.get(key))}" if key in _SHOWN else key
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

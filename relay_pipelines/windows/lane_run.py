@@ -1,0 +1,298 @@
+"""Copies a lane inside one Dagster run: window after window, with one Spark session."""
+
+import logging
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.errors import PolicySupersededError, RelayError, together
+from relay_pipelines.ledger.checkpoint import CheckpointCache
+from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
+from relay_pipelines.orchestration.assignment import homes
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.run_log import RunLog, say
+from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.orchestration.turns import Turn
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.window_sizing import WindowLimits
+from relay_pipelines.prepare import topics
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.run.other_writers import OtherWriters
+from relay_pipelines.settings import Settings
+from relay_pipelines.settings.start import Start
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.rates import Rate, Rates
+from relay_pipelines.user_sources import Sources
+from relay_pipelines.windows import run_snapshot, window_events
+from relay_pipelines.windows.cut import new_windows
+from relay_pipelines.windows.window_checks import WindowChecks
+from relay_pipelines.windows.window_events import Event
+from relay_pipelines.windows.window_run import WindowReport, copy_window
+
+
+@dataclass(slots=True)
+class LaneRun:
+    """The windows of a lane that one op copies.
+
+    The op yields the events: Dagster stores an event when it is yielded, and those that an op logs
+    only when the op ends.
+
+    Args:
+        session: returns the Spark session; called only if there is something to copy.
+        stop: whether the run is asked to stop.
+        attempt: each begins at another source node.
+        brief: whether the log has one line per window.
+        patient: whether to retry for `give_up_after` while a cluster does not answer.
+        yields: whether to wait while another deployment copies the lane's topics.
+        has_backlog: whether the last window left out some of what was new.
+        held: why topic-partitions are held back, as the last survey found.
+        unseen: a line for each topic that the mirror knows and that the source does not show.
+        checks: the expectations of the windows, which run behind the copy.
+    """
+
+    context: dg.OpExecutionContext
+    lane: Lane
+    kafka: KafkaResource
+    session: Callable[[], Any]
+    stop: Callable[[], bool]
+    catalog: Catalog
+    attempt: int = 0
+    patient: bool = True
+    brief: bool = False
+    yields: bool = False
+    has_backlog: bool = field(default=False, init=False)
+    held: Sequence[RelayError] = field(default=(), init=False)
+    unseen: Sequence[str] = field(default=(), init=False)
+    checks: WindowChecks = field(init=False)
+    _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
+    _node: str = field(default="", init=False)
+    _sources: Sources | None = field(default=None, init=False)
+    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
+    _surveyed_seconds: float = field(default=0.0, init=False)
+    _has_all_topics: bool = field(default=True, init=False)
+    _snapshots: Rates = field(default_factory=Rates, init=False)
+    _rates: Mapping[str, Rate] = field(default_factory=dict, init=False)
+    _looked: float = field(default=0.0, init=False)
+    _is_replaced: bool = field(default=False, init=False)
+    _writers: OtherWriters = field(init=False)
+    _guests: set[str] = field(default_factory=set, init=False)
+    _left: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._writers = OtherWriters(
+            cache(self.context.instance.has_run), self.lane.window.every / 1000, self.kafka.clock
+        )
+        self.checks = WindowChecks(
+            # other runs end when they have copied
+            *(self.lane, self.kafka, self.context.log),
+            beside_copy=self.brief,
+        )
+
+    def use(self, loaded: Settings, lane: Lane) -> None:
+        """Use other settings, and the lane by them, from the next window on."""
+        self.kafka, self.lane = self.kafka.with_settings(loaded), lane
+        self.checks.kafka = self.kafka
+        self._cache, self._snapshots = CheckpointCache(), Rates()  # of another destination, maybe
+
+    def copy_new(
+        self, limits: WindowLimits, without: Collection[str] = ()
+    ) -> Generator[Event, None, WindowReport | None]:
+        """Cut a window of what is new, and copy it; return None if nothing is new.
+
+        What an earlier window left out is new.
+
+        Args:
+            without: topics to leave out.
+
+        Raises:
+            RelayError: no source node or no destination broker answers.
+        """
+        snapshot = self.survey(without)
+        windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
+        frozen = next(windows, None)
+        held = snapshot.guarded
+        if self.yields and self._waits(snapshot, has_news=frozen is not None):
+            # what is superseded waits for a person, whenever the other one ends
+            self._say_held([each for each in held if isinstance(each, PolicySupersededError)])
+            return None
+        self._say_held(held)
+        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
+        if frozen is None:
+            return None
+        self.has_backlog = next(windows, None) is not None
+        return (yield from self.copy(snapshot, frozen))
+
+    def _say_held(self, held: Sequence[RelayError]) -> None:
+        """Log why topic-partitions are held back, when that begins and when it is over."""
+        # what a message says besides, such as offsets, changes while it lasts
+        before = {(type(error), error.topic_partition) for error in self.held}
+        new = [error for error in held if (type(error), error.topic_partition) not in before]
+        for error in together(new):
+            say(self.context.log, f"held back: {error}", logging.ERROR)
+        if self.held and not held:
+            say(self.context.log, "no topic-partition is held back any more")
+        self.held = held
+
+    def _waits(self, snapshot: ClusterSnapshot, *, has_news: bool) -> bool:
+        """Whether another deployment copies the lane's topics; log when that begins and ends."""
+        waited = self._writers.waits
+        if line := self._writers.look(snapshot, has_news=has_news):
+            say(self.context.log, line, logging.WARNING)
+            tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
+            turns.add_tags(self.context.instance, self.context.run_id, tags)
+        return waited or self._writers.waits  # what was only looked at was not prepared
+
+    def survey(self, without: Collection[str] = (), start: Start | None = None) -> ClusterSnapshot:
+        """Take a snapshot of the lane's topics, and write what a run must know before it copies.
+
+        Args:
+            without: topics to leave out.
+            start: where topics start that were never copied; as configured if None.
+
+        Raises:
+            RelayError: no source node or no destination broker answers.
+        """
+        lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
+        new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
+        omitted = self._copied_elsewhere(new).union(without)
+        snapshot = run_snapshot.prepare(
+            self.kafka,
+            lane.mirror,
+            lambda topic: topic not in omitted and (topic in new or lane.belongs(topic)),
+            self.context.log,
+            self.attempt,
+            patient=self.patient,
+            start=start,
+            cache=self._cache,
+            run_id=self.context.run_id,
+            looks_only=self._writers.waits,
+        )
+        heartbeat.of(self.context.run_id).move()
+        self._surveyed_seconds = clock.monotonic() - began
+        self._has_all_topics = not without
+        self._rates = self._snapshots.learn(snapshot, clock.now_ms())
+        mirror = self.kafka.mirror(lane.mirror)
+        self.catalog.learn(lane.mirror, mirror, snapshot.destinations)
+        self._guests.update(set(snapshot.destinations).difference(lane.topics))
+        return snapshot
+
+    def _copied_elsewhere(self, told: Collection[str]) -> set[str]:
+        """The topics that this run copies for another lane, and that a run of that one copies now.
+
+        That happens after the code location was loaded with that lane.
+        """
+        guests = self._guests.union(told).difference(self.lane.topics)
+        if not guests:
+            return set()
+        name, mirror = self.lane.mirror, self.kafka.mirror(self.lane.mirror)
+        lanes = homes(name, mirror, self.catalog.known(name, mirror), guests)
+        copying = {
+            lane
+            for lane in set(lanes.values()).difference([self.lane.name])
+            if turns.is_copied(self.context.instance, self.lane.path, lane)
+        }
+        left = {topic for topic, lane in lanes.items() if lane in copying}
+        if left != self._left:
+            self._left = left
+            what = ", ".join(sorted(left)) or "none"
+            say(self.context.log, f"copied by a run of another lane from now on: {what}")
+        return left
+
+    def copy(
+        self, snapshot: ClusterSnapshot, frozen: FrozenWindow
+    ) -> Generator[Event, None, WindowReport]:
+        """Freeze a window and copy it; failures are in its report, and fail its checks."""
+        self._say_node(snapshot)
+        run_log = RunLog(
+            *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
+        )
+        frozen = yield from window_log.freeze(
+            self.context.instance, self.lane, frozen, snapshot.destination
+        )
+        report = copy_window(
+            self.kafka,
+            self.session,
+            snapshot,
+            frozen,
+            frozen.topics,
+            [run_log, heartbeat.of(self.context.run_id)],
+            lane=self.lane.name,
+            stop=self.stop,
+            run_id=self.context.run_id,
+            sources=self._read_sources(),
+        )
+        if report.result.interrupted:  # nothing was counted; the next window copies the rest
+            return report
+        run_log.recounted(
+            *(report.frozen.key, len(report.topics), report.result, report.recount_seconds)
+        )
+        for topic in report.topics:
+            rate = self._rates.get(topic.topic)
+            topic.source_rate = None if rate is None else rate.source
+        yield from window_events.of_job(self.context, self.lane, report)
+        found = list(
+            window_events.of_lane(self.context, self.lane, report, all_topics=self._has_all_topics)
+        )
+        if not all(event in self._reported for event in found):
+            yield from found
+            self._reported = found
+        self.checks.add(report, self.session)
+        return report
+
+    def _read_sources(self) -> Sources:
+        """Read the user's classes once for all tasks of a window."""
+        sources = Sources.of(self.kafka.mirror(self.lane.mirror).classes)
+        for line in sources.changes(self._sources):
+            say(self.context.log, f"{line}: the windows from this one on use it")
+        self._sources = sources
+        return sources
+
+    def finish_checks(self) -> Generator[Event, None, list[str]]:
+        """Wait for the expectations of the windows; return a line for each that fails the run."""
+        if self.checks.are_running:
+            self.say(Turn.CHECKING)
+        yield from self.checks.rest(self._ends_checks)
+        if self.checks.blocked:
+            self.spare_next_run()
+        return self.checks.blocked
+
+    def _ends_checks(self) -> bool:
+        """Whether to give up expectations: for a later run that has as many; both have a Spark."""
+        now = self.kafka.clock.monotonic()
+        if not self._is_replaced and now - self._looked > turns.LOOK_SECONDS:
+            self._looked = now
+            others = turns.others(self.context.instance, self.lane, self.context.run_id)
+            self._is_replaced = others.later_checks
+        return self._is_replaced or self.stop()
+
+    def say(self, turn: Turn) -> None:
+        """Say to other runs of the lane what this one is doing."""
+        turns.tag(self.context.instance, self.lane, self.context.run_id, turn)
+
+    def spare_next_run(self) -> None:
+        """Let the planner start the next run without a delay: the copy did not fail."""
+        tags = self.context.instance.get_run_by_id(self.context.run_id)
+        known = tags.tags.get(naming.TAG_FAILED_TOPICS, "{}") if tags else "{}"
+        added = {naming.TAG_FAILED_TOPICS: known}
+        turns.add_tags(self.context.instance, self.context.run_id, added)
+
+    def _say_node(self, snapshot: ClusterSnapshot) -> None:
+        if snapshot.node.name != self._node:
+            self._node = snapshot.node.name
+            tags = {naming.TAG_NODE: self._node, naming.TAG_WHY: snapshot.node_why}
+            turns.add_tags(self.context.instance, self.context.run_id, tags)
+
+
+def failures(reports: Sequence[WindowReport]) -> list[str]:
+    """One line for each topic that is incomplete in these windows, or whose count differs."""
+    return [
+        f"window {report.frozen.key}: {line}"
+        for report in reports
+        for line in [
+            *report.failures,
+            *(f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems),
+        ]
+    ]

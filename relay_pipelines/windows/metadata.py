@@ -1,0 +1,167 @@
+"""Metadata of a topic's materialisation: numbers to plot, and tables of its topic-partitions.
+
+Every key of a number names its unit: Dagster plots all numbers of one key.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.output.formatting import count, plural, seconds, size
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
+
+_COUNTS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("committed", description="records of the window, by its ledger entries"),
+        dg.TableColumn(
+            "counted",
+            description="records found at the destination, of all chunks that cover the window",
+        ),
+        dg.TableColumn("result", description="complete, or what is wrong"),
+        dg.TableColumn("source offsets", description="of the window, half-open: [start, end)"),
+    ]
+)
+_DETAILS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("node", description="source node that the run read"),
+        dg.TableColumn(
+            "decoded",
+            description="committed records that were decoded and encoded again, because their"
+            " batches were small, or for a filter or a transform",
+        ),
+        dg.TableColumn(
+            "left out",
+            description="source offsets without a record in the copy: transaction markers, aborted"
+            " records, records that compaction has removed at the source, filtered or quarantined"
+            " records, and accepted losses",
+        ),
+        dg.TableColumn(
+            "destination offsets", description="that were recounted, with transaction markers"
+        ),
+        dg.TableColumn("source end", description="end offset when the run began"),
+    ]
+)
+_REASONS = {
+    Skipped.CONTROL: "transaction markers",
+    Skipped.ABORTED: "aborted",
+    Skipped.COMPACTION_GAP: "compacted away",
+    Skipped.FILTERED: "filtered",
+    Skipped.QUARANTINED: "quarantined",
+    Skipped.LOST: "lost",
+}
+
+
+def of_topic(
+    lane: Lane, window: WindowReport, topic: TopicReport, run_id: str
+) -> Mapping[str, Any]:
+    """The metadata of one topic's materialisation; docs/metrics.md explains the keys."""
+    copied, spent = topic.totals.records, topic.copying_seconds
+    found = {
+        "summary": _summary(topic),
+        "records": topic.records,
+        "copied by this run (records)": copied,
+        "copied by this run (bytes)": topic.totals.size_bytes,
+        "copying (seconds)": round(spent, 3) if copied else None,
+        "copying (records per second)": round(copied / spent, 1) if copied and spent else None,
+        "latency (seconds)": _latency_seconds(window, topic),
+        "lag before (records)": topic.lag_before,
+        "lag after (records)": topic.lag_after,
+        "lag after (seconds)": topic.lag_after_seconds,
+        "source end (offsets)": sum(topic.end_offsets.values()),
+        "source rate (records per second)": None
+        if topic.source_rate is None
+        else round(topic.source_rate, 1),
+        "first record": _time(topic.first_ms),
+        "last record": _time(topic.last_ms),
+        "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
+        "code": ", ".join(sorted(topic.totals.code)) or None,
+        "topic-partitions": counts(topic),
+        "topic-partitions, details": _details(topic),
+        "plan": dg.MetadataValue.asset(lane.windows_asset),
+        "run": dg.MetadataValue.dagster_run(run_id),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def counts(topic: TopicReport) -> dg.TableMetadataValue:
+    """A row per topic-partition of the window: few columns, because Dagster cuts wide tables."""
+    return _table(
+        _COUNTS,
+        [_count(planned, topic.recounts.get(planned.topic_partition)) for planned in topic.ranges],
+    )
+
+
+def _summary(topic: TopicReport) -> str:
+    """The first line for people: Dagster shows a number without separators."""
+    parts = [f"{plural(topic.records, 'record')} of {plural(len(topic.ranges), 'topic-partition')}"]
+    if topic.totals.records:
+        parts.append(f"{size(topic.totals.size_bytes)} copied in {seconds(topic.copying_seconds)}")
+    if topic.lag_after:
+        parts.append(f"{plural(topic.lag_after, 'record')} wait")
+    return "; ".join(parts)
+
+
+def _details(topic: TopicReport) -> dg.TableMetadataValue:
+    return _table(
+        _DETAILS,
+        [
+            _detail(found, topic.end_offsets.get(at, 0))
+            for at, found in sorted(topic.recounts.items())
+        ],
+    )
+
+
+def _table(schema: dg.TableSchema, rows: list[dict[str, str | int]]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
+
+
+def _latency_seconds(window: WindowReport, topic: TopicReport) -> float | None:
+    """From the timestamp of the oldest record until the copies were readable."""
+    if topic.first_ms is None or not topic.totals.records:
+        return None
+    return max(0, window.readable_ms - topic.first_ms) / 1000
+
+
+def _time(ms: int | None) -> dg.TimestampMetadataValue | None:
+    return None if ms is None else dg.MetadataValue.timestamp(ms / 1000)
+
+
+def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
+    return {
+        "partition": planned.topic_partition.partition,
+        "committed": count(found.records if found else 0),
+        "counted": count(found.counted if found else 0),
+        "result": _result(found) if found else "",
+        "source offsets": f"[{planned.start}, {planned.end})",
+    }
+
+
+def _detail(found: Recount, source_end: int) -> dict[str, str | int]:
+    left_out = [
+        f"{count(found.skipped[reason])} {name}"
+        for reason, name in _REASONS.items()
+        if found.skipped[reason]
+    ]
+    return {
+        "partition": found.range.topic_partition.partition,
+        "node": ", ".join(sorted(found.nodes)),
+        "decoded": count(found.rewritten),
+        "left out": ", ".join(left_out),
+        "destination offsets": f"[{found.scanned.start}, {found.scanned.end})"
+        if found.scanned
+        else "",
+        "source end": count(source_end),
+    }
+
+
+def _result(found: Recount) -> str:
+    if found.problems:
+        return "; ".join(found.problems)
+    done = f"superseded: {count(found.superseded)} offsets" if found.superseded else "complete"
+    return "; ".join([done, *found.not_verified])

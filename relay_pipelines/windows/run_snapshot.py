@@ -1,0 +1,62 @@
+"""The snapshot that a Dagster run copies from: taken, and prepared for the copy."""
+
+import logging
+from functools import partial
+
+from relay_pipelines.ledger.checkpoint import CheckpointCache
+from relay_pipelines.orchestration.run_log import say
+from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings.start import Start
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+
+def prepare(
+    kafka: KafkaResource,
+    name: str,
+    belongs: cluster_snapshot.Belongs,
+    log: logging.Logger,
+    attempt: int = 0,
+    *,
+    patient: bool = True,
+    start: Start | None = None,
+    cache: CheckpointCache | None = None,
+    run_id: str = "",
+    looks_only: bool = False,
+) -> ClusterSnapshot:
+    """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
+
+    Args:
+        belongs: selects the topics.
+        log: gets a warning for each accepted loss.
+        attempt: each begins with another source node.
+        patient: whether to retry for `give_up_after` while a cluster does not answer.
+        start: where topics start that were never copied; as configured if None.
+        cache: the checkpoints that were read before, which need not be read again.
+        run_id: as in `take_snapshot`.
+        looks_only: whether to write nothing.
+
+    Raises:
+        RelayError: a cluster does not answer, or refuses.
+    """
+    mirror, clock = kafka.mirror(name), kafka.clock
+    mirror = mirror.model_copy(update={"start": start or mirror.start})
+    take = partial(
+        cluster_snapshot.take_snapshot,
+        name,
+        mirror,
+        clock,
+        belongs=belongs,
+        first_node=attempt,
+        patient=patient,
+        cache=cache,
+        run_id=run_id,
+    )
+    if looks_only:
+        return take()
+    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock)
+    for lost in snapshot.accepted:
+        line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
+        say(log, line, logging.WARNING)
+    return snapshot

@@ -1,0 +1,435 @@
+"""Copies one frozen window, then recounts it at the destination."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay_pipelines.audit import recount
+from relay_pipelines.audit.chunk_count import Why
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
+from relay_pipelines.copy.failpoints import Failpoint, failpoint
+from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.model import OffsetRange, Status, TopicPartition
+from relay_pipelines.output.formatting import held_back
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import lag_records
+from relay_pipelines.prepare import topic_configs
+from relay_pipelines.prepare.topic_configs import Difference
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.resources.kafka import KafkaResource
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.run import Observer, run
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import lag
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.user_sources import Sources
+
+_NOT_COUNTED = "copied, but not counted"
+
+
+@dataclass(slots=True)
+class TopicReport:
+    """The result of one topic of the window.
+
+    Args:
+        failure: why the topic is incomplete or not counted, in one line; empty if every offset of
+            the window is copied.
+        totals: what this run copied.
+        recounts: what the recount found for each non-empty range; empty if the topic is incomplete.
+        lag_before, lag_after: source offsets not yet copied at the start and at the end of the run,
+            relative to the same end offsets.
+        lag_after_seconds: age of the oldest of them at the end; None if the source does not say it.
+        end_offsets: of the source when the run began.
+        copying_seconds: time of Spark tasks, over all topic-partitions.
+        source_rate: records per second at the source since the window before; None if unknown.
+        held_back: why some of the topic is not copied by any window.
+    """
+
+    topic: str
+    ranges: Sequence[OffsetRange] = ()
+    failure: str = ""
+    totals: TopicTotals = field(default_factory=TopicTotals)
+    recounts: Mapping[TopicPartition, Recount] = field(default_factory=dict)
+    lag_before: int = 0
+    lag_after: int = 0
+    lag_after_seconds: float | None = 0.0
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    copying_seconds: float = 0.0
+    source_rate: float | None = None
+    held_back: Sequence[RelayError] = ()
+
+    @property
+    def recorded(self) -> int:
+        """Records that the ledger has for the chunks that cover the window."""
+        return sum(found.recorded for found in self.recounts.values())
+
+    @property
+    def records(self) -> int:
+        """Those of the window: its chunks may reach beyond it, if they were copied before."""
+        return sum(found.records for found in self.recounts.values())
+
+    @property
+    def first_ms(self) -> int | None:
+        """The timestamp of the window's oldest record."""
+        known = [found.first_ms for found in self.recounts.values() if found.first_ms is not None]
+        return min(known, default=None)
+
+    @property
+    def last_ms(self) -> int | None:
+        """The timestamp of the window's newest record."""
+        known = [found.last_ms for found in self.recounts.values() if found.last_ms is not None]
+        return max(known, default=None)
+
+    @property
+    def problems(self) -> list[str]:
+        """Problems that the recount found, each with its topic-partition."""
+        return [
+            f"{partition}: {problem}"
+            for partition, found in self.recounts.items()
+            for problem in found.problems
+        ]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the recount found, with what it rests on."""
+        seen = (
+            found.records_seen if found.problems else found.records_seen.explained(UNEXPLAINED)
+            for found in self.recounts.values()
+        )
+        return judge(
+            total(seen),
+            differs=bool(self.problems),
+            failed=bool(self.failure),
+            noted=bool(self.warnings),
+        )
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the window has offsets that no run copies any more."""
+        return any(found.superseded for found in self.recounts.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every offset of the window is copied, or accounted for."""
+        return not self.failure and not self.is_superseded
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the topic is incomplete, or its count differs."""
+        return bool(self.failure or self.problems)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is held back, and differences that people may not expect: gaps, expired records."""
+        superseded = [
+            f"{partition}: superseded: {found.superseded:,} source offsets of this window were not"
+            " copied, and mean other records since a loss was accepted; later windows copy those"
+            for partition, found in self.recounts.items()
+            if found.superseded
+        ]
+        gaps = [
+            f"{partition}: {gap}; the copy resumed after it"
+            for partition, found in self.recounts.items()
+            for gap in found.gaps
+        ]
+        expired = [
+            f"{partition}: {Why.RETENTION}: {found.not_verified[Why.RETENTION]:,} records are gone"
+            for partition, found in self.recounts.items()
+            if found.not_verified[Why.RETENTION]
+        ]
+        unknown = [
+            f"{partition}: {line}"
+            for partition, found in self.recounts.items()
+            for line in found.writer_notes
+        ]
+        held = list(filter(None, [held_back(self.held_back)]))
+        return held + superseded + gaps + expired + unknown
+
+
+@dataclass(slots=True)
+class WindowReport:
+    """The result of a window.
+
+    Args:
+        differences: configurations that differ from the source and that the run did not change.
+        readable_ms: when readers of committed records saw all copies.
+        recount_seconds: how long the recount took.
+    """
+
+    frozen: FrozenWindow
+    node: str
+    topics: list[TopicReport]
+    result: RunResult
+    differences: Sequence[Difference] = ()
+    readable_ms: int = 0
+    recount_seconds: float = 0.0
+
+    @property
+    def failures(self) -> list[str]:
+        """One line per incomplete topic, without duplicates."""
+        return list(
+            dict.fromkeys(
+                f"{report.topic}: {report.failure}" for report in self.topics if report.failure
+            )
+        )
+
+
+def copy_window(
+    kafka: KafkaResource,
+    session: Callable[[], Any],
+    snapshot: ClusterSnapshot,
+    frozen: FrozenWindow,
+    topics: Collection[str],
+    observers: Sequence[Observer],
+    *,
+    lane: str,
+    stop: Callable[[], bool],
+    run_id: str,
+    sources: Sources | None = None,
+) -> WindowReport:
+    """Copy what is still missing of some topics of a window, then recount the complete ones.
+
+    Errors of the clusters and of Spark do not raise: no later window has these offsets, so each
+    topic's report must say what is wrong.
+
+    Args:
+        session: returns the Spark session; called only if there is something to copy.
+        snapshot: of these topics.
+        lane: the lane's name; lanes are copied side by side.
+        sources: as in `run`.
+    """
+    mirror = kafka.mirror(snapshot.mirror)
+    plan = run_plan.plan_frozen(snapshot, frozen)
+    result = run(
+        plan,
+        mirror,
+        session,
+        observers,
+        kafka.clock,
+        stop=stop,
+        window=frozen.key,
+        run_id=run_id,
+        scope=lane,
+        sources=sources,
+    )
+    readable_ms, began = kafka.clock.now_ms(), kafka.clock.monotonic()
+    next_offsets: Mapping[TopicPartition, int] = {}
+    try:
+        next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
+    except RelayError as error:
+        result.errors.append(error)
+    reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
+    if not result.interrupted:
+        try:
+            result.errors += _recount_complete(
+                reports, frozen, snapshot.mirror, mirror, kafka.clock
+            )
+        except RelayError as error:
+            result.errors.append(error)
+            for report in reports:
+                report.failure = report.failure or f"{_NOT_COUNTED}: {error}"
+        _add_ages(reports, snapshot, next_offsets, mirror, kafka.clock)
+    differences = [
+        difference
+        for difference in topic_configs.differences(snapshot)
+        if difference not in result.reconfigured
+    ]
+    recount_seconds = kafka.clock.monotonic() - began
+    return WindowReport(
+        frozen, snapshot.node.name, reports, result, differences, readable_ms, recount_seconds
+    )
+
+
+def _next_offsets(
+    snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
+) -> dict[TopicPartition, int]:
+    """Look up the next offset to copy of each topic-partition, after the run."""
+    stored = mirror_state.read_checkpoints(snapshot.mirror, mirror, clock, settled=True)
+    # a topic-partition without a checkpoint is complete up to where the mirror starts
+    starts = {
+        position.topic_partition: position.begin
+        for position in snapshot.positions
+        if position.ledger_end is None
+    }
+    return starts | {
+        partition: checkpoint.next_offset for partition, checkpoint in stored.checkpoints.items()
+    }
+
+
+def _topic_reports(
+    topics: Collection[str],
+    frozen: FrozenWindow,
+    snapshot: ClusterSnapshot,
+    next_offsets: Mapping[TopicPartition, int],
+    result: RunResult,
+) -> list[TopicReport]:
+    """Report what the run did for each topic, without the recount."""
+    lag_before = lag_records(snapshot.positions)
+    lag_after = lag_before | {
+        position.topic_partition: max(
+            0, position.end_offset - next_offsets[position.topic_partition]
+        )
+        for position in snapshot.positions
+        if position.topic_partition in next_offsets
+    }
+    missing = [
+        planned
+        for planned in frozen.ranges
+        if len(planned)
+        and next_offsets.get(planned.topic_partition, -1) < planned.end
+        and not run_plan.is_superseded(snapshot, frozen, planned)
+    ]
+    return [
+        TopicReport(
+            topic=topic,
+            ranges=_of_topic(topic, frozen.ranges),
+            failure=_failure(topic, _of_topic(topic, missing), snapshot, result),
+            totals=result.topics.get(topic, TopicTotals()),
+            lag_before=_sum_of_topic(topic, lag_before),
+            lag_after=_sum_of_topic(topic, lag_after),
+            end_offsets={
+                position.topic_partition: position.end_offset
+                for position in snapshot.positions_of(topic)
+            },
+            held_back=[
+                error
+                for error in snapshot.guarded
+                if error.topic_partition is not None and error.topic_partition.topic == topic
+            ],
+            copying_seconds=sum(
+                outcome.seconds + outcome.commit_seconds
+                for outcome in result.outcomes
+                if outcome.range.topic_partition.topic == topic
+            ),
+        )
+        for topic in sorted(topics)
+    ]
+
+
+def _of_topic(topic: str, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    return [planned for planned in ranges if planned.topic_partition.topic == topic]
+
+
+def _sum_of_topic(topic: str, lags: Mapping[TopicPartition, int]) -> int:
+    return sum(lag for partition, lag in lags.items() if partition.topic == topic)
+
+
+def _failure(
+    topic: str, missing: Sequence[OffsetRange], snapshot: ClusterSnapshot, result: RunResult
+) -> str:
+    """Say why a topic is incomplete; empty if it is complete.
+
+    The checkpoints decide what is missing, no matter which run copied it. Only a takeover by
+    another run is reported in any case: two schedulers on one mirror are a mistake.
+    """
+    failed = [
+        outcome
+        for outcome in result.outcomes
+        if outcome.range.topic_partition.topic == topic and outcome.status is not Status.DONE
+    ]
+    fenced = next((outcome.error for outcome in failed if outcome.status is Status.FENCED), "")
+    if fenced:
+        return fenced
+    if not missing:
+        return ""
+    if topic not in snapshot.destinations:
+        why = next(
+            (decision.why for decision in snapshot.decisions if decision.topic == topic),
+            "the source has no such topic",
+        )
+        return f"it is no longer mirrored: {why}; its part of the window was not copied"
+    if result.interrupted:
+        return "stopped at a committed checkpoint; run the window again to resume"
+    of_topic = [
+        str(error)
+        for error in result.errors
+        if error.topic_partition and error.topic_partition.topic == topic
+    ]
+    general = [str(error) for error in result.errors if error.topic_partition is None]
+    reasons = [*of_topic, *(outcome.error for outcome in failed), *general]
+    return reasons[0] if reasons else f"{missing[0]} is incomplete; run the window again"
+
+
+def _recount_complete(
+    reports: Sequence[TopicReport],
+    frozen: FrozenWindow,
+    mirror_name: str,
+    mirror: Mirror,
+    clock: Clock,
+) -> list[RelayError]:
+    """Add the recount to the report of each complete topic; return why some were not counted.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses the ledger: nothing was counted.
+    """
+    complete = [report for report in reports if not report.failure]
+    if not complete:
+        return []
+    failpoint(Failpoint.BEFORE_RECOUNT)
+    found = recount.recount(
+        mirror_name,
+        [planned for report in complete for planned in report.ranges],
+        mirror.destination_cluster,
+        mirror.copy_options,
+        clock,
+        frozen.planned_at_ms,
+        frozen.generations,
+    )
+    _explain_expired(found.counted.values(), mirror_name, mirror, clock)
+    for report in complete:
+        report.recounts = {
+            partition: recounted
+            for partition, recounted in found.counted.items()
+            if partition.topic == report.topic
+        }
+        errors = [each for at, each in found.errors.items() if at.topic == report.topic]
+        if errors:
+            report.failure = f"{_NOT_COUNTED}: {errors[0]}"
+    return [*found.errors.values()]
+
+
+def _explain_expired(
+    recounts: Iterable[Recount], mirror_name: str, mirror: Mirror, clock: Clock
+) -> None:
+    """Tell offsets whose ledger entries retention has deleted from those that are missing.
+
+    Only the whole chain shows which entries retention can have deleted; an old window that is
+    checked again is rare.
+    """
+    unaccounted = [each for each in recounts if each.unaccounted and not each.gaps]
+    if not unaccounted:
+        return
+    chains = read_verified_ledger(mirror_name, mirror, clock).chains
+    for each in unaccounted:
+        chain = chains.get(each.range.topic_partition)
+        if chain is None or chain.breaks or not chain.expired:
+            continue
+        first = chain.records[0].entry.source.start if chain.records else each.range.end
+        expired = max(0, min(first, each.range.end) - each.range.start)
+        each.forgotten = min(each.unaccounted, expired)
+        each.unaccounted -= each.forgotten
+
+
+def _add_ages(
+    reports: Sequence[TopicReport],
+    snapshot: ClusterSnapshot,
+    next_offsets: Mapping[TopicPartition, int],
+    mirror: Mirror,
+    clock: Clock,
+) -> None:
+    """Add the age of what a backlog has left to the report of each complete topic."""
+    behind = [report for report in reports if report.lag_after and not report.failure]
+    offsets = {
+        at: next_offsets[at]
+        for report in behind
+        for at, end in report.end_offsets.items()
+        if next_offsets.get(at, end) < end
+    }
+    found = lag.timestamps_ms(snapshot, offsets, mirror.copy_options)
+    for report in behind:
+        known = [ms for at, ms in found.items() if at.topic == report.topic]
+        report.lag_after_seconds = max(0, clock.now_ms() - min(known)) / 1000 if known else None

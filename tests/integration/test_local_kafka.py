@@ -1,0 +1,400 @@
+"""The embedded brokers, seen by an independent client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socketserver
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from relay_pipelines.local_kafka import Listener, LocalCluster, LocalKafkaError, jars
+from relay_pipelines.model import Cluster
+from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
+from tests.support.independent import client, create, until
+
+QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL = ["org.slf4j:slf4j-api:1.7.36"]
+NO_NETWORK = (
+    "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
+)
+
+
+def write(cluster: Cluster, topic: str, value: bytes) -> None:
+    failures: list[object] = []
+    producer = Producer(client(cluster, acks="all"))
+    producer.produce(
+        topic,
+        value,
+        partition=0,
+        on_delivery=lambda error, _: failures.append(error) if error else None,
+    )
+    assert producer.flush(30) == 0
+    assert not failures
+
+
+def read(cluster: Cluster, topic: str, *, in_group: bool = False) -> bytes:
+    consumer = Consumer(client(cluster, group_id=topic, auto_offset_reset="earliest"))
+    if in_group:
+        consumer.subscribe([topic])
+    else:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        return bytes(message.value())
+    finally:
+        consumer.close()
+
+
+def cluster_id(cluster: Cluster) -> str:
+    return str(AdminClient(client(cluster)).list_topics(timeout=30).cluster_id)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A broker with every listener, two users, and ACLs in force."""
+    users = {"relay": "relay-secret", "stranger": "stranger-secret"}
+    folder = tmp_path_factory.mktemp("guarded")
+    with LocalCluster(
+        "guarded",
+        listeners=tuple(Listener),
+        folder=folder,
+        users=users,
+        certificates=make_certificates(folder / "tls"),
+        authorizer=True,
+        jvm_options=QUICK,
+    ) as cluster:
+        for kind, name in (
+            (ResourceType.TOPIC, "*"),
+            (ResourceType.GROUP, "*"),
+            (ResourceType.BROKER, "kafka-cluster"),
+        ):
+            for principal in ("User:relay", f"User:{CLIENT_PRINCIPAL}"):
+                allow(cluster, principal, kind, name)
+        yield cluster
+
+
+def allow(cluster: LocalCluster, principal: str, kind: ResourceType, name: str) -> None:
+    facts = (
+        kind,
+        name,
+        ResourcePatternType.LITERAL,
+        principal,
+        "*",
+        AclOperation.ALL,
+        AclPermissionType.ALLOW,
+    )
+    acl = AclBinding(*facts)
+    admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
+    admin.create_acls([acl])[acl].result(30)
+    # the controller has it; the broker follows
+    until(lambda: acl in admin.describe_acls(AclBindingFilter(*facts)).result(30), "the ACL")
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A broker that tests may stop, kill and pause."""
+    with LocalCluster(
+        "single", folder=tmp_path_factory.mktemp("single"), jvm_options=QUICK
+    ) as cluster:
+        yield cluster
+
+
+def test_a_started_cluster_serves(source_cluster: LocalCluster, topic_name: str) -> None:
+    """A started cluster stores and returns records at its address, and keeps a log."""
+    create(source_cluster.cluster(), topic_name)
+    write(source_cluster.cluster(), topic_name, b"value")
+    assert read(source_cluster.cluster(), topic_name, in_group=True) == b"value"
+    assert "Kafka Server started" in source_cluster.brokers[0].log.read_text()
+
+
+def test_topics_are_not_created_automatically(
+    source_cluster: LocalCluster, topic_name: str
+) -> None:
+    """Producing to a topic that does not exist fails."""
+    failures: list[KafkaError] = []
+    producer = Producer(client(source_cluster.cluster(), topic_metadata_propagation_max_ms=500))
+    producer.produce(topic_name, b"value", on_delivery=lambda error, _: failures.append(error))
+    assert producer.flush(30) == 0
+    assert failures[0].code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+
+
+def test_a_second_start_downloads_nothing(
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With cached jars the class path needs no JDK, so nothing runs Ivy."""
+    assert source_cluster.brokers[0].running
+    assert destination_cluster.brokers[0].running
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    assert f"kafka-clients-{jars.KAFKA_VERSION}.jar" in jars.broker_classpath()
+
+
+def test_clusters_run_side_by_side(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster
+) -> None:
+    """Two clusters have different ids and ports."""
+    ids = {cluster_id(source_cluster.cluster()), cluster_id(destination_cluster.cluster())}
+    assert ids == {source_cluster.cluster_id, destination_cluster.cluster_id}
+    assert not {*source_cluster.bootstrap_servers} & {*destination_cluster.bootstrap_servers}
+
+
+def test_everything_listens_on_loopback_alone(guarded: LocalCluster) -> None:
+    """No listener accepts connections from another machine."""
+    listening = [
+        c.laddr
+        for c in psutil.Process(guarded.brokers[0].pid).net_connections()
+        if c.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) == len(Listener) + 1
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_restarted_broker_keeps_data_and_port(
+    single: LocalCluster, topic_name: str, end: str
+) -> None:
+    """After stop or kill, a new process serves the same records at the same address."""
+    broker, address = single.brokers[0], single.bootstrap_servers
+    create(single.cluster(), topic_name)
+    write(single.cluster(), topic_name, b"value")
+    first = broker.pid
+    getattr(broker, end)()
+    assert not psutil.pid_exists(first)
+    broker.start()
+    assert broker.pid != first
+    assert single.bootstrap_servers == address
+    assert read(single.cluster(), topic_name) == b"value"
+
+
+def test_a_paused_broker_answers_nothing_until_resumed(single: LocalCluster) -> None:
+    """A paused broker keeps its connections and answers once it is resumed."""
+    broker = single.brokers[0]
+    broker.pause()
+    assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
+    broker.pause()
+    with pytest.raises(KafkaException):
+        AdminClient(client(single.cluster())).list_topics(timeout=1)
+    broker.resume()
+    assert cluster_id(single.cluster()) == single.cluster_id
+
+
+def test_ctrl_c_does_not_reach_the_brokers(single: LocalCluster) -> None:
+    """A broker runs in a session of its own, so a terminal's signals reach only the parent."""
+    assert os.getsid(single.brokers[0].pid) != os.getsid(0)
+
+
+def test_a_taken_port_is_reported(single: LocalCluster) -> None:
+    """Whoever answers at the port of a broker that cannot start is not taken for it."""
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(bytes(8))
+
+    class Stranger(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True  # the broker had connections a moment ago
+
+    broker = single.brokers[0]
+    host, port = single.bootstrap_servers[0].split(":")
+    broker.stop()
+    broker.launch()
+    with Stranger((host, int(port)), Answer) as stranger:  # before the JVM listens
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        with pytest.raises(LocalKafkaError, match="Address already in use") as failure:
+            broker.wait_until_serving()
+        with pytest.raises(LocalKafkaError, match=f"^port {port} of .* cannot be used: Address"):
+            broker.start()
+        stranger.shutdown()
+    assert "\n" not in str(failure.value)
+    assert f"broker 1 at {host}:{port} ended" in str(failure.value)
+    assert str(broker.log) in str(failure.value)
+    broker.start()
+
+
+def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
+    """A cluster started in the folder of an earlier one has the same id and records."""
+    with LocalCluster("again", folder=tmp_path, jvm_options=QUICK) as first:
+        create(first.cluster(), topic_name)
+        write(first.cluster(), topic_name, b"value")
+    with LocalCluster("again", folder=tmp_path, jvm_options=QUICK) as second:
+        assert cluster_id(second.cluster()) == first.cluster_id
+        assert read(second.cluster(), topic_name) == b"value"
+
+
+def test_a_wrong_setting_is_reported(tmp_path: Path) -> None:
+    """A setting that Kafka refuses is named in one line."""
+    cluster = LocalCluster("wrong", folder=tmp_path, config={"num.io.threads": "many"})
+    with pytest.raises(LocalKafkaError, match=r"num\.io\.threads") as failure:
+        cluster.start()
+    assert "\n" not in str(failure.value)
+    assert not [broker for broker in cluster.brokers if broker.running]
+
+
+@pytest.mark.parametrize("state", ["running", "paused", "forked"])
+def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
+    """SIGKILL of the parent ends running and paused brokers, even if a fork lives on."""
+    program = f"""
+        import os, pathlib, sys
+        from relay_pipelines.local_kafka import LocalCluster
+        folder = pathlib.Path({str(tmp_path)!r})
+        with LocalCluster("orphan", folder=folder, jvm_options={QUICK!r}) as cluster:
+            if {state!r} == "paused":
+                cluster.brokers[0].pause()
+            fork = os.fork() if {state!r} == "forked" else 0
+            if fork or {state!r} != "forked":
+                print(cluster.brokers[0].pid, fork, flush=True)
+            sys.stdin.read()
+            os._exit(0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout
+        broker, _ = (int(number) for number in parent.stdout.readline().split())
+        process = psutil.Process(broker)
+        parent.send_signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs([process], timeout=10)
+        for left in alive:
+            left.kill()
+    assert not alive
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process of its parent's death"
+)
+def test_a_broker_ends_with_a_killed_guardian(single: LocalCluster) -> None:
+    """A broker whose guardian is killed ends, is seen as ended, and can be started again."""
+    broker = single.brokers[0]
+    process = psutil.Process(broker.pid)
+    guardian = process.parent()
+    assert guardian is not None
+    assert guardian.ppid() == os.getpid()
+    guardian.kill()
+    _, alive = psutil.wait_procs([process], timeout=10)
+    assert not alive
+    assert not broker.running
+    broker.start()
+    assert cluster_id(single.cluster()) == single.cluster_id
+
+
+def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> None:
+    """Three brokers lead and replicate topic-partitions; two keep serving without the third."""
+    with LocalCluster("three", brokers=3, folder=tmp_path, jvm_options=QUICK) as cluster:
+        assert (
+            len({broker.pid for broker in cluster.brokers})
+            == len(set(cluster.bootstrap_servers))
+            == 3
+        )
+        create(cluster.cluster(), topic_name, partitions=6)
+        admin = AdminClient(client(cluster.cluster()))
+
+        def listed() -> Any:
+            found = admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions
+            return len(found) == 6 and found.values()
+
+        partitions = until(listed, "all partitions at the broker that answers")
+        assert {partition.leader for partition in partitions} == {1, 2, 3}
+        assert {len(partition.replicas) for partition in partitions} == {3}
+        cluster.brokers[0].kill()
+        write(cluster.cluster(), topic_name, b"value")
+        assert read(cluster.cluster(), topic_name) == b"value"
+
+
+WAYS = [
+    (Listener.PLAINTEXT, "PLAIN", False),
+    (Listener.SASL_PLAINTEXT, "PLAIN", False),
+    (Listener.SASL_PLAINTEXT, "SCRAM-SHA-256", False),
+    (Listener.SASL_PLAINTEXT, "SCRAM-SHA-512", False),
+    (Listener.SSL, "PLAIN", True),
+    (Listener.SASL_SSL, "PLAIN", False),
+    (Listener.SASL_SSL, "SCRAM-SHA-512", False),
+]
+
+
+@pytest.mark.parametrize(("listener", "mechanism", "client_certificate"), WAYS)
+def test_each_listener_serves(
+    guarded: LocalCluster,
+    topic_name: str,
+    listener: Listener,
+    mechanism: str,
+    *,
+    client_certificate: bool,
+) -> None:
+    """Every listener takes records with the credentials that `cluster()` returns."""
+    way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
+    create(way, topic_name)
+    write(way, topic_name, b"value")
+    assert read(way, topic_name) == b"value"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_wrong_password_is_refused(guarded: LocalCluster, mechanism: str) -> None:
+    """A wrong password is refused with an authentication error."""
+    errors: list[int] = []
+    way = client(
+        guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
+    )
+    producer = Producer(way, error_cb=lambda error: errors.append(error.code()))
+    until(lambda: producer.poll(0.1) or KafkaError._AUTHENTICATION in errors, "the refusal", 10)
+
+
+def test_an_acl_is_needed(guarded: LocalCluster, topic_name: str) -> None:
+    """A topic is refused to a user without an ACL, and granted by one."""
+    create(guarded.cluster(Listener.PLAINTEXT), topic_name)
+    admin = AdminClient(client(guarded.cluster(Listener.SASL_PLAINTEXT, username="stranger")))
+    seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
+    assert seen.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    allow(guarded, "User:stranger", ResourceType.TOPIC, topic_name)
+    seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
+    assert seen.error is None
+
+
+def test_users_are_checked_before_anything_starts() -> None:
+    """A SASL listener without users and a password that needs quoting are refused at once."""
+    with pytest.raises(LocalKafkaError, match="needs users"):
+        LocalCluster(listeners=[Listener.SASL_PLAINTEXT])
+    with pytest.raises(LocalKafkaError, match="needs quoting"):
+        LocalCluster(listeners=[Listener.SASL_PLAINTEXT], users={"relay": 'a"b'})
+    with pytest.raises(LocalKafkaError, match="needs certificates"):
+        LocalCluster(listeners=[Listener.SSL])
+
+
+def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One download fills an empty cache; with the jars cached, nothing needs network or JDK."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", NO_NETWORK)
+    with pytest.raises(LocalKafkaError, match="proxy") as failure:
+        jars.resolve(SMALL, "small")
+    assert "\n" not in str(failure.value)
+    assert "slf4j" in (jars.cache_folder() / "small.log").read_text()
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
+    classpath = jars.resolve(SMALL, "small")
+    assert Path(classpath).name == "slf4j-api-1.7.36.jar"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert jars.resolve(SMALL, "small") == classpath
+    Path(classpath).unlink()
+    with pytest.raises(LocalKafkaError, match="JAVA_HOME") as failure:
+        jars.resolve(SMALL, "small")
+    assert "\n" not in str(failure.value)
