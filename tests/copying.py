@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -261,6 +262,12 @@ def numbered(
         )
         for n in range(first, first + count)
     ]
+
+
+def recent(count: int, size: int = 20) -> list[Record]:
+    """Return records of now, for clusters whose retention would delete older ones."""
+    now = (independent.CREATE_TIME, time.time_ns() // 1_000_000)
+    return [Record(b"%d" % number, b"v" * size, (), now) for number in range(count)]
 
 
 def copy_as_rows(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
-import termios
 import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka
 import pytest
-from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     AdminClient,
-    OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
@@ -33,36 +26,28 @@ from confluent_kafka.admin import (
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.copying import recent
+from tests.support.commands import RELAY, SOON, configured, environment, error_line, mirror, relay
 from tests.support.independent import (
-    CREATE_TIME,
-    Record,
     assert_equal,
     client,
     create,
     delete_before,
+    open_transactions,
     read,
     records_of,
     settled_end,
     until,
     write,
 )
+from tests.support.terminal import in_a_terminal
 
 PASSWORD = "relay-secret"
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
-SOON = 20.0
 COPIED_LINE = re.compile(
     r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$",
     re.MULTILINE,
 )
-
-
-def numbered(count: int, size: int = 20) -> list[Record]:
-    now = (
-        CREATE_TIME,
-        time.time_ns() // 1_000_000,
-    )  # older ones would fall to the brokers' retention
-    return [Record(b"%d" % number, b"v" * size, (), now) for number in range(count)]
 
 
 class Copied:
@@ -75,10 +60,10 @@ class Copied:
         )
         create(source, self.plain, 2)
         for partition in range(2):
-            write(source, TopicPartition(self.plain, partition), numbered(PLAIN))
+            write(source, TopicPartition(self.plain, partition), recent(PLAIN))
         for topic in (self.trimmed, self.recreated):
             create(source, topic)
-            write(source, TopicPartition(topic, 0), numbered(DAMAGED))
+            write(source, TopicPartition(topic, 0), recent(DAMAGED))
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.textfile = folder / "relay.prom"
         mirrors = {
@@ -233,7 +218,7 @@ def test_ledger_shows_one_entry_per_chunk(copied: Copied) -> None:
 def test_plan_changes_nothing(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     """`plan` shows ranges, sizes, topics to create and topic selection, and changes nothing."""
     create(copied.source, topic_name, 2)
-    write(copied.source, TopicPartition(topic_name, 1), numbered(7))
+    write(copied.source, TopicPartition(topic_name, 1), recent(7))
     config = configured(
         tmp_path, {"planned": mirror(copied.source, copied.destination, topic_name)}
     )
@@ -304,7 +289,7 @@ def test_a_topic_of_another_mirror_is_refused(
 ) -> None:
     """Before the first record, by a run, a plan and a replay; a pin says that it is wanted."""
     create(copied.source, topic_name, 1)
-    write(copied.source, TopicPartition(topic_name, 0), numbered(3))
+    write(copied.source, TopicPartition(topic_name, 0), recent(3))
     onto = {"rename": {topic_name: copied.plain}}
     own, pinned = {"rename": "{topic}.own"}, {"rename": {topic_name: f"{copied.plain}:0"}}
     config = configured(
@@ -344,7 +329,7 @@ def test_a_topic_of_another_mirror_is_refused(
 def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     """A run does not skip records that were never copied: it exits with 3 and copies nothing."""
     here = TopicPartition(copied.trimmed, 0)
-    write(copied.source, here, numbered(20))
+    write(copied.source, here, recent(20))
     delete_before(copied.source, here, DAMAGED + 10)
     done = relay(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
     assert done.returncode == 3
@@ -396,7 +381,7 @@ def test_a_recreated_topic_stops_the_run(copied: Copied) -> None:
     admin.delete_topics([copied.recreated])[copied.recreated].result(30)
     until(lambda: copied.recreated not in admin.list_topics(timeout=30).topics, "deletion")
     create(copied.source, copied.recreated)
-    write(copied.source, here, numbered(2 * DAMAGED))
+    write(copied.source, here, recent(2 * DAMAGED))
     done = relay(copied.config, "run", "--topic", copied.recreated, "-m", "damaged")
     assert done.returncode == 3
     assert error_line(done).startswith(
@@ -576,11 +561,11 @@ def test_an_interrupted_run_is_completed_by_the_next(
     large = f"{topic_name}-large"
     create(copied.source, large)
     create(copied.destination, large, 1, {"max.message.bytes": "2000"})
-    write(copied.source, TopicPartition(large, 0), numbered(1, 5000))
+    write(copied.source, TopicPartition(large, 0), recent(1, 5000))
     create(copied.source, topic_name, 3)
     partitions = [TopicPartition(topic_name, partition) for partition in range(3)]
     for here in partitions:
-        write(copied.source, here, *[numbered(150, 60)] * (MANY // 450))
+        write(copied.source, here, *[recent(150, 60)] * (MANY // 450))
     small_steps = {"chunk": "10kB", "coalesce_below": "0"}
     big = mirror(copied.source, copied.destination, topic_name, copy=small_steps)
     before = 0
@@ -633,56 +618,6 @@ def stopped_in_a_terminal(config: Path) -> None:
     ended_in_words(process.returncode, drawn.text)
 
 
-def in_a_terminal(config: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Terminal]:
-    """Start the command in a terminal of its own."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(
-        [RELAY, "-c", config, *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment() | {"TERM": "xterm"},
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - makes Ctrl-C reach the whole group
-    )
-    os.close(theirs)
-    return process, Terminal(ours)
-
-
-class Terminal:
-    """The text drawn in a terminal, without escape sequences."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._drawn = bytearray()
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="ignore")).replace(
-            "\r", "\n"
-        )
-
-    def until(self, pattern: str) -> None:
-        """Read until the pattern is drawn."""
-        while not re.search(pattern, self.text[-4000:]):
-            assert self._read(), self.text[-2000:]
-
-    def until_closed(self) -> None:
-        """Read until all writers have closed the terminal."""
-        while self._read():
-            pass
-        os.close(self.descriptor)
-
-    def _read(self) -> bool:
-        try:
-            piece = os.read(self.descriptor, 65536)
-        except OSError:  # how a pty says that it has no writers left
-            return False
-        self._drawn += piece
-        return bool(piece)
-
-
 def ended_in_words(code: int, said: str) -> None:
     """Check that the run reports what is copied and how to resume."""
     assert code == 130, said[-2000:]
@@ -693,20 +628,3 @@ def ended_in_words(code: int, said: str) -> None:
         line,
     )
     assert "Traceback" not in said
-
-
-def open_transactions(cluster: Cluster, *topics: str) -> list[str]:
-    """Return the topic-partitions where an open transaction hides records."""
-    admin = AdminClient(client(cluster))
-    wanted = {
-        confluent_kafka.TopicPartition(topic, partition): OffsetSpec.latest()
-        for topic in (*topics, "__relay_checkpoints", "__relay_ledger")
-        for partition in admin.list_topics(topic, timeout=30).topics[topic].partitions
-    }
-    stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
-    latest = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    return [
-        f"{at.topic}-{at.partition}"
-        for at in wanted
-        if stable[at].result(30).offset != latest[at].result(30).offset
-    ]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-
 import pytest
-from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.protocol.batch import BatchHeader
 from tests.copying import Mirror, batches_of, end_of
+from tests.support.compacted import COMPACTED, clean, keyed, roll
 from tests.support.independent import (
     CREATE_TIME,
     Record,
-    configure,
     put,
     read,
     transactional,
@@ -22,26 +18,6 @@ from tests.support.independent import (
 )
 
 _DELETE_HORIZON_BIT = 0x40
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.ms": "100",
-    "min.cleanable.dirty.ratio": "0.01",
-    "max.compaction.lag.ms": "100",
-    "delete.retention.ms": "3600000",
-}
-
-
-@pytest.fixture(scope="module")
-def eager_cluster(source_cluster: LocalCluster) -> LocalCluster:
-    """The source cluster, cleaning its logs many times a second."""
-    for broker in source_cluster.brokers:
-        configure(
-            source_cluster.cluster(),
-            ResourceType.BROKER,
-            str(broker.node_id),
-            log_cleaner_backoff_ms=100,
-        )
-    return source_cluster
 
 
 @pytest.fixture
@@ -50,34 +26,6 @@ def mirror(
 ) -> Mirror:
     """A compacted topic and a copy that is not compacted."""
     return Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
-
-
-def keyed(count: int, size: int, keys: int = 1000, first: int = 0) -> list[Record]:
-    """Records of which the cleaner keeps the last per key."""
-    return [
-        Record(
-            f"k{n % keys}".encode(),
-            f"{n:06d}".encode().ljust(size, b"."),
-            (),
-            (CREATE_TIME, 1_700_000_000_000 + n),
-        )
-        for n in range(first, first + count)
-    ]
-
-
-def roll(mirror: Mirror) -> None:
-    """Write a record whose later time begins a new segment: the cleaner skips the last one."""
-    mirror.write([Record(uuid.uuid4().bytes, b"", (), (CREATE_TIME, time.time_ns() // 1_000_000))])
-
-
-def clean(mirror: Mirror, below: int, left: int) -> None:
-    """Roll segments until the cleaner has left `left` records below an offset."""
-
-    def cleaned() -> bool:
-        roll(mirror)
-        return sum(offset < below for offset, _ in read(mirror.source, mirror.at)) <= left
-
-    until(cleaned, "compaction")
 
 
 def headers_of(mirror: Mirror, end: int) -> list[BatchHeader]:

@@ -6,6 +6,7 @@ import pytest
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
+from tests.contract.interleaved_transactions import InterleavedTransactions
 from tests.copying import KEPT, Mirror, numbered
 from tests.support.independent import (
     create,
@@ -36,28 +37,8 @@ def transaction(
     settled_end(mirror.source, mirror.at)
 
 
-@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
-def test_interleaved_transactions(mirror: Mirror, size: int) -> None:
-    """Committed records of interleaved producers arrive in order; aborted ones do not arrive."""
-    one, two = (transactional(mirror.source, f"{mirror.topic}-{name}") for name in ("one", "two"))
-    first = iter(range(0, 10_000, 10))
-    aborted = 0
-    for ending in ("cc", "ca", "ac", "aa", "cc"):
-        one.begin_transaction()
-        two.begin_transaction()
-        for _ in range(2):
-            for sender in (one, two):
-                put(sender, mirror.at, numbered(10, size, next(first)))
-                sender.flush(30)
-            mirror.write(numbered(10, size, next(first)))
-        for sender, end in zip((one, two), ending, strict=True):
-            (sender.commit_transaction if end == "c" else sender.abort_transaction)(30)
-            aborted += 20 * (end == "a")
-    settled_end(mirror.source, mirror.at)
-    outcome = mirror.with_options(fetch_max_bytes=5000).copy()
-    assert outcome.skipped == {"control": 10, "aborted": aborted}
-    assert outcome.records == 300 - aborted
-    mirror.assert_equal()
+class TestInterleaved(InterleavedTransactions):
+    """With the clusters of the test run."""
 
 
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])

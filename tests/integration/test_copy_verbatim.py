@@ -12,8 +12,8 @@ from relay_pipelines.protocol.batch import HEADER_BYTES
 from relay_pipelines.protocol.records import digest_of
 from tests.copying import Mirror, batches_of, numbered
 from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read, settled_end
+from tests.support.odd_records import CODECS, ODD
 
-CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = {"max.message.bytes": str(16 << 20)}
 
 
@@ -30,21 +30,6 @@ def large(
 ) -> Mirror:
     """A topic and its copy, for records of many megabytes."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, LARGE, LARGE)
-
-
-ODD = [
-    Record(None, b"no key"),
-    Record(b"tombstone", None),
-    Record(None, None),
-    Record(b"", b""),
-    Record(b"empty value", b""),
-    Record(
-        b"headers", b"v", (("a", b"1"), ("a", b"2"), ("", b""), ("null", None), ("ü", b"\x00\xff"))
-    ),
-    Record(b"early", b"v", (), (CREATE_TIME, 1)),
-    Record(b"late", b"v", (), (CREATE_TIME, 1_600_000_000_000)),
-    Record(bytes(range(256)), bytes(range(256))),
-]
 
 
 @pytest.mark.parametrize("codec", CODECS)

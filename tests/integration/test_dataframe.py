@@ -21,6 +21,7 @@ from relay_pipelines.settings import load
 from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import Mirror
 from tests.support import commands
+from tests.support.data_source import reading
 from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before, write
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
@@ -50,15 +51,6 @@ def spark(local_session: Any) -> Any:
     """The shared Spark session with the data source registered."""
     register(local_session)
     return local_session
-
-
-def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
-    """Return a reader of the mirror's topic."""
-    settings = commands.mirror(copied.source, copied.destination, copied.topic)
-    config = commands.configured(folder, {copied.name: settings})
-    return spark.read.format("relay").options(
-        **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
-    )
 
 
 def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:

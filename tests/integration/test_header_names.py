@@ -25,8 +25,8 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests.copying import KEPT, Mirror, batches_of
-from tests.integration.test_dataframe import reading
 from tests.support import header_names
+from tests.support.data_source import reading
 from tests.support.independent import CREATE_TIME, Record, create, settled_end
 
 ODD = (3, 4, 17, 39)

@@ -24,6 +24,7 @@ from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
 from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset_command, restore
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
@@ -31,7 +32,6 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered
-from tests.integration.test_losses import CLOCK
 from tests.support import commands
 from tests.support.independent import (
     CREATE_TIME,
@@ -42,6 +42,8 @@ from tests.support.independent import (
     until,
     write,
 )
+
+CLOCK = SystemClock()
 
 FILTER = """
 class Multiples:

@@ -31,14 +31,14 @@ from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT
-from tests.integration.test_losses import (
+from tests.support import commands
+from tests.support.copied_topic import (
     CLOCK,
     Copied,
     destination_deleted,
     put_back,
     source_recreated,
 )
-from tests.support import commands
 from tests.support.independent import Record, create, delete, delete_before, records_of
 
 

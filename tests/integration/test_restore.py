@@ -19,8 +19,8 @@ from relay_pipelines.recovery.restore_plan import Act
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from tests.copying import KEPT, numbered
-from tests.integration.test_losses import CLOCK, Copied, put_back, source_recreated
 from tests.support import commands
+from tests.support.copied_topic import CLOCK, Copied, put_back, source_recreated
 from tests.support.independent import (
     CREATE_TIME,
     Record,

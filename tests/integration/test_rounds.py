@@ -20,21 +20,24 @@ import pytest
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
-from tests.integration.test_cli import MANY, SOON, in_a_terminal, numbered, open_transactions
-from tests.support.commands import RELAY, configured, environment, mirror
+from tests.copying import recent
+from tests.support.commands import RELAY, SOON, configured, environment, mirror
 from tests.support.independent import (
     CREATE_TIME,
     Record,
     assert_equal,
     create,
     delete_before,
+    open_transactions,
     read,
     records_of,
     until,
     write,
 )
+from tests.support.terminal import in_a_terminal
 from tests.support.trap import Trap
 
+MANY = 247_500
 LATENCY = 20.0  # seconds, on a machine that is busy with other tests
 PAUSE_SECONDS = 0.2  # between two looks that read a topic, and take the processor from the rounds
 
@@ -200,7 +203,7 @@ def test_new_records_arrive_in_every_round(
     def arrive(count: int) -> float:
         nonlocal written
         written += count
-        write(source, here, numbered(count))
+        write(source, here, recent(count))
         began = time.monotonic()
         until(lambda: len(read(destination, here)) >= written, "the records", 60, PAUSE_SECONDS)
         return time.monotonic() - began
@@ -258,7 +261,7 @@ def test_a_spark_that_hangs_is_replaced(
     monkeypatch.setenv("RELAY_FAULT", f"before_outcome=SIGSTOP@1:{armed}")
 
     def put() -> None:
-        write(source, here, numbered(10))
+        write(source, here, recent(10))
 
     def arrive() -> psutil.Process:
         """Write records; return the JVM that has copied them."""
@@ -323,7 +326,7 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
     for cluster in (own, destination):
         create(cluster, shaky.topic, 2)
     trimmed = TopicPartition(shaky.topic, 1)
-    write(own, trimmed, numbered(5))
+    write(own, trimmed, recent(5))
     mirrors = {
         "shaky": mirror(own, destination, shaky.topic, give_up_after="1s"),
         "steady": mirror(source, destination, steady.topic),
@@ -336,11 +339,11 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
         arrive(trimmed, 5)
         own_cluster.brokers[0].kill()
         until(lambda: len(rounds.stderr) == 1, "the error", 60)
-        write(source, steady, numbered(10))
+        write(source, steady, recent(10))
         arrive(steady, 10)
         own_cluster.brokers[0].launch()
         own_cluster.brokers[0].wait_until_serving()
-        write(own, shaky, numbered(10))
+        write(own, shaky, recent(10))
         arrive(shaky, 10)
         until(lambda: len(rounds.stderr) == 2, "the end of the outage", 30)
         error, over = rounds.stderr
@@ -349,11 +352,11 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
         assert f": one broker {own.bootstrap_servers[0]} cannot be reached" in over
 
         rounds.process.send_signal(signal.SIGSTOP)  # so that retention is faster than a round
-        write(own, trimmed, numbered(5))
+        write(own, trimmed, recent(5))
         delete_before(own, trimmed, 10)
         rounds.process.send_signal(signal.SIGCONT)
         until(lambda: len(rounds.stderr) == 3, "the loss", 30)
-        write(own, shaky, numbered(10))
+        write(own, shaky, recent(10))
         arrive(shaky, 20)
         assert rounds.stop(signal.SIGINT) == 3
         assert "retention took the offsets" in rounds.stderr[2]
@@ -373,7 +376,7 @@ def test_ctrl_c_in_the_middle_of_a_round(
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic_name)
     here = TopicPartition(topic_name, 0)
-    write(source, here, *[numbered(150, 60)] * (MANY // 450))
+    write(source, here, *[recent(150, 60)] * (MANY // 450))
     small_steps = {"chunk": "10kB", "coalesce_below": "0"}
     config = configured(
         tmp_path, {"big": mirror(source, destination, topic_name, copy=small_steps)}
@@ -442,7 +445,7 @@ def test_of_two_daemons_one_copies(
     here, trap = TopicPartition(topic_name, 0), Trap.unset(tmp_path)
     for cluster in (source, destination):
         create(cluster, topic_name)
-    write(source, here, numbered(1000))
+    write(source, here, recent(1000))
     mirrors = {"m": mirror(source, destination, topic_name)}
 
     def arrive() -> None:
@@ -458,11 +461,11 @@ def test_of_two_daemons_one_copies(
             arrive()
             for process in psutil.Process(first.process.pid).children(recursive=True):
                 process.resume()
-            write(source, here, numbered(1100)[1000:])
+            write(source, here, recent(1100)[1000:])
             arrive()
             until(lambda: first.stderr, "what the first says", 30)
             for count in range(1200, 2200, 100):  # both live: one alone copies
-                write(source, here, numbered(count)[count - 100 :])
+                write(source, here, recent(count)[count - 100 :])
                 arrive()
                 time.sleep(1)
             (waits,) = first.stderr
@@ -475,7 +478,7 @@ def test_of_two_daemons_one_copies(
                 assert third.stop(signal.SIGTERM) == 130
             second.process.kill()
             second.process.wait()
-            write(source, here, numbered(2200)[2100:])
+            write(source, here, recent(2200)[2100:])
             arrive()
             assert "has copied nothing for " in first.stderr[1]
             assert first.stderr[1].endswith(": taking over")

@@ -26,11 +26,10 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos import source_data
+from tests.contract.interleaved_transactions import InterleavedTransactions
 from tests.copying import Mirror, end_of, numbered
-from tests.integration.test_copy_compacted import COMPACTED, clean, eager_cluster, keyed
-from tests.integration.test_copy_transactions import mirror, test_interleaved_transactions
-from tests.integration.test_copy_verbatim import CODECS, ODD
 from tests.support import commands
+from tests.support.compacted import COMPACTED, clean, keyed
 from tests.support.independent import (
     CREATE_TIME,
     assert_equal,
@@ -40,10 +39,8 @@ from tests.support.independent import (
     until,
     write,
 )
+from tests.support.odd_records import CODECS, ODD
 from tests.support.old_kafka import OldKafka
-
-# collected here a second time, with the clusters of this module
-__all__ = ["eager_cluster", "mirror", "test_interleaved_transactions"]
 
 VERSIONS = ("2.4.1", "3.9.1")
 CLOCK = SystemClock()
@@ -133,6 +130,10 @@ def test_a_compacted_source(
     expected = [record for offset, record in read(mirror.source, mirror.at) if offset < end]
     assert mirror.copied() == expected
     assert outcome.skipped["compaction_gap"] == end - len(expected)
+
+
+class TestInterleaved(InterleavedTransactions):
+    """With the clusters of this module."""
 
 
 def test_append_times_arrive(

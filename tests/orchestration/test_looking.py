@@ -33,9 +33,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import spark_key
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.integration.test_exporter import exporting
 from tests.orchestration.environment import Environment, shared
 from tests.support import commands, independent
+from tests.support.exporter import exporting
 
 CLOCK = SystemClock()
 GROUPS = "__consumer_offsets"

@@ -1,8 +1,16 @@
-"""Hypothesis profiles: `quick` by default; `--hypothesis-profile=exhaustive` before a release."""
+"""Hypothesis profiles: `quick` by default; `--hypothesis-profile=exhaustive` before a release.
+
+And the mirror in memory that several modules look at.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.world import World
 
 # other processes share the machine: a deadline per example would measure them
 settings.register_profile(
@@ -12,3 +20,11 @@ settings.register_profile(
     "exhaustive", max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("quick")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three of four batches are copied, in a chunk each."""
+    made = World(tmp_path)
+    made.copy(15)
+    return made

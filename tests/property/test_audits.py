@@ -17,11 +17,11 @@ from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import TopicPartition
 from tests.copying import copy_as_it_is
-from tests.property.test_odd_failures import AT, Clock, filled, job, served, whole
-from tests.property.test_statements import World, world  # noqa: F401
+from tests.support.copies_in_memory import AT, Clock, filled, job, served, whole
+from tests.support.world import World
 
 
-def audited(world: World, level: Level, selection: Selection | None = None) -> Audit:  # noqa: F811
+def audited(world: World, level: Level, selection: Selection | None = None) -> Audit:
     """Audit all of a mirror's ledger, as long after as its retention."""
     world.source.cleanup_policy = "delete"
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
@@ -36,7 +36,7 @@ def audited(world: World, level: Level, selection: Selection | None = None) -> A
     return audit
 
 
-def expire(world: World, kept: int) -> None:  # noqa: F811
+def expire(world: World, kept: int) -> None:
     """Let retention delete all ledger entries but so many."""
     log = world.copies.logs[ledger_topic.TOPIC]
     low = [record.offset for record in log.committed()][-kept] if kept else log.end
@@ -45,7 +45,7 @@ def expire(world: World, kept: int) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
-def test_all_entries_have_expired(world: World, level: Level) -> None:  # noqa: F811
+def test_all_entries_have_expired(world: World, level: Level) -> None:
     """The checkpoint shows that there were some."""
     expire(world, 0)
     for selection in (Selection(), Selection("a", 0)):
@@ -62,7 +62,7 @@ def test_all_entries_have_expired(world: World, level: Level) -> None:  # noqa: 
         audited(world, level, Selection(since_ms=1))
 
 
-def test_some_entries_have_expired(world: World) -> None:  # noqa: F811
+def test_some_entries_have_expired(world: World) -> None:
     expire(world, 1)
     audit = audited(world, Level.FULL)
     assert str(audit.verdict) == "agrees: 5 of 5 records compared by content"
@@ -72,7 +72,7 @@ def test_some_entries_have_expired(world: World) -> None:  # noqa: F811
     ]
 
 
-def test_the_entries_of_one_partition_have_expired(world: World) -> None:  # noqa: F811
+def test_the_entries_of_one_partition_have_expired(world: World) -> None:
     """The other one is audited, and a mistake in its offsets is refused."""
     gone, known = TopicPartition("a", 1), world.ledger()
     both = replace(known, chains={**known.chains, gone: Chain(gone, expired=4)})
@@ -87,7 +87,7 @@ def test_the_entries_of_one_partition_have_expired(world: World) -> None:  # noq
             audited(world, Level.FULL, Selection("a", start=99))
 
 
-def test_the_beginning_of_the_copies_is_gone(world: World) -> None:  # noqa: F811
+def test_the_beginning_of_the_copies_is_gone(world: World) -> None:
     """It is a difference if the topic keeps everything, and otherwise retention may be why."""
     world.copies.low_watermarks["a"] = 3
     world.copies.configs |= {"retention.ms": "604800000"}
@@ -107,7 +107,7 @@ def test_the_beginning_of_the_copies_is_gone(world: World) -> None:  # noqa: F81
     ]
 
 
-def test_compacted_topics_with_one_destination(world: World) -> None:  # noqa: F811
+def test_compacted_topics_with_one_destination(world: World) -> None:
     """Keys of the other topic are no difference; without a recount, nothing was verified."""
     world.source.logs["b"] = filled((100, 105), topics="b").logs["b"]
     into_a = replace(whole("b", 5), destination=AT)
@@ -123,7 +123,7 @@ def test_compacted_topics_with_one_destination(world: World) -> None:  # noqa: F
 
 
 @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
-def test_what_a_checkpoint_alone_shows(world: World, level: Level) -> None:  # noqa: F811
+def test_what_a_checkpoint_alone_shows(world: World, level: Level) -> None:
     """Without any entry left, it still tells that the end of the copies is gone."""
     expire(world, 0)
     assert audited(world, level).verdict.exit_code() == 0

@@ -15,30 +15,21 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import CHAIN_START, TopicPartition
 from relay_pipelines.protocol.records import encode
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.fake_cluster import FakeCluster, put
-from tests.property.filled import chains
-from tests.property.test_odd_failures import (
+from tests.support.copies_in_memory import (
     AT,
     Clock,
     checkpoints_of,
+    copy,
     destination,
     filled,
     job,
     served,
     whole,
 )
+from tests.support.fake_cluster import put
+from tests.support.filled import chains
 
 WAYS = [copy_as_it_is, copy_as_kept, copy_as_rows]
-
-
-def copy(copies: FakeCluster, source: FakeCluster, end: int, way: Any = copy_as_it_is) -> None:
-    """Copy up to an offset, in chunks of one batch."""
-    where = "" if way is copy_as_it_is else "true"
-    known = [None, *(each for each in checkpoints_of(copies) if each.mirror == "m")][-1]
-    wanted = replace(whole("a", end, where=where), checkpoint=known)
-    with served(source=source, destination=copies):
-        (outcome,) = way(job(chunk_bytes=1), [wanted], Clock())
-    assert (outcome.error, outcome.next_offset) == ("", end)
 
 
 @pytest.mark.parametrize("way", WAYS)

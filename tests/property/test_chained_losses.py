@@ -15,9 +15,9 @@ from relay_pipelines.model import Checkpoint
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare import losses
-from tests.property.filled import chains
-from tests.property.test_odd_failures import AT, DESTINATION, Clock, checkpoints_of
-from tests.property.test_statements import World
+from tests.support.copies_in_memory import AT, DESTINATION, Clock, checkpoints_of
+from tests.support.filled import chains
+from tests.support.world import World
 
 
 @pytest.fixture

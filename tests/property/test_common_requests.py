@@ -28,9 +28,9 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
-from tests.property import fake_cluster
-from tests.property.fake_cluster import FETCH, FakeCluster, FakeSocket
-from tests.property.filled import Clock, filled, values
+from tests.support import fake_cluster
+from tests.support.fake_cluster import FETCH, FakeCluster, FakeSocket
+from tests.support.filled import Clock, filled, values
 
 SOURCE, OTHER, DESTINATION = (
     Cluster(name, (f"fake:{port}",))

@@ -9,8 +9,7 @@ import pytest
 
 from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.fake_cluster import Entry, FakeCluster, put
-from tests.property.test_odd_failures import (
+from tests.support.copies_in_memory import (
     OTHER,
     Clock,
     batch,
@@ -22,6 +21,7 @@ from tests.property.test_odd_failures import (
     served,
     whole,
 )
+from tests.support.fake_cluster import Entry, FakeCluster, put
 
 CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1)
 

@@ -27,8 +27,8 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.connection import Connection
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.fake_cluster import FakeCluster, FakeSocket
-from tests.property.filled import Clock, chains, filled, values
+from tests.support.fake_cluster import FakeCluster, FakeSocket
+from tests.support.filled import Clock, chains, filled, values
 
 Way = Callable[..., list[Outcome]]
 RECORDS = 60

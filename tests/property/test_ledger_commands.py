@@ -15,17 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from relay_pipelines.cli import main
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.ledger_columns import COLUMNS
-from tests.property.filled import chains
-from tests.property.test_odd_failures import AT
-from tests.property.test_statements import World, private_pem
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """Three batches are copied, in a chunk each."""
-    made = World(tmp_path)
-    made.copy(15)
-    return made
+from tests.support.certificates import private_pem
+from tests.support.copies_in_memory import AT
+from tests.support.filled import chains
+from tests.support.world import World
 
 
 @pytest.fixture

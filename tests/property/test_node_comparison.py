@@ -14,8 +14,7 @@ from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.client import ClusterClient
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.fake_cluster import FakeCluster, put
-from tests.property.test_odd_failures import (
+from tests.support.copies_in_memory import (
     AT,
     CONTROL_BATCH,
     OTHER,
@@ -28,6 +27,7 @@ from tests.property.test_odd_failures import (
     served,
     whole,
 )
+from tests.support.fake_cluster import FakeCluster, put
 
 
 def node(sizes: list[int], removed: set[int]) -> FakeCluster:

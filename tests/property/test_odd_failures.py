@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -25,118 +24,40 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
-    Cluster,
-    CopyJob,
-    CopyOptions,
-    CopyRange,
     Fingerprint,
     OffsetRange,
     OnRecordError,
     Outcome,
-    RecordPolicy,
     Status,
     TopicPartition,
 )
 from relay_pipelines.plan.owners import own_id
-from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, Batch, BatchHeader
+from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, BatchHeader
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.protocol.python_codec import Record
-from relay_pipelines.protocol.records import BatchBuilder, decode, encode
+from relay_pipelines.protocol.records import decode, encode
 from relay_pipelines.spark.job import outcome_row
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.fake_cluster import FakeCluster, FakeSocket, put
-
-SOURCE, OTHER, DESTINATION = (
-    Cluster(name, ("fake:1",)) for name in ("source", "other", "destination")
+from tests.support.copies_in_memory import (
+    AT,
+    CONTROL_BATCH,
+    DESTINATION,
+    NOW,
+    OPTIONS,
+    OTHER,
+    Clock,
+    batch,
+    checkpoints_of,
+    corrupt,
+    destination,
+    filled,
+    job,
+    record,
+    served,
+    whole,
 )
-OPTIONS = CopyOptions(
-    fetch_max_bytes=1500,
-    coalesce_below_bytes=0,
-    backoff_min_ms=0,
-    backoff_max_ms=0,
-    give_up_after_ms=2_000,
-)
-NOW = 1_700_000_000_000
-AT = TopicPartition("a", 0)
-
-
-class Clock(SystemClock):
-    """A clock whose sleeps take no time."""
-
-    def sleep(self, seconds: float) -> None:
-        """Return at once."""
-
-
-def record(
-    number: int, timestamp: int | None = None, headers: Sequence[tuple[str, bytes]] = ()
-) -> Record:
-    value = f"{number:04d}".encode().ljust(120, b".")
-    return Record(0, NOW + number if timestamp is None else timestamp, None, value, list(headers))
-
-
-def batch(*records: Record) -> Batch:
-    builder = BatchBuilder(0, 1 << 20)
-    assert builder.extend(records) is None
-    return builder.build()
-
-
-def filled(*batches: tuple[int, int], topics: str = "a") -> FakeCluster:
-    """Return a source with batches; each has the records from one number up to another."""
-    cluster = FakeCluster(*topics)
-    for topic in topics:
-        for first, end in batches:
-            put(cluster, topic, batch(*map(record, range(first, end))))
-    return cluster
-
-
-def corrupt(cluster: FakeCluster, number: int) -> None:
-    """Damage a batch of topic a."""
-    entry = cluster.logs["a"].entries[number]
-    entry.body = entry.body[:-3] + b"XYZ"
-
-
-def destination(*topics: str) -> FakeCluster:
-    return FakeCluster(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
-
-
-@contextmanager
-def served(**clusters: FakeCluster) -> Iterator[None]:
-    """Serve these clusters by name, and refuse connections to others."""
-
-    def connect(connection: Connection) -> FakeSocket:
-        if connection.cluster.name not in clusters:
-            raise ConnectionRefusedError("down")
-        return FakeSocket(clusters[connection.cluster.name], lambda: "")
-
-    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
-        yield
-
-
-def job(*others: Cluster, **options: int | None) -> CopyJob:
-    return CopyJob(
-        "m",
-        "run",
-        SOURCE,
-        DESTINATION,
-        replace(OPTIONS, **options),
-        other_nodes=others,
-        node_timeout_ms=1_000,
-    )
-
-
-def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
-    at = TopicPartition(topic, 0)
-    return CopyRange(OffsetRange(at, 0, end), at, record_policy=RecordPolicy(**record_policy))
-
-
-def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
-    return [
-        checkpoint.from_record(written.value)
-        for written in cluster.logs[checkpoint.TOPIC].committed()
-    ]
+from tests.support.fake_cluster import FakeCluster, put
 
 
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
@@ -312,9 +233,6 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [written.value for written in copies.logs["a"].committed()]
     assert len(values) == len(set(values)) == outcome.next_offset
-
-
-CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1)
 
 
 @pytest.mark.parametrize("twice", [True, False])

@@ -13,8 +13,7 @@ from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Skipped
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.filled import chains
-from tests.property.test_odd_failures import (
+from tests.support.copies_in_memory import (
     AT,
     Clock,
     checkpoints_of,
@@ -24,6 +23,7 @@ from tests.property.test_odd_failures import (
     served,
     whole,
 )
+from tests.support.filled import chains
 
 KEPT = ((1, 5), (6, 10), (12, 14))
 

@@ -32,9 +32,9 @@ from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.error_codes import CONCURRENT_TRANSACTIONS
-from tests.property.fake_cluster import FakeCluster, FakeSocket
-from tests.property.filled import Clock, filled, values
-from tests.property.test_shared_transactions import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
+from tests.support.fake_cluster import FakeCluster, FakeSocket
+from tests.support.filled import Clock, filled, values
+from tests.support.ten_topics import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
 
 OWNER = "relay.m./1"
 IMPATIENT = replace(OPTIONS, give_up_after_ms=300, chunk_bytes=1 << 20)

@@ -20,7 +20,6 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.model import (
     ClassSpec,
-    Cluster,
     CopyJob,
     CopyOptions,
     CopyRange,
@@ -34,20 +33,10 @@ from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
-from tests.property.fake_cluster import FakeCluster, FakeSocket
-from tests.property.filled import Clock, chains, filled, values
+from tests.support.fake_cluster import FakeCluster, FakeSocket
+from tests.support.filled import Clock, chains, filled, values
+from tests.support.ten_topics import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
 
-TOPICS = "abcdefghij"
-RECORDS = 20
-SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
-OPTIONS = CopyOptions(
-    chunk_bytes=6_000,
-    fetch_max_bytes=900,
-    coalesce_below_bytes=0,
-    backoff_min_ms=0,
-    backoff_max_ms=0,
-    give_up_after_ms=200,
-)
 MOST_REQUESTS = 200_000
 
 

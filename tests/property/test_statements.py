@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,128 +16,26 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from relay_pipelines.audit import against_statement, recount, spark_job
-from relay_pipelines.audit.against_statement import StatementAudit, audit_against
-from relay_pipelines.audit.audit import Level, PartitionAudit, begin
-from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit import against_statement, recount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
-from relay_pipelines.ledger import checkpoint, ledger_topic, reader, statement
+from relay_pipelines.ledger import checkpoint, ledger_topic, statement
 from relay_pipelines.ledger.checkpoint import replay_name
-from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.records import encode
-from relay_pipelines.settings import Mirror
-from tests.copying import copy_as_it_is
-from tests.property.fake_cluster import FakeCluster, put
-from tests.property.filled import chains
-from tests.property.test_chained_copies import copy
-from tests.property.test_odd_failures import (
+from tests.support.certificates import private_pem
+from tests.support.copies_in_memory import (
     AT,
     NOW,
     Clock,
     batch,
     checkpoints_of,
-    destination,
     filled,
-    job,
     record,
     served,
-    whole,
 )
-
-BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
-MADE_AT = "2026-11-22T12:00:00Z"
-
-
-class World:
-    """A source of twenty records in four batches, and its copies."""
-
-    def __init__(self, folder: Path) -> None:
-        self.source, self.copies = filled(*BATCHES), destination("a")
-        self.copies.cleanup_policy = "delete"
-        self.path = folder / "statement.json"
-        node = {"name": "source", "bootstrap_servers": "fake:1"}
-        self.mirror = Mirror.model_validate(
-            {
-                "source": {"nodes": [node]},
-                "destination": {"bootstrap_servers": "fake:1"},
-                "topics": {"allow": ["a"]},
-                "give_up_after": "1s",
-            }
-        )
-
-    def copy(self, end: int) -> None:
-        copy(self.copies, self.source, end)
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        homes = [TopicPartition(ledger_topic.TOPIC, 0)]
-        with served(destination=self.copies), patch.object(reader, "_HOMES", homes):
-            yield
-
-    def replay(self, end: int) -> None:
-        """Copy up to an offset into the same topic, as a replay does."""
-        name = replay_name("m", "r")
-        known = [each for each in checkpoints_of(self.copies) if each.mirror == name]
-        wanted = replace(whole("a", end), checkpoint=[None, *known][-1])
-        with served(source=self.source, destination=self.copies):
-            own = replace(job(chunk_bytes=1), mirror=name)
-            (outcome,) = copy_as_it_is(own, [wanted], Clock())
-        assert outcome.error == ""
-
-    def expire(self, entries: Callable[[ledger_topic.LedgerEntry], bool]) -> None:
-        """Remove some entries, as retention does."""
-        log = self.copies.logs[ledger_topic.TOPIC]
-        gone = {r.offset for r in log.committed() if entries(ledger_topic.from_record(r.value))}
-        log.entries[:] = [each for each in log.entries if each.header.base_offset not in gone]
-        self.copies.low_watermarks[ledger_topic.TOPIC] = log.entries[0].header.base_offset
-
-    def write(self, number: int) -> None:
-        """Write a record that is no copy."""
-        put(self.copies, "a", batch(record(number)))
-
-    def recount(self) -> Recount:
-        """Count as a window of ten offsets does."""
-        ranges, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
-        with self.answering():
-            (found,) = recount.recount(
-                "m", ranges, to, self.mirror.copy_options, Clock(), 0
-            ).counted.values()
-        return found
-
-    def audited(self) -> PartitionAudit:
-        """Recount all that the ledger has."""
-        with self.answering():
-            audit = begin("m", self.mirror, Selection(), Level.RECOUNT, Clock())
-            done = spark_job.do_group(audit.job, audit.work)
-        audit.add(done.chunks, done.parts)
-        assert audit.errors == []
-        return audit.partitions[AT]
-
-    def ledger(self) -> VerifiedLedger:
-        with self.answering():
-            return read_verified_ledger("m", self.mirror, Clock())
-
-    def attest(self, key: Ed25519PrivateKey | None = None) -> dict[str, Any]:
-        """Write a statement, and return it."""
-        document = statement.make_statement(self.ledger(), MADE_AT)
-        if key is not None:
-            document = statement.sign(document, key)
-        self.path.write_text(json.dumps(document))
-        return document
-
-    def audit(self, trusted: Path | None = None, mirror: str = "m") -> StatementAudit:
-        with self.answering():
-            return audit_against(self.path, mirror, self.mirror, Clock(), trusted)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """Three of four batches are copied, in a chunk each."""
-    made = World(tmp_path)
-    made.copy(15)
-    return made
+from tests.support.fake_cluster import FakeCluster, put
+from tests.support.filled import chains
+from tests.support.world import MADE_AT, World
 
 
 def public_key(folder: Path, key: Ed25519PrivateKey) -> Path:
@@ -150,17 +47,6 @@ def public_key(folder: Path, key: Ed25519PrivateKey) -> Path:
         )
     )
     return path
-
-
-def private_pem(key: Any, password: bytes | None = None) -> bytes:
-    locked = serialization.BestAvailableEncryption(password) if password else None
-    return bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            locked or serialization.NoEncryption(),
-        )
-    )
 
 
 def test_what_a_statement_says(world: World) -> None:

@@ -49,3 +49,14 @@ def _chain(certificate: trustme.LeafCert, authority: trustme.CA) -> bytes:
     """The certificate, then the authority, as many companies' servers send them."""
     chain = [*certificate.cert_chain_pems, authority.cert_pem]
     return b"".join(pem.bytes() for pem in chain)
+
+
+def private_pem(key: Any, password: bytes | None = None) -> bytes:
+    locked = serialization.BestAvailableEncryption(password) if password else None
+    return bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            locked or serialization.NoEncryption(),
+        )
+    )

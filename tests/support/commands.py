@@ -15,6 +15,7 @@ import yaml
 from relay_pipelines.model import Cluster
 
 RELAY = Path(sys.executable).parent / "relay"
+SOON = 20.0  # seconds, in which a signal ends a command, on a machine that is busy with other tests
 
 
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

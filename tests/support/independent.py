@@ -243,6 +243,18 @@ def _ends(
     }
 
 
+def open_transactions(cluster: Cluster, *topics: str) -> list[TopicPartition]:
+    """Return where an open transaction hides records, in these topics or in those of the state."""
+    admin = AdminClient(client(cluster))
+    wanted = [
+        TopicPartition(topic, partition)
+        for topic in (*topics, "__relay_checkpoints", "__relay_ledger")
+        for partition in admin.list_topics(topic, timeout=30).topics[topic].partitions
+    ]
+    stable, high = (_ends(admin, wanted, stable=stable) for stable in (True, False))
+    return [at for at in wanted if stable[at] != high[at]]
+
+
 def settled_end(cluster: Cluster, at: TopicPartition) -> int:
     """The end of the log, once it has the markers, which follow the response to a commit."""
     admin = AdminClient(client(cluster))

@@ -38,6 +38,27 @@ def test_the_lock_file_names_no_index() -> None:
     assert all("==" in line and line.endswith("\\") for line in pinned)
 
 
+def test_no_test_module_imports_another() -> None:
+    """Code that several of them share has its own modules in tests/support or tests/contract."""
+    imports = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_modules(node)
+        if re.search(r"^tests\..*\btest_", name)
+    ]
+    assert imports == []
+
+
+def imported_modules(node: ast.AST) -> list[str]:
+    """Return what an import statement names, absolutely; a name may also be a module's object."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
 def test_the_changelog_has_the_form_that_it_says() -> None:
     """Keep a Changelog: versions with dates, and six kinds of changes."""
     text = (ROOT / "CHANGELOG.md").read_text()

@@ -18,7 +18,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
-from tests.unit.test_comparison import batch, span
+from tests.support.fetched_spans import batch, span
 
 AT = TopicPartition("orders", 0)
 Pair = tuple[str | None, str | None]

@@ -14,7 +14,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder
-from tests.property.fake_cluster import FakeCluster, put
+from tests.support.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120
 _STRANGER = 999

@@ -1,0 +1,155 @@
+"""A topic-partition of which ten records were copied in this process, and what is done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import (
+    RelayError,
+)
+from relay_pipelines.ledger import checkpoint, mirror_state
+from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.copying import KEPT, ensure_homes, numbered
+from tests.support import commands
+from tests.support.independent import (
+    Record,
+    create,
+    delete,
+    records_of,
+    until,
+    write,
+)
+
+CLOCK = SystemClock()
+
+
+@dataclass
+class Copied:
+    """A topic-partition of which ten records were copied."""
+
+    source: Cluster
+    destination: Cluster
+    topic: str
+    name: str = ""
+    expected: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or f"loss-{self.topic[-8:]}"
+        self.at, self.to = TopicPartition(self.topic, 0), TopicPartition(f"copy.{self.topic}", 0)
+        create(self.source, self.topic, 1, KEPT)
+        create(self.destination, self.to.topic, 1, KEPT)
+        ensure_homes(self.destination)
+        self.write(0, 10)
+        self.copy(self.snapshot())
+
+    def settings(self, on_data_loss: str = "fail") -> dict[str, Any]:
+        """Return the mirror as relay.yaml has it."""
+        to = self.to.topic if self.to.partition == 0 else f"{self.to.topic}:{self.to.partition}"
+        return commands.mirror(
+            self.source,
+            self.destination,
+            self.topic,
+            topics={"rename": {self.topic: to}},
+            on_data_loss=on_data_loss,
+        )
+
+    def mirror(self, on_data_loss: str = "fail") -> Mirror:
+        return Mirror.model_validate(self.settings(on_data_loss))
+
+    def write(self, first: int, count: int) -> None:
+        """Write records at the source that must arrive."""
+        records = numbered(count, first=first)
+        write(self.source, self.at, records)
+        self.expected += records
+
+    def snapshot(self, on_data_loss: str = "fail") -> ClusterSnapshot:
+        mirror = self.mirror(on_data_loss)
+        return prepared_snapshot.prepare_snapshot(
+            lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
+        )
+
+    def loss(self) -> RelayError:
+        """Return the loss that holds the topic-partition back; nothing is planned for it."""
+        plan = run_plan.plan(self.snapshot())
+        assert not plan.windows
+        (loss,) = plan.data_losses
+        return loss
+
+    def copy(self, taken: ClusterSnapshot) -> list[OffsetRange]:
+        """Copy what is planned, wait for the checkpoint, and return the source ranges."""
+        ranges = run_plan.plan(taken).ranges
+        outcomes = list(
+            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
+        )
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
+        until(lambda: ends.items() <= self.reached().items(), "the checkpoint")
+        return [copy_range.source for copy_range in ranges]
+
+    def reached(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each checkpoint."""
+        stored = mirror_state.read_checkpoints(self.name, self.mirror(), CLOCK)
+        return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
+
+    def arrived(self) -> list[Record]:
+        """Return the records at the destination."""
+        return records_of(self.destination, self.to)
+
+    def ledger(self) -> list[LedgerEntry]:
+        """Return all ledger entries in the order of their commits."""
+        options = self.mirror().copy_options
+        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        return [record.entry for record in found]
+
+    def chain(self) -> Chain:
+        """Return what verification finds in the chain of the ledger."""
+        found = read_verified_ledger(self.name, self.mirror(), CLOCK)
+        return found.chains[self.at]
+
+    def recount(self, wanted: OffsetRange, generation: int) -> Recount:
+        """Recount a window that was planned in a generation."""
+        options, generations = self.mirror().copy_options, {self.at: generation}
+        found = recount(self.name, [wanted], self.destination, options, CLOCK, 0, generations)
+        return found.counted[self.at]
+
+
+def source_recreated(copied: Copied) -> None:
+    """Recreate the source topic and let it grow past the checkpoint."""
+    delete(copied.source, copied.topic)
+    create(copied.source, copied.topic, 1, KEPT)
+    copied.write(100, 12)
+
+
+def destination_deleted(copied: Copied) -> None:
+    """Delete the destination topic, and write more at the source."""
+    delete(copied.destination, copied.to.topic)
+    copied.expected = []
+    copied.write(10, 5)
+
+
+def put_back(copied: Copied, saved: list[Record], how: str) -> None:
+    """Put older checkpoints back: behind the newer ones, or in a topic that is created again."""
+    if how.startswith("created"):
+        delete(copied.destination, checkpoint.TOPIC)
+        create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    for record in saved if how != "created empty" else ():
+        at = checkpoint.home(checkpoint.TOPIC, (record.key or b"").removesuffix(b"/owner"))
+        write(copied.destination, at, [record])
