@@ -20,12 +20,12 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.batch import HEADER_BYTES, Batch, BatchHeader
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder
 from tests.copying import copy_as_it_is
 from tests.support.fake_cluster import FakeCluster, FakeSocket, put
+from tests.support.filled import Clock
 
 SOURCE, OTHER, DESTINATION = (
     Cluster(name, ("fake:1",)) for name in ("source", "other", "destination")
@@ -41,13 +41,6 @@ OPTIONS = CopyOptions(
 
 NOW = 1_700_000_000_000
 AT = TopicPartition("a", 0)
-
-
-class Clock(SystemClock):
-    """A clock whose sleeps take no time."""
-
-    def sleep(self, seconds: float) -> None:
-        """Return at once."""
 
 
 def record(
