@@ -24,6 +24,7 @@ from relay_pipelines.model import Cluster, TopicPartition
 
 CREATE_TIME = confluent_kafka.TIMESTAMP_CREATE_TIME
 LOG_APPEND_TIME = confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
+_LONGEST_PAUSE_SECONDS = 0.5
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -39,12 +40,22 @@ class Record(NamedTuple):
 def until(
     condition: Callable[[], Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02
 ) -> Any:
-    """Poll until the condition is true, and return its value."""
+    """Poll until the condition is true, and return its value.
+
+    The pause is as long as the last look took, up to half a second, so that looks take at most
+    half of the time from those who make the condition true.
+
+    Args:
+        pause_seconds: the least.
+    """
     deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(pause_seconds)
-    return answer
+    while True:
+        began = time.monotonic()
+        if answer := condition():
+            return answer
+        now = time.monotonic()
+        assert now < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(max(pause_seconds, min(now - began, _LONGEST_PAUSE_SECONDS)))
 
 
 def client(cluster: Cluster, **more: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pytest
-from dagster import DagsterInstance, DagsterRunStatus
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.orchestration import heartbeat, naming, turns
@@ -289,12 +289,23 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
     own = run(instance, Turn.COPYING)
     context = SimpleNamespace(instance=instance, run_id=own, run_tags={}, log=None)
-    for number in range(100):
-        with heartbeat.beating(own, partial(turns.add_tags, instance, own), context.log):
-            forbid_retries(context)
-        assert naming.TAG_MAX_RETRIES in instance.get_run_by_id(own).tags, number
-        instance.delete_run(own)
-        own = context.run_id = run(instance, Turn.COPYING)
+    has_read, is_written = threading.Event(), threading.Event()
+    look_up = instance.run_storage._get_run_by_id
+
+    def read(run_id: str) -> DagsterRun | None:
+        """Let the heartbeat wait between reading and writing, for those who do not wait for it."""
+        found = look_up(run_id)
+        if threading.current_thread().name == "heartbeat" and not has_read.is_set():
+            has_read.set()
+            is_written.wait(0.2)
+        return found
+
+    monkeypatch.setattr(instance.run_storage, "_get_run_by_id", read)
+    with heartbeat.beating(own, partial(turns.add_tags, instance, own), context.log):
+        assert has_read.wait(10)
+        forbid_retries(context)
+        is_written.set()
+    assert naming.TAG_MAX_RETRIES in instance.get_run_by_id(own).tags
 
 
 def test_a_queued_session_counts_for_the_planner(instance):

@@ -21,9 +21,9 @@ from relay_pipelines.page.held import Held
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import away, page_of
 from relay_pipelines.plan.positions import Position, lag_records
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
 from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rate, Rates
+from tests.support.filled import Clock
 from tests.support.run_plans import snapshot_of
 
 
@@ -159,10 +159,10 @@ class TestLines:
 
 def test_an_outage_has_one_beginning(monkeypatch: pytest.MonkeyPatch):
     """However often it is looked at: "unknown since" must not be the time of the last look."""
-    look = _Look("m", MIRROR, SystemClock())
+    look = _Look("m", MIRROR, Clock())
     found = []
     for now_ms in (1_000, 61_000):
-        monkeypatch.setattr(SystemClock, "now_ms", lambda _, now_ms=now_ms: now_ms)
+        monkeypatch.setattr(Clock, "now_ms", lambda _, now_ms=now_ms: now_ms)
         found.append(look.take())
     assert [each.page.state for each in found] == [State.UNKNOWN, State.UNKNOWN]
     assert [each.document["since"] for each in found] == ["1970-01-01T00:00:01Z"] * 2
