@@ -21,7 +21,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
-from tests.orchestration.environment import Environment, checks, failure, shared
+from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure, shared
 from tests.support import command_lines, independent
 from tests.support.independent import TopicPartition
 from tests.support.token_endpoint import CLIENT, TokenEndpoint
@@ -236,17 +236,19 @@ def test_commands_print_no_secret(
 
 
 @pytest.fixture
-def environment(hunt: Hunt, guarded: LocalCluster, local_session: Any) -> Iterator[Environment]:
+def environment(
+    hunt: Hunt, guarded: LocalCluster, local_session: Any
+) -> Iterator[InProcessEnvironment]:
     """Dagster beside the right configuration."""
     home = hunt.folder / "dagster"
     home.mkdir()
     with DagsterInstance.local_temp(str(home)) as instance, shared(lambda: local_session):
-        yield Environment(hunt.folder, hunt.name, guarded, guarded, instance)
+        yield InProcessEnvironment(hunt.folder, hunt.name, guarded, guarded, instance)
 
 
 def test_dagster_stores_no_secret(
     hunt: Hunt,
-    environment: Environment,
+    environment: InProcessEnvironment,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

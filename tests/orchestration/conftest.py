@@ -13,7 +13,7 @@ from dagster import DagsterInstance
 from relay_pipelines.local_kafka import LocalCluster
 from tests.integration.guarded import guarded
 from tests.orchestration.dev_environment import DevEnvironment
-from tests.orchestration.environment import Environment, shared
+from tests.orchestration.in_process_environment import InProcessEnvironment, shared
 from tests.support.independent import create
 
 __all__ = ["guarded"]
@@ -25,19 +25,19 @@ def environment(
     destination_cluster: LocalCluster,
     tmp_path: Path,
     local_spark: Any,
-) -> Iterator[Environment]:
+) -> Iterator[InProcessEnvironment]:
     """A mirror without topics, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
     local_spark.session()  # before any run, whose time is not for its start
     folder = str(tmp_path / "dagster")
     with DagsterInstance.local_temp(folder) as instance, shared(local_spark.session):
-        yield Environment(
+        yield InProcessEnvironment(
             tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance
         )
 
 
 @pytest.fixture
-def topics(environment: Environment, topic_name: str) -> list[str]:
+def topics(environment: InProcessEnvironment, topic_name: str) -> list[str]:
     """Two topics with records and an empty one, with dots and dashes in their names."""
     names = [f"{topic_name}.a", f"{topic_name}-b", f"{topic_name}.empty"]
     for name in names:

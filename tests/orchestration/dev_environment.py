@@ -28,7 +28,11 @@ from tests.support.independent import (
 
 
 class DevEnvironment:
-    """A mirror of one topic with two partitions, and the folder that Dagster runs in."""
+    """A mirror of one topic with two partitions, and the folder that a `dagster dev` runs in.
+
+    A test waits for what the processes do. What sensors and jobs return is quicker to see in
+    `InProcessEnvironment`.
+    """
 
     def __init__(
         self, folder: Path, source: LocalCluster, destination: LocalCluster, topic: str

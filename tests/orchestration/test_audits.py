@@ -18,20 +18,20 @@ from relay_pipelines.cli import main
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from tests.orchestration.environment import Environment, failure
+from tests.orchestration.in_process_environment import InProcessEnvironment, failure
 from tests.support.independent import Record, create, delete, delete_before, write
 
 AWAY = "127.0.0.1:1"
 SCHEDULE: dict[str, Any] = {"schedule": "0 3 * * *", "share": "50%"}
 
 
-def configure(environment: Environment, topics: list[str], **mirror: Any) -> None:
+def configure(environment: InProcessEnvironment, topics: list[str], **mirror: Any) -> None:
     """Write relay.yaml with a scheduled audit."""
     allow = [name.replace(".", r"\.") for name in topics]
     environment.write(allow, audit=SCHEDULE, **mirror)
 
 
-def tamper(environment: Environment, topic: str) -> TopicPartition:
+def tamper(environment: InProcessEnvironment, topic: str) -> TopicPartition:
     """Put other copies in place of those of the first topic: one value is another one."""
     at = TopicPartition(f"{environment.name}.{topic}", 0)
     delete(environment.destination.cluster(), at.topic)
@@ -56,7 +56,7 @@ def values(evaluation: dg.AssetCheckEvaluation | dg.AssetMaterialization) -> dic
     return {name: value.value for name, value in evaluation.metadata.items()}
 
 
-def shown(environment: Environment, topic: str) -> str | None:
+def shown(environment: InProcessEnvironment, topic: str) -> str | None:
     """How the asset's page shows the check; None if Dagster takes it for not evaluated."""
     key = dg.AssetCheckKey(naming.mirrored_asset(environment.name, topic), naming.AUDIT)
     instance = environment.instance
@@ -66,7 +66,7 @@ def shown(environment: Environment, topic: str) -> str | None:
     return record.status.value if is_shown else None
 
 
-def by_schedule(environment: Environment, now: dt.datetime) -> dg.ExecuteInProcessResult:
+def by_schedule(environment: InProcessEnvironment, now: dt.datetime) -> dg.ExecuteInProcessResult:
     """Evaluate the schedule, and run what it requests."""
     name = naming.sample_audit(environment.name)
     schedule = environment.definitions.get_repository_def().get_schedule_def(name)
@@ -87,7 +87,7 @@ def history(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return values(event)
 
 
-def execute_checks(environment: Environment, topics: list[str]) -> dict[str, Any]:
+def execute_checks(environment: InProcessEnvironment, topics: list[str]) -> dict[str, Any]:
     """Execute the check of some topics, as its button in the UI does."""
     keys = [
         dg.AssetCheckKey(naming.mirrored_asset(environment.name, topic), naming.AUDIT)
@@ -102,7 +102,7 @@ def execute_checks(environment: Environment, topics: list[str]) -> dict[str, Any
     return found(result)
 
 
-def test_what_was_copied_passes(environment: Environment, topics: list[str]) -> None:
+def test_what_was_copied_passes(environment: InProcessEnvironment, topics: list[str]) -> None:
     """By the job as its launchpad opens, by the check's button, and by the schedule."""
     configure(environment, topics)
     assert environment.copy().success
@@ -142,7 +142,7 @@ def test_what_was_copied_passes(environment: Environment, topics: list[str]) -> 
 
 
 def test_a_tampered_destination(
-    environment: Environment, topics: list[str], capsys: pytest.CaptureFixture[str]
+    environment: InProcessEnvironment, topics: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Check and schedule name the first difference; it stays in sight, and the copy goes on."""
     topic, other = topics[:2]
@@ -197,7 +197,7 @@ def test_a_tampered_destination(
 
 
 def test_what_retention_and_a_cluster_that_is_away_leave(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """Nothing is said of the records: a warning, or a run that fails once."""
     topic = topics[0]
@@ -227,7 +227,7 @@ def test_what_retention_and_a_cluster_that_is_away_leave(
     assert not found(run), "the last result stays"
 
 
-def test_mistakes(environment: Environment, topics: list[str]) -> None:
+def test_mistakes(environment: InProcessEnvironment, topics: list[str]) -> None:
     """Each is one line, and no retry repeats it."""
     mistakes: list[tuple[Mapping[str, Any], str]] = [
         ({}, "the ledger has no copies in what is to be audited; "),
@@ -251,7 +251,7 @@ def test_mistakes(environment: Environment, topics: list[str]) -> None:
 
 
 def test_a_ledger_with_a_record_that_is_no_entry(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """However the audit began, the checks of the mirror's topics fail."""
     configure(environment, topics[:2])
@@ -271,7 +271,7 @@ def test_a_ledger_with_a_record_that_is_no_entry(
 
 
 def test_the_pages_are_bounded(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest ones stay."""
     environment.write([topics[0].replace(".", r"\.")])

@@ -13,7 +13,12 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key
-from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    checks,
+    evaluations,
+    failure,
+)
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -34,7 +39,7 @@ from tests.support.independent import (
     [("doubled", "that this mirror did not write: 1"), ("lost", "are there")],
 )
 def test_tampering_is_caught(
-    environment: Environment, topics: list[str], tampering: str, complaint: str
+    environment: InProcessEnvironment, topics: list[str], tampering: str, complaint: str
 ) -> None:
     """Records added to or deleted from the destination fail the check of the window."""
     assert environment.copy().success
@@ -63,7 +68,7 @@ def test_tampering_is_caught(
 
 
 @pytest.mark.usefixtures("topics")
-def test_the_lag_check(environment: Environment) -> None:
+def test_the_lag_check(environment: InProcessEnvironment) -> None:
     """The check fails while old records wait and passes when they are copied.
 
     Its metadata show the page of the lane, as `relay status` has it of the mirror.
@@ -83,7 +88,7 @@ def test_the_lag_check(environment: Environment) -> None:
 
 
 def test_the_lag_is_reported_when_it_has_changed(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """The page of a check that goes on to pass shows no lag of minutes ago."""
     allow = [name.replace(".", r"\.") for name in topics]
@@ -110,7 +115,7 @@ def test_the_lag_is_reported_when_it_has_changed(
 
 
 def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """After the target, `lag` and `lag_target` are red, once; they are reported anew afterwards."""
     allow = [name.replace(".", r"\.") for name in topics]
@@ -135,7 +140,7 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
 
 
 def test_the_lag_of_every_topic_partition_counts(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """One old record fails `lag`, whatever larger backlogs of young records there are."""
     now_ms = SystemClock().now_ms()
@@ -153,7 +158,7 @@ def test_the_lag_of_every_topic_partition_counts(
 
 
 def test_the_lag_check_counts_an_open_transaction(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """Records of an open transaction count as lag from its first record on."""
     assert environment.copy().success
@@ -178,7 +183,9 @@ def test_the_lag_check_counts_an_open_transaction(
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
 
 
-def test_the_lag_check_watches_the_destination(environment: Environment, topics: list[str]) -> None:
+def test_the_lag_check_watches_the_destination(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A transaction of somebody else hides copies from readers: the check names it."""
     allow = [name.replace(".", r"\.") for name in topics]
     assert environment.copy().success
@@ -203,7 +210,7 @@ def test_the_lag_check_watches_the_destination(environment: Environment, topics:
     assert environment.check(plan, naming.LAG).passed
 
 
-def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str]) -> None:
+def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
     """Losses hold topics back, which is said first; with `continue`, runs resume after the gap."""
     allow = [name.replace(".", r"\.") for name in topics]
     assert environment.copy().success
@@ -262,7 +269,7 @@ def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str
     ] * 2
 
 
-def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]) -> None:
+def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The check says that it differs; the sensor reports its quarantine's begin and its end."""
     topic = topics[0]
     assert environment.copy().success
@@ -333,7 +340,9 @@ def divergences(result: dg.SensorResult) -> list[tuple[str, bool]]:
     return [(evaluation.asset_key.path[-1], evaluation.passed) for evaluation in found]
 
 
-def test_differing_configurations_are_reported(environment: Environment, topics: list[str]) -> None:
+def test_differing_configurations_are_reported(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A run warns of them or, with `sync_configs`, changes them; a person can run the check."""
     allow = [name.replace(".", r"\.") for name in topics]
     plan = naming.windows_asset(environment.name, "main")

@@ -14,7 +14,7 @@ from relay_pipelines.expectations import validation
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.turns import Turn
-from tests.orchestration.environment import Environment, failure
+from tests.orchestration.in_process_environment import InProcessEnvironment, failure
 from tests.support.independent import Record, until, write
 
 _PATIENCE_SECONDS = 240.0
@@ -35,7 +35,9 @@ def evaluated(run: dg.ExecuteInProcessResult, topic: str) -> dict[str, dg.AssetC
     }
 
 
-def test_results_are_checks_of_the_window(environment: Environment, topics: list[str]) -> None:
+def test_results_are_checks_of_the_window(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A failed check names its records; one that is blocking fails the run, but not the copy."""
     allow = [name.replace(".", r"\.") for name in topics]
     environment.write(allow, expectations=EXPECTATIONS)
@@ -77,7 +79,7 @@ def test_results_are_checks_of_the_window(environment: Environment, topics: list
     assert not environment.is_retried(again)
 
 
-def test_only_what_was_copied_counts(environment: Environment, topics: list[str]) -> None:
+def test_only_what_was_copied_counts(environment: InProcessEnvironment, topics: list[str]) -> None:
     """Records of others are not seen; a window of which nothing was copied is checked, too."""
     allow = [topics[0].replace(".", r"\.")]
     some = {"expect_table_row_count_to_be_between": {"min_value": 1}, "name": "some"}
@@ -100,7 +102,7 @@ def test_only_what_was_copied_counts(environment: Environment, topics: list[str]
 
 
 def test_a_slow_check_delays_no_copy(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session copies window after window while expectations run; it reports them all."""
     allow = [topics[0].replace(".", r"\.")]
@@ -141,7 +143,7 @@ def jvm() -> int | None:
 
 @pytest.mark.timeout(900)
 def test_an_expectation_that_never_ends_holds_up_no_copy(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next window is copied beside it; then it is given up, and Spark starts again."""
     allow = [topics[0].replace(".", r"\.")]
@@ -206,7 +208,7 @@ def test_an_expectation_that_never_ends_holds_up_no_copy(
 
 
 def test_without_the_extra(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy goes on; the check says what to install."""
     environment.write([topics[0].replace(".", r"\.")], expectations=["keys_not_null"])

@@ -7,7 +7,7 @@ import pytest
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns
-from tests.orchestration.environment import Environment, checks, failure
+from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -15,7 +15,7 @@ from tests.support.independent import (
 )
 
 
-def test_mirror_once(environment: Environment, topics: list[str]) -> None:
+def test_mirror_once(environment: InProcessEnvironment, topics: list[str]) -> None:
     """`mirror_once` copies everything in one run and reports a window, its topics and checks."""
     run = environment.job("mirror_once")
 
@@ -29,7 +29,7 @@ def test_mirror_once(environment: Environment, topics: list[str]) -> None:
     assert environment.job("mirror_once").success
 
 
-def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
+def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) -> None:
     """`backfill_by_date` copies a span in windows, also again, and sessions pause for it."""
     environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 100})
     span = {"mirror": environment.name, "from": "2023-01-01", "to": "2030-01-01"}
@@ -62,7 +62,7 @@ def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
     assert sum(committed) == 150
 
 
-def test_replay(environment: Environment, topics: list[str]) -> None:
+def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The launchpad opens with a dry run; a replay is exactly once, also when it is run again."""
     assert environment.job("mirror_once").success
     shown = environment.job("replay", {"topic": topics[0], "to": f"{topics[0]}.replayed"})
@@ -97,7 +97,7 @@ def test_replay(environment: Environment, topics: list[str]) -> None:
     assert len(environment.read(topics[0])) == 160
 
 
-def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str]) -> None:
+def test_a_mirror_that_starts_by_date(environment: InProcessEnvironment, topics: list[str]) -> None:
     """A new mirror starts at the beginning of the time span: older records are never copied."""
     noon_ms = 1_767_268_800_000  # 2026-01-01T12:00:00Z
     write(
@@ -133,7 +133,7 @@ def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str
     ids=["no time", "a span that ends before it begins", "no mirror"],
 )
 def test_a_mistake_is_not_retried(
-    environment: Environment, config: dict[str, str], line: str
+    environment: InProcessEnvironment, config: dict[str, str], line: str
 ) -> None:
     """It is one line, and a retry would only repeat it."""
     run = environment.job("backfill_by_date", config)

@@ -33,7 +33,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import spark_key
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.orchestration.environment import Environment, shared
+from tests.orchestration.in_process_environment import InProcessEnvironment, shared
 from tests.support import commands, independent
 from tests.support.exporter import exporting
 
@@ -89,7 +89,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-class Looker(Environment):
+class Looker(InProcessEnvironment):
     """An environment whose relay.yaml has the user who may not write."""
 
     def write_as(self, username: str | None, topic: str, **mirror: Any) -> None:

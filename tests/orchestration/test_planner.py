@@ -15,7 +15,12 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.sensors import lane_plan, pruning
 from relay_pipelines.windows.resting import Resting
 from tests.integration.guarded import Permitted
-from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    checks,
+    evaluations,
+    failure,
+)
 from tests.support.commands import at
 from tests.support.independent import (
     configure,
@@ -24,7 +29,9 @@ from tests.support.independent import (
 )
 
 
-def test_a_backlog_becomes_several_windows(environment: Environment, topics: list[str]) -> None:
+def test_a_backlog_becomes_several_windows(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A backlog is cut into several windows, with a share of each topic-partition in each."""
     environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60})
     copied = []
@@ -39,7 +46,7 @@ def test_a_backlog_becomes_several_windows(environment: Environment, topics: lis
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
 
 
-def test_a_run_under_way_is_enough(environment: Environment, topics: list[str]) -> None:
+def test_a_run_under_way_is_enough(environment: InProcessEnvironment, topics: list[str]) -> None:
     """While the lane's job is queued or runs, the planner requests no other and says so."""
     job = environment.definitions.get_repository_def().get_job(
         naming.lane_job(environment.name, naming.MAIN)
@@ -59,7 +66,7 @@ def test_a_run_under_way_is_enough(environment: Environment, topics: list[str]) 
 
 
 def test_runs_that_fail_are_not_repeated_at_once(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """The planner waits before it requests a run after one that failed as a whole."""
     copies = [f"{environment.name}.{topic}" for topic in topics[:2]]
@@ -82,7 +89,7 @@ def test_runs_that_fail_are_not_repeated_at_once(
 
 
 def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """It rests between runs of one window as it does in a session; the others go on at once."""
     bad, good, _ = topics
@@ -117,7 +124,7 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
 
 
 def test_old_windows_are_pruned(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest windows beyond `keep` are deleted, with all data of their runs."""
     monkeypatch.setattr(pruning, "RECENT_SECONDS", 0.0)
@@ -145,7 +152,9 @@ def test_old_windows_are_pruned(
     assert len(environment.read(topics[0])) == 100
 
 
-def test_runs_without_windows_are_pruned(environment: Environment, topics: list[str]) -> None:
+def test_runs_without_windows_are_pruned(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """Sessions of an idle lane do not accumulate, and do not push out the windows that are kept."""
     environment.write([name.replace(".", r"\.") for name in topics], window={"keep": 2})
     for _ in range(4):
@@ -165,7 +174,7 @@ def test_runs_without_windows_are_pruned(environment: Environment, topics: list[
 
 
 def test_a_new_topic_whose_part_of_the_lane_is_not_loaded_is_copied(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """Runs load a second part of the lane for it, which has no planner before a reload."""
     prefix = topics[0].removesuffix(".a")
@@ -185,7 +194,9 @@ def test_a_new_topic_whose_part_of_the_lane_is_not_loaded_is_copied(
     assert environment.read(new) == ["new"]
 
 
-def test_a_name_that_the_source_does_not_show(environment: Environment, topics: list[str]) -> None:
+def test_a_name_that_the_source_does_not_show(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """Ticks warn, the `source_topics` check and `mirror_once` fail, other topics are copied."""
     misspelt = f"{topics[0]}aa"
     environment.write([name.replace(".", r"\.") for name in [*topics, misspelt]])
@@ -206,7 +217,7 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
 
 
 def test_a_copied_topic_is_hidden(
-    environment: Environment, guarded: LocalCluster, topic_name: str
+    environment: InProcessEnvironment, guarded: LocalCluster, topic_name: str
 ) -> None:
     """The checks and `mirror_once` fail for it in one line; the other topics are copied."""
     permitted = Permitted(guarded, topic_name)
@@ -244,7 +255,7 @@ def test_a_copied_topic_is_hidden(
     assert not on_demand.passed
 
 
-def test_patterns_that_select_nothing(environment: Environment, topics: list[str]) -> None:
+def test_patterns_that_select_nothing(environment: InProcessEnvironment, topics: list[str]) -> None:
     """Every tick says so and suggests the nearest name."""
     environment.write([re.escape(f"{topics[0]}aa") + ".*"])
     said = str(environment.tick().skip_reason)
@@ -253,7 +264,7 @@ def test_patterns_that_select_nothing(environment: Environment, topics: list[str
 
 
 def test_a_topic_that_was_deleted_at_the_source(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """The check reports it once; later windows are copied without it, and its copy stays."""
     assert environment.copy().success
@@ -287,7 +298,7 @@ def test_a_topic_that_was_deleted_at_the_source(
 
 
 def test_a_lane_that_fails_costs_the_others_nothing(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reason stands first, its lag is not known; the other lanes are copied and checked."""
     lanes = {"own": {"topics": [re.escape(topics[0])]}}
@@ -320,7 +331,7 @@ class TestBeforeTheReload:
 
     @pytest.mark.parametrize("new", ["new", "-b"], ids=["of the same lane", "of another lane"])
     def test_a_topic_without_an_asset(
-        self, environment: Environment, topics: list[str], new: str
+        self, environment: InProcessEnvironment, topics: list[str], new: str
     ) -> None:
         """It is copied, its events wait for its asset, and a check asks for the reload."""
         prefix = topics[0].removesuffix(".a")
@@ -359,7 +370,9 @@ class TestBeforeTheReload:
         reloaded = evaluations(environment.tick(cursor=last.cursor), naming.SOURCE_TOPICS)
         assert {each.passed for each in reloaded} == {True}, "after the reload nothing is missing"
 
-    def test_a_topic_that_is_denied(self, environment: Environment, topics: list[str]) -> None:
+    def test_a_topic_that_is_denied(
+        self, environment: InProcessEnvironment, topics: list[str]
+    ) -> None:
         """The lane's next run leaves it out; its checks say so once, and stay red no longer."""
         environment.location = environment.definitions
         environment.freeze()
@@ -393,7 +406,9 @@ class TestBeforeTheReload:
             each.asset_key.path[-1] for each in evaluations(last, naming.LAG_TARGET)
         }
 
-    def test_a_lane_that_is_taken_out(self, environment: Environment, topics: list[str]) -> None:
+    def test_a_lane_that_is_taken_out(
+        self, environment: InProcessEnvironment, topics: list[str]
+    ) -> None:
         """Its topics are copied by the lane that has them now, and the tick asks for the reload."""
         allow = [name.replace(".", r"\.") for name in topics]
         environment.write(allow, lanes={"own": {"topics": [re.escape(topics[0])]}})
@@ -410,7 +425,9 @@ class TestBeforeTheReload:
         said = f"{environment.name}/own is no longer in relay.yaml; reload the code location | "
         assert str(environment.tick().skip_reason.skip_message).startswith(said)
 
-    def test_a_lane_that_is_added(self, environment: Environment, topics: list[str]) -> None:
+    def test_a_lane_that_is_added(
+        self, environment: InProcessEnvironment, topics: list[str]
+    ) -> None:
         """The main lane copies its topics until the reload: also if a session was told nothing."""
         allow = [name.replace(".", r"\.") for name in topics]
         window = {"session": "15m"}

@@ -29,7 +29,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import load
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.orchestration import graphql
-from tests.orchestration.environment import Environment, failure
+from tests.orchestration.in_process_environment import InProcessEnvironment, failure
 from tests.support import wheel
 from tests.support.independent import Record, create, records_of, until, write
 
@@ -259,7 +259,7 @@ def invoices(project: Project) -> dict[str, bytes]:
 
 
 def test_windows_that_failed_come_with_the_next(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """What a window has copied before it failed is read by whoever follows the next one."""
     topic = topics[0]

@@ -25,14 +25,19 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
 from relay_pipelines.resources import kafka as kafka_resource
 from relay_pipelines.run import other_writers
-from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    checks,
+    evaluations,
+    failure,
+)
 from tests.support.independent import configure, create, until
 
 
 class Sessions:
     """Sessions on threads, where nothing can stop them: they last as long as relay.yaml says."""
 
-    def __init__(self, environment: Environment, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, environment: InProcessEnvironment, threads: ThreadPoolExecutor) -> None:
         self.environment = environment
         self._threads = threads
 
@@ -68,7 +73,7 @@ class Sessions:
 
 @pytest.fixture
 def sessions(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sessions]:
     """Sessions of a mirror of the topics."""
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
@@ -80,7 +85,7 @@ def sessions(
 
 
 def test_a_session_copies_window_after_window(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """One run copies what comes while it lasts, and reports every window while it runs."""
     running = sessions.start()
@@ -113,7 +118,7 @@ def test_a_session_copies_window_after_window(
 
 
 def test_a_changed_configuration_is_used_from_the_next_window_on(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """The session goes on with it, and its log and the planner's tick say what has changed.
 
@@ -154,7 +159,7 @@ def test_a_changed_configuration_is_used_from_the_next_window_on(
 
 
 def test_a_session_that_was_given_up_fails(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """It was stopped for long, and another run goes on: when it wakes up, it does not succeed."""
     running = sessions.start()
@@ -170,7 +175,7 @@ def test_a_session_that_was_given_up_fails(
 
 
 def test_a_filter_that_changes_does_so_between_two_windows(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """The session goes on with the file as it is now, and its log has a line."""
     name = f"ends_{environment.name.replace('-', '_')}"
@@ -194,7 +199,7 @@ def test_a_filter_that_changes_does_so_between_two_windows(
 
 
 def test_an_interrupted_session_is_not_a_failure(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """When all of Dagster ends, so does the session, between two windows and within seconds."""
     sessions.write([re.escape(topics[0])], window={"every": "30s"})
@@ -224,7 +229,7 @@ def test_an_interrupted_session_is_not_a_failure(
 
 
 def test_a_session_ends_when_its_time_is_over(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """Without a successor nothing is lost: the planner starts the next session for new records."""
     sessions.write([re.escape(topics[0])], window={"session": "2s"})
@@ -234,7 +239,7 @@ def test_a_session_ends_when_its_time_is_over(
 
 
 def test_a_session_hands_over_to_its_successor(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """The successor takes over between two windows; records of one topic stay in order."""
     first = sessions.start()
@@ -252,7 +257,7 @@ def test_a_session_hands_over_to_its_successor(
 
 
 def test_of_two_deployments_one_copies(
-    environment: Environment,
+    environment: InProcessEnvironment,
     topics: list[str],
     sessions: Sessions,
     tmp_path: Path,
@@ -299,7 +304,7 @@ def test_of_two_deployments_one_copies(
 
 
 def test_a_session_pauses_for_a_person(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """A window is materialised beside a session, which goes on afterwards."""
     running = sessions.start()
@@ -319,7 +324,7 @@ def test_a_session_pauses_for_a_person(
 
 
 def test_a_failed_window_does_not_end_a_session(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """Other topics go on, the check says why, and a later window heals the topic."""
     copy = f"{environment.name}.{topics[0]}"
@@ -353,7 +358,7 @@ def test_a_failed_window_does_not_end_a_session(
 
 
 def test_a_new_topic_is_copied_without_a_reload(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """A session copies a topic that is created while it runs; the tick asks for the reload."""
     prefix = topics[0].removesuffix(".a")
@@ -376,7 +381,7 @@ def test_a_new_topic_is_copied_without_a_reload(
 
 
 def test_a_topic_moves_to_its_lane_after_the_reload(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """A session that copies it for a part that was not loaded leaves it to the run of that part."""
     prefix = topics[0].removesuffix(".a")
@@ -406,7 +411,7 @@ def test_a_topic_moves_to_its_lane_after_the_reload(
 
 
 def test_a_lane_that_is_taken_out_ends_its_session(
-    environment: Environment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
     """It ends in one line; a relay.yaml that cannot be read, or is newer, changes nothing.
 
@@ -453,7 +458,7 @@ def test_a_lane_that_is_taken_out_ends_its_session(
 
 
 def test_a_successor_is_requested_before_the_end(
-    environment: Environment,
+    environment: InProcessEnvironment,
     topics: list[str],
     sessions: Sessions,
     monkeypatch: pytest.MonkeyPatch,

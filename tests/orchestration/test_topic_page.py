@@ -11,11 +11,11 @@ import pytest
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from tests.orchestration.environment import Environment, evaluations, failure
+from tests.orchestration.in_process_environment import InProcessEnvironment, evaluations, failure
 from tests.support.independent import CREATE_TIME, Record, write
 
 
-def test_the_metadata_of_a_window(environment: Environment, topics: list[str]) -> None:
+def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: list[str]) -> None:
     """A backlog is as old as its first record; without one, nothing is behind."""
     at = TopicPartition(topics[0], 0)
     now_ms = time.time_ns() // 1_000_000
@@ -46,7 +46,9 @@ def test_the_metadata_of_a_window(environment: Environment, topics: list[str]) -
     assert told["last record"] == now_ms / 1000
 
 
-def test_a_topic_that_misses_its_lag_target(environment: Environment, topics: list[str]) -> None:
+def test_a_topic_that_misses_its_lag_target(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """Old records that wait fail its check; a topic without records meets the target for ever."""
     waiting = environment.tick()
 
@@ -84,7 +86,7 @@ def targets(tick: dg.SensorResult) -> dict[str, bool]:
 
 
 def test_the_log_of_a_session(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says why the run was requested, how long Spark took to start, and a line per window."""
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
@@ -124,7 +126,7 @@ def test_the_log_of_a_session(
     assert [line for line in lines if line.startswith(phases)] == lines
 
 
-def log_of(environment: Environment, run: dg.ExecuteInProcessResult) -> list[str]:
+def log_of(environment: InProcessEnvironment, run: dg.ExecuteInProcessResult) -> list[str]:
     """What a run has logged, without Dagster's events."""
     entries = environment.instance.all_logs(run.run_id)
     return [entry.user_message for entry in entries if entry.dagster_event is None]

@@ -18,7 +18,12 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.protocol.clock import SystemClock
-from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    checks,
+    evaluations,
+    failure,
+)
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -33,7 +38,9 @@ from tests.support.independent import (
 from tests.support.trap import Trap
 
 
-def test_from_new_records_to_a_checked_copy(environment: Environment, topics: list[str]) -> None:
+def test_from_new_records_to_a_checked_copy(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A tick requests the lane's job, which copies a window of all that is new and recounts it."""
     (request,) = environment.tick().run_requests or []
     assert request.tags[naming.TAG_MIRROR] == environment.name
@@ -58,7 +65,9 @@ def test_from_new_records_to_a_checked_copy(environment: Environment, topics: li
     assert not environment.tick().run_requests, "nothing is new"
 
 
-def test_a_run_without_news_has_no_window(environment: Environment, topics: list[str]) -> None:
+def test_a_run_without_news_has_no_window(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A run that finds nothing new says nothing of any asset."""
     assert environment.copy().success
     again = environment.copy()
@@ -68,7 +77,9 @@ def test_a_run_without_news_has_no_window(environment: Environment, topics: list
     assert len(environment.read(topics[0])) == 100
 
 
-def test_a_done_window_copies_nothing_again(environment: Environment, topics: list[str]) -> None:
+def test_a_done_window_copies_nothing_again(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """A window that is materialised again copies nothing and passes its check again."""
     assert environment.copy().success
     (window,) = environment.windows()
@@ -85,7 +96,7 @@ def test_a_done_window_copies_nothing_again(environment: Environment, topics: li
     assert tags.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
 
 
-def test_a_window_that_never_was(environment: Environment, topics: list[str]) -> None:
+def test_a_window_that_never_was(environment: InProcessEnvironment, topics: list[str]) -> None:
     """A wrong or future key is said to be wrong; only one from before the kept ones was deleted."""
     assert environment.copy().success
     for key, line in (
@@ -101,7 +112,7 @@ def test_a_window_that_never_was(environment: Environment, topics: list[str]) ->
 
 
 def test_windows_in_the_wrong_order_lose_nothing(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """If the second window of a new mirror runs first, it also copies the first window."""
     first, second, *_ = environment.freeze(max_records=60)
@@ -114,7 +125,7 @@ def test_windows_in_the_wrong_order_lose_nothing(
 
 
 def test_a_run_was_killed_after_it_has_frozen_its_window(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """The next window copies what that one holds; materialised later, it copies nothing."""
     (killed,) = environment.freeze()
@@ -130,7 +141,7 @@ def test_a_run_was_killed_after_it_has_frozen_its_window(
     assert len(environment.read(topics[0])) == 100
 
 
-def test_the_database_is_wiped(environment: Environment, topics: list[str]) -> None:
+def test_the_database_is_wiped(environment: InProcessEnvironment, topics: list[str]) -> None:
     """With Dagster's database lost during a backlog, planning resumes from the checkpoints."""
     environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60})
     assert environment.copy().success
@@ -146,7 +157,9 @@ def test_the_database_is_wiped(environment: Environment, topics: list[str]) -> N
         assert min(environment.windows()) >= max(before), "names do not start again"
 
 
-def test_a_retry_begins_with_another_node(environment: Environment, topics: list[str]) -> None:
+def test_a_retry_begins_with_another_node(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """Dagster's retry reads another node than the failed run and names it in its tags."""
     server = environment.source.cluster().bootstrap_servers[0]
     nodes = [{"name": name, "bootstrap_servers": server} for name in ("a", "b")]
@@ -162,7 +175,7 @@ def test_a_retry_begins_with_another_node(environment: Environment, topics: list
 
 
 def test_run_tags_name_a_dead_node(
-    environment: Environment, topic_name: str, tmp_path_factory: pytest.TempPathFactory
+    environment: InProcessEnvironment, topic_name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The next run reads the other node, and its tags say why."""
     at = TopicPartition(topic_name, 0)
@@ -192,7 +205,9 @@ def test_run_tags_name_a_dead_node(
     assert environment.read(topic_name) == [str(number) for number in range(6)]
 
 
-def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[str]) -> None:
+def test_a_mirror_that_starts_at_the_end(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """The first run sets the start and copies nothing; only later records are copied."""
     environment.write([name.replace(".", r"\.") for name in topics], start="latest")
     assert environment.tick().run_requests, "only a run decides where it starts"
@@ -212,7 +227,7 @@ def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[
 
 
 def test_two_deployments_on_one_mirror(
-    environment: Environment, topics: list[str], local_trap: Trap
+    environment: InProcessEnvironment, topics: list[str], local_trap: Trap
 ) -> None:
     """The second takes the window over: the first finds it copied; its tick and a check say so."""
     local_trap.set()
@@ -246,7 +261,7 @@ def test_two_deployments_on_one_mirror(
 
 
 def test_checkpoints_that_another_transaction_hides(
-    environment: Environment, topics: list[str], local_trap: Trap
+    environment: InProcessEnvironment, topics: list[str], local_trap: Trap
 ) -> None:
     """A run waits for checkpoints that another open transaction hides from readers."""
     (window,) = environment.freeze()
@@ -277,7 +292,7 @@ def resume_workers() -> None:
 
 
 def test_a_window_cut_before_a_loss_is_superseded(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """A window of a recreated topic copies nothing of it, says why, and blocks no later one."""
     allow = [name.replace(".", r"\.") for name in topics]
@@ -306,7 +321,7 @@ def test_a_window_cut_before_a_loss_is_superseded(
 
 
 def test_a_clock_that_is_put_back_holds_up_no_window(
-    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loss is accepted by a clock that is ten minutes ahead; the next windows are copied."""
     allow = [name.replace(".", r"\.") for name in topics]
@@ -329,7 +344,7 @@ def test_a_clock_that_is_put_back_holds_up_no_window(
 
 
 def test_one_failed_topic_does_not_block_the_lane(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """The others are copied, its check names the failure, and a later window heals it."""
     copy = f"{environment.name}.{topics[0]}"
@@ -358,7 +373,7 @@ def test_one_failed_topic_does_not_block_the_lane(
 
 
 def test_a_copy_that_is_gone_fails_no_check_of_another_topic(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """A topic is no longer mirrored, and its copy is deleted; its ledger entries are recent."""
     assert environment.copy().success
@@ -373,7 +388,7 @@ def test_a_copy_that_is_gone_fails_no_check_of_another_topic(
 
 
 def test_topics_that_the_destination_refuses_do_not_block_the_lane(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """One has too few partitions there, and the name of one is taken; the others are copied."""
     small, good, taken = topics
@@ -395,7 +410,7 @@ def test_topics_that_the_destination_refuses_do_not_block_the_lane(
 
 
 def test_a_window_that_cannot_be_counted_fails_its_checks(
-    environment: Environment, topics: list[str]
+    environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """No later window counts these records, so the page must not leave it out in silence."""
     assert environment.copy().success
@@ -416,7 +431,9 @@ def test_a_window_that_cannot_be_counted_fails_its_checks(
 class TestBadInput:
     """The error is one line that says what to do, and nothing is lost."""
 
-    def test_no_window_is_chosen(self, environment: Environment, topics: list[str]) -> None:
+    def test_no_window_is_chosen(
+        self, environment: InProcessEnvironment, topics: list[str]
+    ) -> None:
         """A person materialises the whole asset."""
         run = environment.materialize(topics[0], None)
         job = naming.lane_job(environment.name, naming.MAIN)
@@ -424,7 +441,9 @@ class TestBadInput:
         assert job in failure(run)
         assert not environment.is_retried(run)
 
-    def test_a_plan_that_was_wiped(self, environment: Environment, topics: list[str]) -> None:
+    def test_a_plan_that_was_wiped(
+        self, environment: InProcessEnvironment, topics: list[str]
+    ) -> None:
         """After the plan asset is wiped, its windows cannot be run again, and nothing is lost."""
         (window,) = environment.freeze()
         environment.instance.wipe_assets([naming.windows_asset(environment.name, "main")])
@@ -436,7 +455,7 @@ class TestBadInput:
         assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
 
     def test_a_topic_that_is_denied_with_a_window_outstanding(
-        self, environment: Environment, topics: list[str]
+        self, environment: InProcessEnvironment, topics: list[str]
     ) -> None:
         """The next window leaves it out, and the planner requests nothing more."""
         environment.freeze()
@@ -449,7 +468,9 @@ class TestBadInput:
         assert not environment.tick().run_requests
 
     @pytest.mark.parametrize("by", ["the lane's job", "a person"])
-    def test_no_node_answers(self, environment: Environment, topics: list[str], by: str) -> None:
+    def test_no_node_answers(
+        self, environment: InProcessEnvironment, topics: list[str], by: str
+    ) -> None:
         """The run fails with the error message of `relay run`."""
         (window,) = environment.freeze()
         environment.write([name.replace(".", r"\.") for name in topics], give_up_after="1s")

@@ -44,8 +44,12 @@ _shared: dict[str, Any] = {}
 
 
 @dataclass
-class Environment:
-    """One mirror between the two clusters of the test run.
+class InProcessEnvironment:
+    """One mirror between the two clusters of the test run, without any Dagster process.
+
+    A test evaluates sensors and executes jobs itself, one after the other, so that it knows what
+    has happened when it looks. What only processes show, such as a daemon that is killed, needs
+    `DevEnvironment`, which starts a `dagster dev` and waits for what it does by itself.
 
     Args:
         folder: the folder of relay.yaml.
