@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,13 +11,12 @@ from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.model import CHAIN_START, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.records import encode
-from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
+from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
     AT,
     Clock,
-    checkpoints_of,
     copy,
     destination,
     filled,
@@ -28,23 +26,6 @@ from tests.support.copies_in_memory import (
 )
 from tests.support.fake_cluster import put
 from tests.support.filled import chains
-
-WAYS = [copy_as_it_is, copy_as_kept, copy_as_rows]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_every_chunk_is_a_link(way: Any) -> None:
-    """In one run, and from run to run."""
-    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
-    for end in (5, 15):
-        copy(copies, source, end, way)
-    chain = chains(copies)[AT]
-    entries = [record.entry for record in chain.records]
-    assert chain.breaks == []
-    assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
-    assert entries[0].previous == CHAIN_START.hash
-    assert entries[-1].source.end == 15
-    assert checkpoints_of(copies)[-1].ledger_head == chain.records[-1].head
 
 
 def test_the_head_outlives_the_ledger() -> None:

@@ -38,7 +38,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import decode, encode
 from relay_pipelines.spark.job import outcome_row
-from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
+from tests.copying import copy_as_it_is, copy_as_rows
 from tests.support.copies_in_memory import (
     AT,
     CONTROL_BATCH,
@@ -233,33 +233,6 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [written.value for written in copies.logs["a"].committed()]
     assert len(values) == len(set(values)) == outcome.next_offset
-
-
-@pytest.mark.parametrize("twice", [True, False])
-@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_kept, copy_as_rows])
-def test_a_node_with_shifted_offsets_is_a_divergence(copy: Any, twice: bool) -> None:  # noqa: FBT001
-    """The first node has a marker twice: the next offset on the other one would skip a record."""
-    where = "" if copy is copy_as_it_is else "true"
-    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
-    for node in (first, other):
-        node.cleanup_policy = "delete"
-        node.logs["a"].append(CONTROL_BATCH, b"")
-    if twice:
-        first.logs["a"].append(CONTROL_BATCH, b"")
-    with served(source=first, other=other, destination=copies):
-        (outcome,) = copy(job(OTHER), [whole("a", 6 + twice, where=where)], Clock())
-        assert (outcome.error, outcome.next_offset) == ("", 6 + twice)
-        for node in (first, other):
-            put(node, "a", batch(*map(record, range(5, 10))))
-        known = checkpoints_of(copies)[-1]
-        wanted = replace(whole("a", 11, where=where), checkpoint=known)
-    with served(other=other, destination=copies):
-        (outcome,) = copy(job(OTHER, give_up_after_ms=100), [wanted], Clock())
-    if twice:
-        assert "node other holds another record" in outcome.diverged["other"]
-        assert outcome.next_offset == 7
-    else:
-        assert (outcome.error, outcome.records) == ("", 5)
 
 
 def test_a_reader_of_rows_notices_shifted_offsets() -> None:
