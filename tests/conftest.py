@@ -18,7 +18,12 @@ from tests.support.trap import Trap
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add options that run the suite against an older Kafka; `make versions` uses them."""
+    """Add options: an older Kafka, which `make versions` uses, and to keep new wordings."""
+    parser.addoption(
+        "--update-wordings",
+        action="store_true",
+        help="write down what the tests of settings see, instead of comparing; without xdist",
+    )
     for side in ("source", "destination"):
         parser.addoption(
             f"--{side}-kafka",

@@ -59,17 +59,18 @@ def refusal(path: Path, environment: dict[str, str] | None = None) -> str:
 
 
 def numbered_refusal(path: Path, environment: dict[str, str] | None = None) -> str:
-    """Return the message with which the file is refused."""
+    """Return the message with which the file is refused, as wrong usage."""
     with pytest.raises(ConfigError) as caught:
         load(path, environment or {})
+    assert caught.value.exit_code == 2
     return str(caught.value)
 
 
 def cases(table: Iterable[tuple[str, dict[str, Any], str]]) -> list[Any]:
-    """Return parameters from title, changes and line; `@` and `@node` are as in `changed`."""
+    """Return parameters from title, changes and place; `@` and `@node` are as in `changed`."""
     return [
         pytest.param(
-            changes, line.replace("@node", NODE_PATH).replace("@", "mirrors.orders"), id=title
+            changes, place.replace("@node", NODE_PATH).replace("@", "mirrors.orders"), id=title
         )
-        for title, changes, line in table
+        for title, changes, place in table
     ]

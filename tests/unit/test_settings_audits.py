@@ -10,47 +10,23 @@ from relay_pipelines.audit.audit import Level
 from relay_pipelines.cli.app import AuditLevel
 from relay_pipelines.settings import load
 from relay_pipelines.settings.audits import AuditSettings
-from tests.support.config_files import cases, changed, refusal
+from tests.support.config_files import cases, changed
 
-CRON = 'expected a cron schedule in quotes, such as "0 3 * * *"'
-WHY = "minute, hour, day, month and day of the week, as numbers"
-SHARE = "expected a percentage above 0%, such as 1% or 0.5%"
 REFUSED = [
-    (
-        "no cron schedule",
-        {"@/audit/schedule": "daily"},
-        f"@.audit.schedule: {CRON}, got 'daily': {WHY}",
-    ),
-    (
-        "an hour that no day has",
-        {"@/audit/schedule": "0 24 * * *"},
-        f"@.audit.schedule: {CRON}, got '0 24 * * *': {WHY}",
-    ),
-    (
-        "a step of zero",
-        {"@/audit/schedule": "*/0 * * * *"},
-        f"@.audit.schedule: {CRON}, got '*/0 * * * *': {WHY}",
-    ),
-    (
-        "a range backwards",
-        {"@/audit/schedule": "0 3 * * 5-1"},
-        f"@.audit.schedule: {CRON}, got '0 3 * * 5-1': {WHY}",
-    ),
-    (
-        "a step from one value",
-        {"@/audit/schedule": "5/10 * * * *"},
-        f"@.audit.schedule: {CRON}, got '5/10 * * * *': {WHY}",
-    ),
-    ("a share without a unit", {"@/audit/share": 1}, f"@.audit.share: {SHARE}, got 1"),
-    ("more than all", {"@/audit/share": "101%"}, f"@.audit.share: {SHARE}, got '101%'"),
-    ("nothing", {"@/audit/share": "0%"}, f"@.audit.share: {SHARE}, got '0%'"),
+    ("no cron schedule", {"@/audit/schedule": "daily"}, "@.audit.schedule"),
+    ("an hour that no day has", {"@/audit/schedule": "0 24 * * *"}, "@.audit.schedule"),
+    ("a step of zero", {"@/audit/schedule": "*/0 * * * *"}, "@.audit.schedule"),
+    ("a range backwards", {"@/audit/schedule": "0 3 * * 5-1"}, "@.audit.schedule"),
+    ("a step from one value", {"@/audit/schedule": "5/10 * * * *"}, "@.audit.schedule"),
+    ("a share without a unit", {"@/audit/share": 1}, "@.audit.share"),
+    ("more than all", {"@/audit/share": "101%"}, "@.audit.share"),
+    ("nothing", {"@/audit/share": "0%"}, "@.audit.share"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "line"), cases(REFUSED))
-def test_is_refused_in_one_line(write_config, changes, line):
-    path = write_config(changed(changes))
-    assert refusal(path) == f"{path}: {line}"
+@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
+def test_is_refused_in_one_line(assert_refused, changes, place):
+    assert_refused(changes, place)
 
 
 @pytest.mark.parametrize("schedule", ["0 3 * * *", "*/15 0-6,22 1,15 1-12/3 0"])

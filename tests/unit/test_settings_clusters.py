@@ -8,12 +8,7 @@ import pytest
 
 from relay_pipelines import model
 from relay_pipelines.settings import load
-from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, cases, changed, refusal
-
-ENDPOINT = (
-    "expected an address such as https://host/path, got a string:"
-    " http or https, without user and password"
-)
+from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, cases, changed
 
 REFUSED = [
     (
@@ -24,148 +19,111 @@ REFUSED = [
                 {"name": "n", "bootstrap_servers": ["b:1"]},
             ]
         },
-        "@.source.nodes[1].name: another node has this name",
+        "@.source.nodes[1].name",
     ),
     (
         "failover settings of a single node",
         {"@/source/health": {"lag_threshold": 5}},
-        "@.source.health.lag_threshold: has no effect: the source has only one node",
+        "@.source.health.lag_threshold",
     ),
     (
         "a negative threshold",
         {"@/source/health": {"lag_threshold": -1}},
-        "@.source.health.lag_threshold: expected at least 0, got -1",
+        "@.source.health.lag_threshold",
     ),
-    (
-        "a node without a name",
-        {"@node/name": ""},
-        "@node.name: expected a name of letters, digits, '.', '_' and '-', got ''",
-    ),
+    ("a node without a name", {"@node/name": ""}, "@node.name"),
     (
         "a server without a port",
         {"@node/bootstrap_servers": ["kafka-a"]},
-        "@node.bootstrap_servers[0]: expected host:port, got 'kafka-a'",
+        "@node.bootstrap_servers[0]",
     ),
     (
         "a server with a scheme",
         {"@node/bootstrap_servers": ["tcp://kafka-a:1"]},
-        "@node.bootstrap_servers[0]: expected host:port, got 'tcp://kafka-a:1'",
+        "@node.bootstrap_servers[0]",
     ),
-    (
-        "a trailing comma",
-        {"@node/bootstrap_servers": "a:1,"},
-        "@node.bootstrap_servers[1]: expected host:port, got 'a:1,'",
-    ),
-    (
-        "an unknown protocol",
-        {"@node/security": {"protocol": "TLS"}},
-        (
-            "@node.security.protocol: expected 'PLAINTEXT', 'SSL', 'SASL_PLAINTEXT' or 'SASL_SSL',"
-            " got 'TLS'"
-        ),
-    ),
+    ("a trailing comma", {"@node/bootstrap_servers": "a:1,"}, "@node.bootstrap_servers[1]"),
+    ("an unknown protocol", {"@node/security": {"protocol": "TLS"}}, "@node.security.protocol"),
     (
         "an unsupported mechanism",
         {"@node/security": SASL | {"mechanism": "GSSAPI"}},
-        (
-            "@node.security.mechanism: expected 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or"
-            " 'OAUTHBEARER', got 'GSSAPI'"
-        ),
+        "@node.security.mechanism",
     ),
     (
         "SASL without a mechanism",
         {"@node/security": SASL | {"mechanism": None}},
-        "@node.security.mechanism: is missing; SASL_SSL needs it",
+        "@node.security.mechanism",
     ),
     (
         "SASL without a user",
         {"@node/security": SASL | {"username": None}},
-        "@node.security.username: is missing; PLAIN needs it",
+        "@node.security.username",
     ),
     (
         "SASL without a password",
         {"@node/security": SASL | {"password": None}},
-        "@node.security.password: is missing; PLAIN needs it",
+        "@node.security.password",
     ),
     (
         "OAUTHBEARER without a client secret",
         {"@node/security": TOKEN | {"client_secret": None}},
-        "@node.security.client_secret: is missing; OAUTHBEARER needs it",
+        "@node.security.client_secret",
     ),
     (
         "OAUTHBEARER without a token endpoint",
         {"@node/security": TOKEN | {"token_endpoint": None}},
-        "@node.security.token_endpoint: is missing; OAUTHBEARER needs it",
+        "@node.security.token_endpoint",
     ),
     (
         "OAUTHBEARER with a password",
         {"@node/security": TOKEN | {"password": "p"}},
-        (
-            "@node.security.password: OAUTHBEARER does not use it; remove it or choose another"
-            " mechanism"
-        ),
+        "@node.security.password",
     ),
     (
         "a token provider beside a token endpoint",
         {"@node/security": PROVIDER | {"token_endpoint": "https://login.example.com/token"}},
-        "@node.security.token_endpoint: has no effect: the tokens come from token_provider",
+        "@node.security.token_endpoint",
     ),
     (
         "a token provider that is no name",
         {"@node/security": PROVIDER | {"token_provider": "tokens: signed"}},
-        (
-            "@node.security.token_provider: expected module:function, or the name of an entry"
-            " point, got 'tokens: signed'"
-        ),
+        "@node.security.token_provider",
     ),
     (
         "a configuration without a token provider",
         {"@node/security": TOKEN | {"token_provider_config": {"region": "eu"}}},
-        "@node.security.token_provider_config: needs token_provider",
+        "@node.security.token_provider_config",
     ),
     (
         "a configuration that tasks cannot get",
         {"@node/security": PROVIDER | {"token_provider_config": {"since": dt.date(2026, 1, 1)}}},
-        (
-            "@node.security.token_provider_config: cannot be written as JSON:"
-            " Object of type date is not JSON serializable; put dates in quotes"
-        ),
+        "@node.security.token_provider_config",
     ),
     (
         "PLAIN with a token provider",
         {"@node/security": SASL | {"token_provider": "tokens:signed"}},
-        (
-            "@node.security.token_provider: PLAIN does not use it; remove it or choose another"
-            " mechanism"
-        ),
+        "@node.security.token_provider",
     ),
     (
         "an extension that replaces the token",
         {"@node/security": PROVIDER | {"sasl_extensions": {"auth": "x"}}},
-        "@node.security.sasl_extensions.auth: expected a name of letters, and not auth",
+        "@node.security.sasl_extensions.auth",
     ),
     (
         "an extension with a line end",
         {"@node/security": PROVIDER | {"sasl_extensions": {"pool": "a\n"}}},
-        (
-            "@node.security.sasl_extensions.pool: expected a string of printable ASCII characters,"
-            " got 'a\\n'"
-        ),
+        "@node.security.sasl_extensions.pool",
     ),
-    (
-        "PLAIN with a scope",
-        {"@node/security": SASL | {"scope": "kafka"}},
-        "@node.security.scope: PLAIN does not use it; remove it or choose another mechanism",
-    ),
+    ("PLAIN with a scope", {"@node/security": SASL | {"scope": "kafka"}}, "@node.security.scope"),
     (
         "a client id without SASL",
         {"@node/security": {"protocol": "SSL", "client_id": "relay"}},
-        "@node.security.client_id: needs a SASL protocol, not SSL",
+        "@node.security.client_id",
     ),
     (
         "a token endpoint without a scheme",
         {"@node/security": TOKEN | {"token_endpoint": "login.example.com/token"}},
-        f"@node.security.token_endpoint: {ENDPOINT}",
+        "@node.security.token_endpoint",
     ),
     (
         "a token endpoint with a password in it",
@@ -173,49 +131,44 @@ REFUSED = [
             "@node/security": TOKEN
             | {"token_endpoint": "https://relay:hunter2@login.example.com/token"}
         },
-        f"@node.security.token_endpoint: {ENDPOINT}",
+        "@node.security.token_endpoint",
     ),
     (
         "a mechanism that the protocol ignores",
         {"@node/security": {"mechanism": "PLAIN"}},
-        "@node.security.mechanism: needs a SASL protocol, not PLAINTEXT",
+        "@node.security.mechanism",
     ),
     (
         "a password without SASL",
         {"@node/security": {"protocol": "SSL", "password": "x"}},
-        "@node.security.password: needs a SASL protocol, not SSL",
+        "@node.security.password",
     ),
     (
         "TLS settings without TLS",
         {"@node/security": {"verify_hostname": True}},
-        "@node.security.verify_hostname: needs the protocol SSL or SASL_SSL, not PLAINTEXT",
+        "@node.security.verify_hostname",
     ),
     (
         "a key without a certificate",
         {"@node/security": {"protocol": "SSL", "key_password": "x"}},
-        "@node.security.key_password: needs certificate_location",
+        "@node.security.key_password",
     ),
     (
         "a certificate file that does not exist",
         {"@node/security": {"protocol": "SSL", "ca_location": "no.pem"}},
-        (
-            "@node.security.ca_location: expected a file that exists, got 'no.pem':"
-            " relative paths start at the folder of the configuration file"
-        ),
+        "@node.security.ca_location",
     ),
     (
         "a number as password",
         {"@node/security": SASL | {"password": 12345}},
-        "@node.security.password: expected a string, got a whole number; put it in quotes",
+        "@node.security.password",
     ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "line"), cases(REFUSED))
-def test_is_refused_in_one_line(write_config, changes, line):
-    """The path of the key, what was expected, what was found."""
-    path = write_config(changed(changes))
-    assert refusal(path) == f"{path}: {line}"
+@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
+def test_is_refused_in_one_line(assert_refused, changes, place):
+    assert_refused(changes, place)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ REFUSED = [
     (
         "a mirror name that would split a checkpoint key",
         {"mirrors/a~b": yaml.safe_load(MINIMAL)["mirrors"]["orders"]},
-        "mirrors.a~b: expected a mirror name of a-z, 0-9, '_' and '-'",
+        "mirrors.a~b",
     ),
     (
         "mirror names that Dagster cannot tell apart",
@@ -23,124 +23,56 @@ REFUSED = [
             f"mirrors/{name}": yaml.safe_load(MINIMAL)["mirrors"]["orders"]
             for name in ("a_b-c", "a-b_c", "a-b-d")
         },
-        "mirrors.a_b-c: Dagster cannot tell it from a-b_c, because '-' becomes '_'; rename one",
+        "mirrors.a_b-c",
     ),
-    (
-        "an owner without a kind",
-        {"@/owners": ["data"]},
-        "@.owners[0]: expected an e-mail address or team:name, got 'data'",
-    ),
-    (
-        "a team without a name",
-        {"@/owners": ["team:"]},
-        "@.owners[0]: expected an e-mail address or team:name, got 'team:'",
-    ),
-    (
-        "an owner that is not in a list",
-        {"@/owners": "team:a"},
-        "@.owners: expected a list, got a string",
-    ),
-    (
-        "a port that does not exist",
-        {"metrics/address": "localhost:70000"},
-        "metrics.address: expected host:port, got 'localhost:70000'",
-    ),
+    ("an owner without a kind", {"@/owners": ["data"]}, "@.owners[0]"),
+    ("a team without a name", {"@/owners": ["team:"]}, "@.owners[0]"),
+    ("an owner that is not in a list", {"@/owners": "team:a"}, "@.owners"),
+    ("a port that does not exist", {"metrics/address": "localhost:70000"}, "metrics.address"),
     (
         "a metrics file in a missing folder",
         {"metrics/textfile": "no/such/relay.prom"},
-        (
-            "metrics.textfile: expected a file in a folder that exists, got 'no/such/relay.prom':"
-            " relative paths start at the folder of the configuration file"
-        ),
+        "metrics.textfile",
     ),
-    (
-        "an empty master",
-        {"spark": {"master": ""}},
-        "spark.master: expected a string that is not empty, got ''",
-    ),
-    (
-        "a misspelt master",
-        {"spark": {"master": "locl[2]"}},
-        "spark.master: expected a Spark master such as local[*], spark://host:port, got 'locl[2]'",
-    ),
-    (
-        "no cores",
-        {"spark": {"master": "local[0]"}},
-        "spark.master: expected a Spark master such as local[*], spark://host:port, got 'local[0]'",
-    ),
-    (
-        "a scheme that Spark does not have",
-        {"spark": {"master": "sprk://h:7077"}},
-        (
-            "spark.master: expected a Spark master such as local[*], spark://host:port,"
-            " got 'sprk://h:7077'"
-        ),
-    ),
-    (
-        "a token without its name",
-        {"spark": {"remote": "sc://spark:1/;hunter2"}},
-        (
-            "spark.remote: expected parameters as in sc://host:port/;use_ssl=true;token=***, got a"
-            " string: %3B, %3D, %3F and %23 stand for the characters ; = ? # in a value"
-        ),
-    ),
+    ("an empty master", {"spark": {"master": ""}}, "spark.master"),
+    ("a misspelt master", {"spark": {"master": "locl[2]"}}, "spark.master"),
+    ("no cores", {"spark": {"master": "local[0]"}}, "spark.master"),
+    ("a scheme that Spark does not have", {"spark": {"master": "sprk://h:7077"}}, "spark.master"),
+    ("a token without its name", {"spark": {"remote": "sc://spark:1/;hunter2"}}, "spark.remote"),
     (
         "a port of letters, before a token",
         {"spark": {"remote": "sc://spark:abc/;token=hunter2"}},
-        "spark.remote: expected sc://host:port, got a string",
+        "spark.remote",
     ),
     (
         "a password in an address",
         {"@node/bootstrap_servers": ["user:hunter2@kafka:9092"]},
-        "@node.bootstrap_servers[0]: expected host:port, got a string",
+        "@node.bootstrap_servers[0]",
     ),
-    (
-        "a date that does not exist",
-        {"@/start": {"timestamp": "2026-02-30"}},
-        (
-            "@.start.timestamp: expected a date or time such as 2026-01-31 or 2026-01-31T12:00:00Z,"
-            " got '2026-02-30'"
-        ),
-    ),
+    ("a date that does not exist", {"@/start": {"timestamp": "2026-02-30"}}, "@.start.timestamp"),
     (
         "a master and a remote",
         {"spark": {"master": "local[1]", "remote": "sc://spark:15002"}},
-        "spark.remote: master and remote are both given; keep one",
+        "spark.remote",
     ),
-    (
-        "a remote without its scheme",
-        {"spark": {"remote": "spark:15002"}},
-        "spark.remote: expected sc://host:port, got 'spark:15002'",
-    ),
-    (
-        "speculation",
-        {"spark/conf": {"spark.speculation": True}},
-        (
-            "spark.conf.spark.speculation: two tasks would copy the same range and fence each"
-            " other; remove it"
-        ),
-    ),
+    ("a remote without its scheme", {"spark": {"remote": "spark:15002"}}, "spark.remote"),
+    ("speculation", {"spark/conf": {"spark.speculation": True}}, "spark.conf.spark.speculation"),
     (
         "speculation as text",
         {"spark/conf": {"spark.speculation": " TRUE"}},
-        (
-            "spark.conf.spark.speculation: two tasks would copy the same range and fence each"
-            " other; remove it"
-        ),
+        "spark.conf.spark.speculation",
     ),
     (
         "spark.master in conf, where it has no effect",
         {"spark/conf": {"spark.master": "local"}},
-        "spark.conf.spark.master: has no effect here; set the key master of spark",
+        "spark.conf.spark.master",
     ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "line"), cases(REFUSED))
-def test_is_refused_in_one_line(write_config, changes, line):
-    """The path of the key, what was expected, what was found."""
-    path = write_config(changed(changes))
-    assert refusal(path) == f"{path}: {line}"
+@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
+def test_is_refused_in_one_line(assert_refused, changes, place):
+    assert_refused(changes, place)
 
 
 def test_owners_are_addresses_and_teams(load_mirror):

@@ -5,167 +5,81 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines import model
-from tests.support.config_files import cases, changed, refusal
-
-DURATION = "expected a duration such as 500ms, 3s or 5m"
-SIZE = "expected a size such as 64KiB, 10MB or a number of bytes"
+from tests.support.config_files import cases
 
 REFUSED = [
-    (
-        "text for a mapping",
-        {"@/source": "kafka-a:9092"},
-        "@.source: expected a mapping, got a string",
-    ),
-    (
-        "a mapping for a list",
-        {"@/source/nodes": {"name": "n"}},
-        "@.source.nodes: expected a list, got a mapping",
-    ),
-    (
-        "text for a list",
-        {"@/topics/allow": "orders"},
-        "@.topics.allow: expected a list, got a string",
-    ),
-    (
-        "a number for text",
-        {"@node/name": 1},
-        "@node.name: expected a string, got a whole number; put it in quotes",
-    ),
+    ("text for a mapping", {"@/source": "kafka-a:9092"}, "@.source"),
+    ("a mapping for a list", {"@/source/nodes": {"name": "n"}}, "@.source.nodes"),
+    ("text for a list", {"@/topics/allow": "orders"}, "@.topics.allow"),
+    ("a number for text", {"@node/name": 1}, "@node.name"),
     (
         "text for a boolean",
         {"@node/security": {"verify_hostname": "perhaps"}},
-        "@node.security.verify_hostname: expected true or false, got 'perhaps'",
+        "@node.security.verify_hostname",
     ),
-    (
-        "a list for a Spark setting",
-        {"spark/conf": {"spark.jars": ["x"]}},
-        "spark.conf.spark.jars: expected a string, a number, true or false, got a list",
-    ),
-    (
-        "nothing for a Spark setting",
-        {"spark/conf": {"spark.jars": None}},
-        "spark.conf.spark.jars: expected a string, a number, true or false, got nothing",
-    ),
+    ("a list for a Spark setting", {"spark/conf": {"spark.jars": ["x"]}}, "spark.conf.spark.jars"),
+    ("nothing for a Spark setting", {"spark/conf": {"spark.jars": None}}, "spark.conf.spark.jars"),
     (
         "true for a count, which pydantic takes for 1",
         {"@/copy/parallelism": True},
-        "@.copy.parallelism: expected a whole number, got true",
+        "@.copy.parallelism",
     ),
-    (
-        "a parallelism of one and a half",
-        {"@/copy/parallelism": 1.5},
-        "@.copy.parallelism: expected a whole number, got 1.5",
-    ),
-    (
-        "a parallelism of zero",
-        {"@/copy/parallelism": 0},
-        "@.copy.parallelism: expected more than 0, got 0",
-    ),
+    ("a parallelism of one and a half", {"@/copy/parallelism": 1.5}, "@.copy.parallelism"),
+    ("a parallelism of zero", {"@/copy/parallelism": 0}, "@.copy.parallelism"),
     (
         "a replication factor of zero",
         {"@/destination/replication_factor": 0},
-        "@.destination.replication_factor: expected more than 0, got 0",
+        "@.destination.replication_factor",
     ),
     (
         "more replicas than an int16 holds",
         {"@/destination/replication_factor": 40_000},
-        "@.destination.replication_factor: expected at most 32767, got 40000",
+        "@.destination.replication_factor",
     ),
-    (
-        "a duration without a unit",
-        {"@/copy/chunk_interval": 5},
-        f"@.copy.chunk_interval: {DURATION}, got 5",
-    ),
-    (
-        "YAML's 1:30, which is the number 90",
-        {"@/copy/chunk_interval": 90},
-        f"@.copy.chunk_interval: {DURATION}, got 90",
-    ),
-    (
-        "a size's unit on a duration",
-        {"@/copy/chunk_interval": "5MB"},
-        f"@.copy.chunk_interval: {DURATION}, got '5MB'",
-    ),
-    (
-        "a duration of zero",
-        {"@/copy/request_timeout": "0s"},
-        "@.copy.request_timeout: expected more than 0, got '0s'",
-    ),
-    (
-        "half a millisecond",
-        {"@/copy/request_timeout": "0.5ms"},
-        (
-            f"@.copy.request_timeout: {DURATION}, got '0.5ms': less than a millisecond cannot be"
-            " expressed"
-        ),
-    ),
-    (
-        "a give_up_after of zero",
-        {"@/give_up_after": "0s"},
-        f"@.give_up_after: {DURATION}, or -1 for no limit, got '0s'",
-    ),
-    (
-        "a negative give_up_after",
-        {"@/give_up_after": -2},
-        f"@.give_up_after: {DURATION}, or -1 for no limit, got -2",
-    ),
-    (
-        "a give_up_after that is a list",
-        {"@/give_up_after": ["60s"]},
-        f"@.give_up_after: {DURATION}, or -1 for no limit, got a list",
-    ),
+    ("a duration without a unit", {"@/copy/chunk_interval": 5}, "@.copy.chunk_interval"),
+    ("YAML's 1:30, which is the number 90", {"@/copy/chunk_interval": 90}, "@.copy.chunk_interval"),
+    ("a size's unit on a duration", {"@/copy/chunk_interval": "5MB"}, "@.copy.chunk_interval"),
+    ("a duration of zero", {"@/copy/request_timeout": "0s"}, "@.copy.request_timeout"),
+    ("half a millisecond", {"@/copy/request_timeout": "0.5ms"}, "@.copy.request_timeout"),
+    ("a give_up_after of zero", {"@/give_up_after": "0s"}, "@.give_up_after"),
+    ("a negative give_up_after", {"@/give_up_after": -2}, "@.give_up_after"),
+    ("a give_up_after that is a list", {"@/give_up_after": ["60s"]}, "@.give_up_after"),
     (
         "a duration that overflows an int32",
         {"@/copy/request_timeout": "25d"},
-        (
-            f"@.copy.request_timeout: {DURATION}, got '25d': the protocol cannot express more than"
-            " 24 days"
-        ),
+        "@.copy.request_timeout",
     ),
-    ("a size without a number", {"@/copy/chunk": "lots"}, f"@.copy.chunk: {SIZE}, got 'lots'"),
-    ("a negative size", {"@/copy/chunk": -1}, f"@.copy.chunk: {SIZE}, got -1"),
-    ("true for a size", {"@/copy/chunk": True}, f"@.copy.chunk: {SIZE}, got true"),
-    ("a size of zero", {"@/copy/chunk": 0}, "@.copy.chunk: expected more than 0, got 0"),
-    (
-        "a size that overflows an int32",
-        {"@/copy/fetch_max": "2GiB"},
-        "@.copy.fetch_max: expected less than 2GiB, got '2GiB': the protocol stores it in 31 bits",
-    ),
+    ("a size without a number", {"@/copy/chunk": "lots"}, "@.copy.chunk"),
+    ("a negative size", {"@/copy/chunk": -1}, "@.copy.chunk"),
+    ("true for a size", {"@/copy/chunk": True}, "@.copy.chunk"),
+    ("a size of zero", {"@/copy/chunk": 0}, "@.copy.chunk"),
+    ("a size that overflows an int32", {"@/copy/fetch_max": "2GiB"}, "@.copy.fetch_max"),
     (
         "coalesce_below above coalesce_to",
         {"@/copy": {"coalesce_to": "1KiB", "coalesce_below": "2KiB"}},
-        "@.copy.coalesce_below: must not be more than coalesce_to",
+        "@.copy.coalesce_below",
     ),
     (
         "a backoff whose min exceeds its max",
         {"@/copy/backoff": {"min": "9s"}},
-        "@.copy.backoff.min: must not be more than backoff.max",
+        "@.copy.backoff.min",
     ),
     (
         "chunks that take longer than a transaction may",
         {"@/copy/transaction_timeout": "5s"},
-        (
-            "@.copy.chunk_interval: must be shorter than transaction_timeout; otherwise every"
-            " transaction is aborted"
-        ),
+        "@.copy.chunk_interval",
     ),
     (
         "a rate so low that transactions time out",
         {"@/copy": {"max_bytes_per_second": "1KiB"}},
-        (
-            "@.copy.max_bytes_per_second: expected at least 64KiB, got '1KiB': a batch must be"
-            " written before its transaction"
-            " times out"
-        ),
+        "@.copy.max_bytes_per_second",
     ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "line"), cases(REFUSED))
-def test_is_refused_in_one_line(write_config, changes, line):
-    """The path of the key, what was expected, what was found."""
-    path = write_config(changed(changes))
-    assert refusal(path) == f"{path}: {line}"
+@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
+def test_is_refused_in_one_line(assert_refused, changes, place):
+    assert_refused(changes, place)
 
 
 def test_copy_options_become_bytes_and_milliseconds(load_mirror):
