@@ -21,9 +21,8 @@ from benchmarks.run import Figures
 from benchmarks.targets import beside_copy
 from benchmarks.values import AUDITED, AuditCost, Spent
 from relay_pipelines.audit import spark_job
-from relay_pipelines.audit.audit import Level, begin
-from relay_pipelines.audit.chunks import Client
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.audit import begin
+from relay_pipelines.audit.request import AuditRequest, Client, Level
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.model import Cluster, CopyJob, CopyRange
 from relay_pipelines.protocol.clock import SystemClock
@@ -63,7 +62,7 @@ def measure(source: Cluster, destination: Cluster, wanted: Input) -> AuditCost:
         assert not any(outcome.error for outcome in copy_ranges(job, ranges))
 
     def audit(level: Level, client: Client = Client.RELAY) -> None:
-        found = begin(topic, mirror, Selection(), level, SystemClock(), client=client)
+        found = begin(topic, mirror, AuditRequest(level=level, client=client), SystemClock())
         done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         assert not found.problems + found.errors

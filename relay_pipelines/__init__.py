@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relay_pipelines.api import Mirror, Mirrors, Status, asset_key, load, partitions
-    from relay_pipelines.audit.audit import Audit, Level
-    from relay_pipelines.audit.selection import Selection
+    from relay_pipelines.audit.audit import Audit
+    from relay_pipelines.audit.request import AuditRequest, Level
     from relay_pipelines.component import MirrorComponent, Topic
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
     from relay_pipelines.expectations.selected import ExpectationsRequest
-    from relay_pipelines.replay.request import ReplayRequest, Side, records_of
+    from relay_pipelines.replay.request import ReplayRequest, Side
     from relay_pipelines.resources import SparkResource
     from relay_pipelines.run.result import RunResult
     from relay_pipelines.run.run_plan import RunPlan
 
 __all__ = [
     "Audit",
+    "AuditRequest",
     "ConfigError",
     "ExpectationsRequest",
     "Level",
@@ -33,7 +34,6 @@ __all__ = [
     "ReplayRequest",
     "RunPlan",
     "RunResult",
-    "Selection",
     "Side",
     "SparkResource",
     "Status",
@@ -42,24 +42,22 @@ __all__ = [
     "definitions",
     "load",
     "partitions",
-    "records_of",
 ]
 _HOMES = {
     "Audit": "audit.audit",
+    "AuditRequest": "audit.request",
     "ConfigError": "errors",
     "ExpectationsRequest": "expectations.selected",
-    "Level": "audit.audit",
+    "Level": "audit.request",
     "MirrorComponent": "component",
     "RelayError": "errors",
     "ReplayRequest": "replay.request",
     "RunPlan": "run.run_plan",
     "RunResult": "run.result",
-    "Selection": "audit.selection",
     "Side": "replay.request",
     "SparkResource": "resources",
     "Topic": "component",
     "definitions": "definitions",
-    "records_of": "replay.request",
 }
 """Where a name is defined, if not in `relay_pipelines.api`."""
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from relay_pipelines import settings
+from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
@@ -32,9 +33,7 @@ from relay_pipelines.user_sources import Sources
 if TYPE_CHECKING:
     import dagster as dg
 
-    from relay_pipelines.audit.audit import Audit, Level
-    from relay_pipelines.audit.chunks import Client
-    from relay_pipelines.audit.selection import Selection
+    from relay_pipelines.audit.audit import Audit
     from relay_pipelines.expectations.selected import ExpectationsRequest, TopicResults
     from relay_pipelines.replay.replay import Replay
     from relay_pipelines.replay.request import ReplayRequest
@@ -234,44 +233,20 @@ class Mirror:
 
         return Mirror(*mirror_of_replay(replay_id, self.name, self.settings, _CLOCK), self._session)
 
-    def audit(
-        self,
-        selection: Selection | None = None,
-        *,
-        level: Level | str = "recount",
-        share: float = 0.05,
-        seed: str | None = None,
-        client: Client | str = "relay",
-        strict: bool = False,
-    ) -> Audit:
+    def audit(self, request: AuditRequest | None = None) -> Audit:
         """Verify that the destination is what the source was, as `relay audit` does.
 
         Args:
-            selection: what to audit; everything that the ledger has if None.
-            share: of the chunks that the level `sample` compares, from 0 to 1.
-            seed: chooses these chunks; the date if None.
-            client: which client reads both sides, for the levels that compare them.
-            strict: whether the exit code of the audit is 4 also if anything is noted.
+            request: what to audit, of one window at most; by default, a recount of everything that
+                the ledger has.
 
         Raises:
-            RelayError: a cluster does not answer, or the ledger does not have the selection.
+            RelayError: a cluster does not answer, or the ledger does not have what is asked for.
         """
         from relay_pipelines.audit import audit, spark_job  # Arrow and Spark are slow to import
-        from relay_pipelines.audit.chunks import Client
-        from relay_pipelines.audit.selection import Selection
 
         started = _CLOCK.monotonic()
-        found = audit.begin(
-            self.name,
-            self.settings,
-            selection or Selection(),
-            audit.Level(level),
-            _CLOCK,
-            share=share,
-            seed=seed or audit.default_seed(_CLOCK),
-            client=Client(client),
-            strict=strict,
-        )
+        found = audit.begin(self.name, self.settings, request or AuditRequest(), _CLOCK)
         for _ in spark_job.read(found, self._session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
             pass
         found.seconds = _CLOCK.monotonic() - started

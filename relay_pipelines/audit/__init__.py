@@ -2,7 +2,8 @@
 
 What an audit looks at, and what it says:
 
-    selection          what to audit: a topic, a window, offsets, dates
+    request            what an audit is asked for
+    selection          which ranges that means
     audit              an audit of a mirror: coverage, recount, comparison
     spark_job          its Spark jobs
     verdict            what was compared, and the one of five states that follows from it

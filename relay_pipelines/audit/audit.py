@@ -10,9 +10,8 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult, Client, ComparedChunk
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.coverage import CoverageMap, coverage, last_history
 from relay_pipelines.audit.destination_topics import Configs, read_destination_topics
 from relay_pipelines.audit.recount import UNTIMED, Recount
@@ -23,8 +22,9 @@ from relay_pipelines.audit.recount_parts import (
     merged,
     parts_of,
 )
+from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
 from relay_pipelines.audit.retention import Retention
-from relay_pipelines.audit.selection import Selected, Selection, select
+from relay_pipelines.audit.selection import Selected, select
 from relay_pipelines.audit.source_logs import SourceLogs, read_source_logs
 from relay_pipelines.audit.uncopied import uncopied
 from relay_pipelines.audit.verdict import (
@@ -54,22 +54,9 @@ BY_RECORD = "record by record"
 BY_KEY = "key by key, because it is compacted"
 _NOT_COMPARED = "not compared: "
 _CHANGED = "select or transform may have changed the records"
+_ALL_PERCENT = 100.0
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
-
-
-class Level(StrEnum):
-    """How much an audit reads."""
-
-    LEDGER = "ledger"
-    RECOUNT = "recount"
-    FULL = "full"
-    SAMPLE = "sample"
-
-    @property
-    def compares(self) -> bool:
-        """Whether both sides are read."""
-        return self in {Level.FULL, Level.SAMPLE}
 
 
 @dataclass(slots=True)
@@ -247,24 +234,24 @@ class Audit:
     """What an audit found in one mirror.
 
     Args:
-        share: of the chunks that were compared, from 0 to 1.
-        seed: that chose them; empty if all were.
-        strict: whether whatever is noted, or not verified, is a difference.
+        request: with the seed that chose the chunks of a sample.
     """
 
     mirror: str
-    level: Level
+    request: AuditRequest
     job: AuditJob
     partitions: dict[TopicPartition, PartitionAudit]
-    share: float = 1.0
-    seed: str = ""
     seconds: float = 0.0
-    strict: bool = False
+
+    @property
+    def level(self) -> Level:
+        """How much it reads."""
+        return self.request.level
 
     @property
     def exit_code(self) -> int:
         """Of a command: 0 if it passes, 4 for a difference, 1 if something could not be read."""
-        return self.verdict.exit_code(strict=self.strict)
+        return self.verdict.exit_code(strict=self.request.strict)
 
     @property
     def topics(self) -> dict[str, list[PartitionAudit]]:
@@ -321,41 +308,29 @@ def default_seed(clock: Clock) -> str:
     return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
 
 
-def begin(
-    name: str,
-    mirror: Mirror,
-    selection: Selection,
-    level: Level,
-    clock: Clock,
-    *,
-    share: float = 1.0,
-    seed: str = "",
-    client: Client = Client.RELAY,
-    strict: bool = False,
-) -> Audit:
+def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Audit:
     """Verify the ledger, and find what to count and to compare. On the driver.
 
     Args:
-        share, seed: for the level `sample`, which of the chunks to compare.
-        client: what reads both sides to compare them.
-        strict: as of `Audit`.
+        request: of one window, or of none.
 
     Raises:
         ConfigError: the ledger does not have what is to be audited.
         TamperedError: a record of the ledger is no entry.
         RelayError: a cluster does not answer, or refuses.
     """
+    if request.level is Level.SAMPLE and not request.seed:
+        request = replace(request, seed=default_seed(clock))
     ledger = read_verified_ledger(name, mirror, clock)
-    reads = level is not Level.LEDGER
+    level, reads = request.level, request.level is not Level.LEDGER
     there = read_destination_topics(mirror, ledger, clock, with_configs=reads)
     entries = [entry for chain in ledger.chains.values() for entry in _entries(chain)]
-    broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
-    without_chunks = _without_chunks(selection, ledger)
-    selected = _select(selection, entries, ledger, broken, without_chunks)
+    broken = {at for at, chain in ledger.chains.items() if chain.breaks and request.has(at)}
+    without_chunks = _without_chunks(request, ledger)
+    selected = _select(request, entries, ledger, broken, without_chunks)
     nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
-    job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, client)
-    chosen = (share, seed) if level is Level.SAMPLE else (1.0, "")
-    audit = Audit(name, level, job, {}, *chosen, strict=strict)
+    job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, request.client)
+    audit = Audit(name, request, job, {})
     for each in selected:
         found = audit.partitions[each.topic_partition] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to),
@@ -375,7 +350,7 @@ def begin(
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger)
-        _plan_uncopied(audit, selection, selected, entries, ledger)
+        _plan_uncopied(audit, request, selected, entries, ledger)
     if level.compares:
         topics = {at.topic for at in audit.partitions}
         logs = read_source_logs(mirror, ledger, topics, clock)
@@ -486,7 +461,7 @@ def _plan_uncopied(
     ledger: VerifiedLedger,
 ) -> None:
     """Find what to look at where nothing was copied, unless only a part of a topic is audited."""
-    if selection.by_entries or (selection.start, selection.end) != (None, None):
+    if selection.by_entries or (selection.offsets or (None, None)) != (None, None):
         return
     audited: dict[TopicPartition, Selected] = {}
     for each in reversed(selected):  # the first one is that to which others are added
@@ -620,8 +595,9 @@ def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
     """Return the share of the chunks that the seed chooses, in order; at least one."""
     if audit.level is not Level.SAMPLE or not chunks:
         return chunks
-    chooser = random.Random(f"{audit.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
-    chosen = chooser.sample(range(len(chunks)), max(1, round(audit.share * len(chunks))))
+    chooser = random.Random(f"{audit.request.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
+    number = max(1, round(audit.request.share / _ALL_PERCENT * len(chunks)))
+    chosen = chooser.sample(range(len(chunks)), number)
     return [chunks[index] for index in sorted(chosen)]
 
 

@@ -6,21 +6,16 @@ Jobs report most evaluations: see `audit/jobs.py`.
 import datetime as dt
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.audit import dagster_run
-from relay_pipelines.audit.audit import (
-    BY_RECORD,
-    Level,
-    PartitionAudit,
-    default_seed,
-    verdict_of,
-)
-from relay_pipelines.audit.dagster_run import AuditReport, AuditRequest
+from relay_pipelines.audit.audit import BY_RECORD, PartitionAudit, verdict_of
+from relay_pipelines.audit.dagster_run import AuditReport
 from relay_pipelines.audit.difference import Difference
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
 from relay_pipelines.model import TopicPartition
@@ -70,24 +65,15 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
             yield from last_evaluations(context.instance, keys)
             return
         dagster_run.give_way()
-        selection = Selection(window=context.run.tags.get(_PARTITION, ""))
-        topics = [key.asset_key.path[-1] for key in keys]
-        request = AuditRequest(
-            lane.mirror,
-            Level(settings.level),
-            settings.share,
-            default_seed(kafka.clock),
-            topics,
-            selection,
-            lane.prefix,
-            settings.strict,
-        )
+        window = context.run.tags.get(_PARTITION)
+        request = scheduled_request(settings, topics=tuple(key.asset_key.path[-1] for key in keys))
+        request = replace(request, windows=(window,) if window else ())
 
         def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
             try:
-                report = dagster_run.run(context, kafka, session, stop, request)
+                report = dagster_run.run(context, kafka, session, stop, lane.path, request)
             except RelayError as error:
-                yield from not_audited(request, error, kafka.clock)
+                yield from not_audited(lane.path, request, error, kafka.clock)
                 return
             dagster_run.write_page(context, [report], kafka.clock.now_ms())
             yield from evaluations(report, kafka)
@@ -95,6 +81,16 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
         yield from stoppable(context.op_execution_context, pyspark, audit)
 
     return audit_check
+
+
+def scheduled_request(settings: AuditSettings, topics: tuple[str, ...] = ()) -> AuditRequest:
+    """Return what relay.yaml says that Dagster audits by itself."""
+    return AuditRequest(
+        topics=topics,
+        level=Level(settings.level),
+        share=settings.share * 100,
+        strict=settings.strict,
+    )
 
 
 def last_evaluations(
@@ -134,9 +130,10 @@ def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetC
     for topic in report.topics:
         found = report.of(topic)
         verdict = verdict_of(report.audit.level, found.values())
-        code = verdict.exit_code(strict=report.audit.strict)
+        code = verdict.exit_code(strict=report.audit.request.strict)
         yield _evaluation(
-            report.request,
+            report.path,
+            report.audit.request,
             topic,
             kafka.clock,
             passed=bool(found) and not code,
@@ -147,7 +144,7 @@ def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetC
 
 
 def not_audited(
-    request: AuditRequest, error: RelayError, clock: Clock
+    path: str, request: AuditRequest, error: RelayError, clock: Clock
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield a result for each topic of an audit that could not be made.
 
@@ -155,8 +152,9 @@ def not_audited(
     can be trusted.
     """
     found = isinstance(error, TamperedError)
-    for topic in sorted(request.topics):
+    for topic in request.topics:
         yield _evaluation(
+            path,
             request,
             topic,
             clock,
@@ -168,7 +166,7 @@ def not_audited(
 
 
 def _evaluation(
-    request: AuditRequest, topic: str, clock: Clock, **found: Any
+    path: str, request: AuditRequest, topic: str, clock: Clock, **found: Any
 ) -> dg.AssetCheckEvaluation:
     """Return an evaluation with the window as its partition, or the time.
 
@@ -176,9 +174,9 @@ def _evaluation(
     """
     now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
     return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored_asset(request.path, topic),
+        asset_key=naming.mirrored_asset(path, topic),
         check_name=naming.AUDIT,
-        partition=request.selection.window or now.isoformat(timespec="milliseconds"),
+        partition=next(iter(request.windows), None) or now.isoformat(timespec="milliseconds"),
         **found,
     )
 
@@ -209,18 +207,18 @@ def _rule(found: PartitionAudit) -> list[str]:
 def _metadata(
     report: AuditReport, verdict: Verdict, found: Found, config_path: str
 ) -> dict[str, Any]:
-    request, audit = report.request, report.audit
+    audit, request = report.audit, report.audit.request
     shown: dict[str, Any] = {"verdict": str(verdict.state), "level": str(audit.level)}
     shown["seconds"] = round(audit.seconds, 3)
     if request.level is Level.SAMPLE:
-        shown |= {"share (%)": 100 * request.share, "seed": request.seed}
+        shown |= {"share (%)": request.share, "seed": request.seed}
     shown |= dagster_run.numbers(found.values())
     differing = [(at, each) for at, each in found.items() if each.problems]
     if differing:
         # a record says more than a count
         at, each = min(differing, key=lambda one: one[1].first_difference is None)
         shown |= _first_difference(at, each)
-        shown["command that shows more"] = command(request, at, each, config_path)
+        shown["command that shows more"] = command(audit.mirror, request, at, each, config_path)
     if report.page is not None:
         shown["page"] = dg.MetadataValue.path(report.page)
     return shown
@@ -277,13 +275,15 @@ def _shown(record: Any, name: str) -> str:
     return "no record" if record is None else str(getattr(record, name))
 
 
-def command(request: AuditRequest, at: TopicPartition, found: PartitionAudit, config: str) -> str:
+def command(
+    mirror: str, request: AuditRequest, at: TopicPartition, found: PartitionAudit, config: str
+) -> str:
     """Return the command that shows the first difference on both sides."""
-    first, window = found.first_difference, request.selection.window
-    words = ["relay", "--config", config, "audit", "--mirror", request.mirror]
+    first = found.first_difference
+    words = ["relay", "--config", config, "audit", "--mirror", mirror]
     words += ["--topic", at.topic, "--partition", str(at.partition)]
     if first is not None:
         words += ["--offsets", f"{first.chunk.source.start}:{first.chunk.source.end}"]
-    elif window:
-        words += ["--window", window]
+    elif request.windows:
+        words += ["--window", *request.windows]
     return shlex.join([*words, "--level", str(Level.FULL)])

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
 
 from relay_pipelines.audit.comparison import BatchSide, Comparison, Part, Side, compare
 from relay_pipelines.audit.difference import Difference
 from relay_pipelines.audit.key_comparison import Compaction, compare_keys, decoded
+from relay_pipelines.audit.request import Client
 from relay_pipelines.audit.retention import Retention
 from relay_pipelines.errors import (
     DataLossError,
@@ -38,13 +38,6 @@ from relay_pipelines.protocol.retries import retry
 
 _AT_SOURCE = "retention has begun to delete them at the source"
 _AT_DESTINATION = "retention has begun to delete them at the destination"
-
-
-class Client(StrEnum):
-    """What reads the chunks that are compared."""
-
-    RELAY = "relay"
-    LIBRDKAFKA = "librdkafka"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,17 @@ import multiprocessing
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
 
 from relay_pipelines.audit import verdict
-from relay_pipelines.audit.audit import Audit, Level, PartitionAudit, begin
+from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
 from relay_pipelines.audit.coverage import Kind
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.output.formatting import plural, size
 from relay_pipelines.resources import KafkaResource
@@ -26,41 +25,16 @@ _LOG_SECONDS = 10.0
 _NOT_COPIED = (Kind.MISSING, Kind.NOT_YET)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRequest:
-    """What a run audits.
-
-    Args:
-        share: of the chunks of a sample, from 0 to 1.
-        topics: source topics; none for all that the ledger has.
-        prefix: the key prefix of the definitions.
-        strict: as of `Audit`.
-    """
-
-    mirror: str
-    level: Level
-    share: float
-    seed: str
-    topics: Collection[str] = ()
-    selection: Selection = field(default=Selection())
-    prefix: tuple[str, ...] = ()
-    strict: bool = False
-
-    @property
-    def path(self) -> str:
-        """The mirror's name in Dagster: after the key prefix."""
-        return naming.path(self.prefix, self.mirror)
-
-
 @dataclass(slots=True)
 class AuditReport:
     """What a run found.
 
     Args:
+        path: the mirror's name in Dagster: after the key prefix.
         page: the HTML page; None if it could not be written.
     """
 
-    request: AuditRequest
+    path: str
     audit: Audit
     page: Path | None = None
 
@@ -72,7 +46,7 @@ class AuditReport:
     @property
     def topics(self) -> list[str]:
         """The topics that were asked for, or that have copies in what was asked for."""
-        return sorted(self.request.topics or {at.topic for at in self.audit.partitions})
+        return sorted(self.audit.request.topics or {at.topic for at in self.audit.partitions})
 
 
 def run(
@@ -80,34 +54,24 @@ def run(
     kafka: KafkaResource,
     session: Session,
     stop: Stop,
+    path: str,
     request: AuditRequest,
 ) -> AuditReport:
     """Audit one mirror.
 
     Args:
+        path: as of `AuditReport`.
         session: returns the Spark session; called only if there is much to read.
 
     Raises:
         RelayError: a cluster does not answer, or the ledger does not have what is to be audited.
     """
-    clock, name = kafka.clock, request.mirror
+    clock, name = kafka.clock, path.rpartition("/")[2]
     began = clock.monotonic()
-    audit = begin(
-        name,
-        kafka.mirror(name),
-        request.selection,
-        request.level,
-        clock,
-        share=request.share,
-        seed=request.seed,
-        strict=request.strict,
-    )
-    if request.topics:
-        found = audit.partitions.items()
-        audit.partitions = {at: each for at, each in found if at.topic in request.topics}
+    audit = begin(name, kafka.mirror(name), request, clock)
     _read(context, kafka, session, stop, audit)
     audit.seconds = clock.monotonic() - began
-    return AuditReport(request, audit)
+    return AuditReport(path, audit)
 
 
 def _read(

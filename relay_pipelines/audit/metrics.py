@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -15,11 +15,11 @@ from relay_pipelines.metrics.serving import write_textfile
 _CHECK = "audit"
 
 
-def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
+def write(path: Path, audits: Iterable[tuple[str, Audit | None]]) -> None:
     """Write the verdict on each topic, and how many records it rests on.
 
     Args:
-        audits: by mirror; None if the audit could not be done.
+        audits: with their mirrors; None if one could not be done.
 
     Raises:
         RelayError: the file cannot be written.
@@ -29,8 +29,7 @@ def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
         collector(metric(name), registry)
         for name in ("check_failed", "audit_verdict", "audit_records")
     )
-    for mirror, topic, verdict in _verdicts(audits):
-        strict = getattr(audits[mirror], "strict", False)
+    for mirror, topic, verdict, strict in _verdicts(audits):
         failed.labels(mirror, topic, _CHECK).set(bool(verdict.exit_code(strict=strict)))
         for state in State:
             states.labels(mirror, topic, state).set(state is verdict.state)
@@ -39,11 +38,13 @@ def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
     write_textfile(path, registry, "name a writable file with --textfile")
 
 
-def _verdicts(audits: Mapping[str, Audit | None]) -> Iterator[tuple[str, str, Verdict]]:
-    """Yield mirror, topic and verdict; without a topic if the audit could not be done."""
-    for mirror, audit in audits.items():
+def _verdicts(
+    audits: Iterable[tuple[str, Audit | None]],
+) -> Iterator[tuple[str, str, Verdict, bool]]:
+    """Yield mirror, topic, verdict, and if it is strict; no topic if there is no audit."""
+    for mirror, audit in audits:
         if audit is None:
-            yield mirror, "", Verdict(State.FAILED, Coverage())
+            yield mirror, "", Verdict(State.FAILED, Coverage()), False
             continue
         for topic, found in audit.topics.items():
-            yield mirror, topic, verdict_of(audit.level, found)
+            yield mirror, topic, verdict_of(audit.level, found), audit.request.strict

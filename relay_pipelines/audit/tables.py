@@ -6,13 +6,16 @@ from rich.table import Table
 
 from relay_pipelines.audit.audit import Audit
 from relay_pipelines.audit.difference import Difference
+from relay_pipelines.audit.request import Level
 from relay_pipelines.output import tables
 from relay_pipelines.output.formatting import count, format_time
 
 
 def audit(found: Audit) -> Table:
     """Return one row per topic-partition."""
-    chosen = f", {found.share:.2%} of the chunks, seed {found.seed}" if found.seed else ""
+    request, chosen = found.request, ""
+    if request.level is Level.SAMPLE:
+        chosen = f", {request.share:g} % of the chunks, seed {request.seed}"
     client = ", read by librdkafka" if found.job.client == "librdkafka" else ""
     table = tables.titled(f"{found.mirror}: audit, level {found.level}{client}{chosen}")
     numbers = ("offsets", "copied", "by content", "by count", "not verified")
@@ -27,7 +30,7 @@ def audit(found: Audit) -> Table:
             str(each.destination or ""),
             count(len(each.coverage.range)),
             count(copied),
-            *(("",) * len(compared) if found.level == "ledger" else map(count, compared)),
+            *(("",) * len(compared) if found.level is Level.LEDGER else map(count, compared)),
             tables.reasons(counts),
             str(verdict.state),
         )

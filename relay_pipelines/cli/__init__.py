@@ -1,6 +1,7 @@
 """The command line: it parses options, calls the other rooms, and returns an exit code.
 
     app                   the commands and their options
+    request_options       gives a command the options of a request
     entry                 the entry point: errors become one line and an exit code
     run_command           the command run
     rounds_command        run --every: rounds of all mirrors

@@ -10,8 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from relay_pipelines.audit.request import AuditRequest
+from relay_pipelines.cli.request_options import asks_for
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.replay.request import ReplayRequest
 
 
 class _Commands(TyperGroup):
@@ -271,68 +274,16 @@ def attest(
     return commands.attest(context.obj, mirror or [], topic, sign, output)
 
 
-class AuditLevel(StrEnum):
-    """How much an audit reads; `relay_pipelines.audit.audit.Level` is slow to import."""
-
-    LEDGER = "ledger"
-    RECOUNT = "recount"
-    FULL = "full"
-    SAMPLE = "sample"
-
-
-class AuditClient(StrEnum):
-    """What reads the records that are compared, as `relay_pipelines.audit.chunks.Client`."""
-
-    RELAY = "relay"
-    LIBRDKAFKA = "librdkafka"
-
-
 @app.command()
+@asks_for(AuditRequest)
 def audit(
     context: typer.Context,
+    request: AuditRequest,
     mirror: MirrorNames = None,
-    topic: Topic = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition."),
-    ] = None,
     replay: Annotated[
         str | None,
         typer.Option("--replay", metavar="ID", help="Audit this replay instead of its mirror."),
     ] = None,
-    window: Annotated[
-        str | None, typer.Option("--window", "-w", metavar="W", help="Only this window's offsets.")
-    ] = None,
-    offsets: Annotated[
-        str | None,
-        typer.Option(
-            "--offsets",
-            metavar="START:END",
-            help="Only these source offsets of the topic, without END.",
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Only what was committed then or later."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Only what was committed before.")
-    ] = None,
-    level: Annotated[
-        AuditLevel,
-        typer.Option(
-            "--level",
-            "-l",
-            help="The ledger alone; a recount of the destination; both sides read in full; or a"
-            " sample of them.",
-        ),
-    ] = AuditLevel.RECOUNT,
-    client: Annotated[
-        AuditClient,
-        typer.Option(
-            "--client", help="What reads both sides: librdkafka shares no code with the copy."
-        ),
-    ] = AuditClient.RELAY,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -343,20 +294,6 @@ def audit(
         Path | None,
         typer.Option("--key", metavar="PUB", help="The public key of whoever must have signed it."),
     ] = None,
-    share: Annotated[
-        float,
-        typer.Option(
-            "--share",
-            min=0.0,
-            max=100.0,
-            metavar="PERCENT",
-            help="How much of each topic-partition a sample compares.",
-        ),
-    ] = 5.0,
-    seed: Annotated[
-        str | None,
-        typer.Option("--seed", metavar="TEXT", help="Chooses the sample; the date by default."),
-    ] = None,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Also write the report to this HTML page."),
@@ -366,152 +303,50 @@ def audit(
         typer.Option("--textfile", metavar="FILE", help="Also write the results as metrics."),
     ] = None,
     *,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="End with 4 also if anything is noted or not verified."),
-    ] = False,
     as_json: Json = False,
 ) -> int:
     """Verify that the destination is what the source was. Writes nothing to the clusters."""
     from relay_pipelines.audit import command
 
-    what = command.Options(
-        topic=topic,
-        partition=partition,
-        window=window,
-        offsets=offsets,
-        since=since,
-        until=until,
-        level=level,
-        client=client,
-        against=against,
-        key=key,
-        share=share / 100,
-        seed=seed,
-        html=html,
-        textfile=textfile,
-        as_json=as_json,
-        strict=strict,
-    )
-    if replay is None:
-        return command.run(context.obj, mirror or [], what)
-    from relay_pipelines.replay.replay import mirror_of_replay
+    names = mirror or []
+    if against is not None or key is not None:
+        return command.run_against(
+            context.obj,
+            names,
+            command.statement_to_audit(against, request, html),
+            key,
+            strict=request.strict,
+            as_json=as_json,
+        )
+    replayed = None
+    if replay is not None:
+        from relay_pipelines.replay.replay import mirror_of_replay
 
-    replayed = partial(mirror_of_replay, replay, clock=SystemClock())
-    return command.run(context.obj, mirror or [], what, replayed)
-
-
-class ReplaySide(StrEnum):
-    """Where a replay reads; `relay_pipelines.replay.request.Side` is slow to import."""
-
-    SOURCE = "source"
-    DESTINATION = "destination"
+        replayed = partial(mirror_of_replay, replay, clock=SystemClock())
+    written = command.Written(html, textfile)
+    return command.run(context.obj, names, request, written, replayed, as_json=as_json)
 
 
 @app.command()
+@asks_for(ReplayRequest, lambda context: {"folder": context.obj.config.absolute().parent})
 def replay(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.")],
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="TOPIC", help="The topic at the destination to copy to."),
-    ],
+    request: ReplayRequest,
     mirror: Annotated[
         str | None,
         typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
     ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition."),
-    ] = None,
-    offsets: Annotated[
-        str | None,
-        typer.Option("--offsets", metavar="START:END", help="These source offsets, without END."),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="The records from this time on."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="The records before this time.")
-    ] = None,
-    window: Annotated[
-        str | None, typer.Option("--window", "-w", metavar="W", help="This window's offsets.")
-    ] = None,
-    side: Annotated[
-        ReplaySide, typer.Option("--side", help="Read the source, or the copies.")
-    ] = ReplaySide.SOURCE,
-    filters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter",
-            metavar="CLASS",
-            help="Copy only what this filter keeps, with its config as in CLASS={JSON}; may be"
-            " repeated.",
-        ),
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option("--where", metavar="SQL", help="Copy only what this predicate keeps."),
-    ] = None,
-    transform: Annotated[
-        str | None,
-        typer.Option("--transform", metavar="CLASS", help="Change the records with this class."),
-    ] = None,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--select",
-            metavar="COLUMN=SQL",
-            help="Compute this column of the copy; may be repeated.",
-        ),
-    ] = None,
-    replay_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="ID", help="The replay's id; by default of what is asked."),
-    ] = None,
     *,
-    verbatim: Annotated[
-        bool,
-        typer.Option("--verbatim", help="Without the filters and transforms of relay.yaml."),
-    ] = False,
-    into_itself: Annotated[
-        bool,
-        typer.Option("--into-itself", help="Allow a topic that the mirror itself writes."),
-    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be copied.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before the records are copied.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before copying.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Copy a range of a topic again, exactly once."""
+    """Copy a range of a topic again, into another topic, exactly once."""
     from relay_pipelines.replay import command
 
-    what = command.Options(
-        topic=topic,
-        to=to,
-        mirror=mirror,
-        partition=partition,
-        offsets=offsets,
-        since=since,
-        until=until,
-        window=window,
-        side=side,
-        filters=filters or [],
-        where=where,
-        transform=transform,
-        select=select or [],
-        replay_id=replay_id,
-        verbatim=verbatim,
-        into_itself=into_itself,
-        dry_run=dry_run,
-        yes=yes,
-        as_json=as_json,
-    )
-    return command.run(context.obj, what)
+    return command.run(context.obj, mirror, request, command.How(dry_run, yes, as_json))
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Copies a range of a topic again, into another topic.
 
-request        what a replay is asked for, and the mirror that it becomes
+request        what a replay is asked for
+own_mirror     the mirror of its own that it is
 replay         plans and copies a replay, and shows those there are
 replay_ranges  which offsets it reads
 preflight      whether it can: permissions, classes, SQL

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from relay_pipelines.audit.recount import Recount, recount
-from relay_pipelines.audit.selection import parse_offsets, parse_time
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.failing import final_failure, forbid_retries
+from relay_pipelines.orchestration.request_config import config_schema
 from relay_pipelines.orchestration.run_log import RunLog
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.orchestration.topic_catalog import Catalog
@@ -21,56 +22,24 @@ from relay_pipelines.output.formatting import plural
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
-from relay_pipelines.replay.request import ReplayRequest, Side, records_of
+from relay_pipelines.replay.request import ReplayRequest
+from relay_pipelines.request import filled
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings
 
-_RECORDS = ("filters", "where", "transform", "select")
 
-
-def _optional(kind: Any, description: str) -> dg.Field:
-    return dg.Field(kind, is_required=False, description=description)
-
-
-def _config(settings: Settings, catalog: Catalog) -> dict[str, Any]:
+def _config(settings: Settings, catalog: Catalog) -> Any:
     """The schema; the launchpad opens with a dry run of the first topic that is known."""
     name, mirror = next(iter(settings.mirrors.items()))
     topic = next(iter(catalog.known(name, mirror)), "")
-    return {
-        "mirror": dg.Field(str, default_value=name, description="The mirror's name."),
-        "topic": dg.Field(str, default_value=topic, description="The source topic."),
-        "to": dg.Field(
-            str,
-            default_value=f"{topic}.replayed",
-            description="The topic at the destination to copy to.",
-        ),
-        "dry_run": dg.Field(bool, default_value=True, description="Only log what would be copied."),
-        "side": dg.Field(
-            dg.Enum("ReplaySide", [dg.EnumValue(side.value) for side in Side]),
-            default_value=Side.SOURCE.value,
-            description="Read the source, or the copies at the destination.",
-        ),
-        "partition": _optional(int, "Only this partition of the topic."),
-        "offsets": _optional(str, "Source offsets as START:END, such as 100:200, 100: or :200."),
-        "from": _optional(str, "The records from this time on: 2026-01-31T12:00:00Z."),
-        "until": _optional(str, "The records before this time."),
-        "window": _optional(str, "The offsets of this window. Without a range, all of the topic."),
-        "filters": _optional([dict], "Instead of those of relay.yaml, and like them."),
-        "where": _optional(str, "A Spark SQL predicate."),
-        "transform": _optional(dict, "As in relay.yaml."),
-        "select": _optional(dict, "Columns of the copy with Spark SQL expressions."),
-        "verbatim": dg.Field(
-            bool,
-            default_value=False,
-            description="Without the filters and transforms of relay.yaml.",
-        ),
-        "into_itself": dg.Field(
-            bool, default_value=False, description="Allow a topic that the mirror itself writes."
-        ),
-        "id": _optional(str, "The replay's id; by default it is derived from what is asked for."),
-    }
+    return config_schema(
+        ReplayRequest,
+        {"topic": topic, "to": f"{topic}.replayed"},
+        mirror=(str, Field(name, description="The mirror's name.")),
+        dry_run=(bool, Field(default=True, description="Only log what would be copied.")),
+    )
 
 
 def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
@@ -116,7 +85,9 @@ def _replay(
 ) -> Iterator[dg.AssetMaterialization]:
     config, clock, log = context.op_config, kafka.clock, context.log
     began = clock.monotonic()
-    request = _request(config, kafka)
+    has_range = any(config.get(key) for key in ("offsets", "from", "until", "window"))
+    given = config if has_range else {**config, "offsets": ":"}
+    request = filled(ReplayRequest, given, folder=kafka.folder)
     name = config["mirror"]
     kafka.mirror(name)
     replay = plan_replay(kafka.settings.mirrors, name, request, session, clock)
@@ -156,26 +127,6 @@ def _replay(
         raise error
     path = naming.path(prefix, config["mirror"])
     yield _materialization(path, kafka, request, replay, result, counted.counted)
-
-
-def _request(config: Mapping[str, Any], kafka: KafkaResource) -> ReplayRequest:
-    ranges = {key: config[key] for key in ("offsets", "from", "until", "window") if key in config}
-    offsets = parse_offsets("offsets", config["offsets"]) if "offsets" in config else None
-    given = {key: config[key] for key in _RECORDS if key in config}
-    return ReplayRequest(
-        topic=config["topic"],
-        to=config["to"],
-        side=Side(config["side"]),
-        partition=config.get("partition"),
-        offsets=offsets if ranges else (None, None),
-        from_ms=parse_time("from", config["from"]) if "from" in config else None,
-        until_ms=parse_time("until", config["until"]) if "until" in config else None,
-        window=config.get("window", ""),
-        records=records_of(given, kafka.folder),
-        verbatim=config["verbatim"],
-        into_itself=config["into_itself"],
-        replay_id=config.get("id", ""),
-    )
 
 
 def _ranges(replay: Replay) -> list[OffsetRange]:

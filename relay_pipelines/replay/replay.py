@@ -37,11 +37,7 @@ from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.replay import replay_ranges
-from relay_pipelines.replay.preflight import require_copyable
-from relay_pipelines.replay.replay_ranges import ReplayedRanges
-from relay_pipelines.replay.request import (
-    ReplayRequest,
-    Side,
+from relay_pipelines.replay.own_mirror import (
     as_mirror,
     at_node,
     copied_again,
@@ -52,6 +48,9 @@ from relay_pipelines.replay.request import (
     selects,
     without_quarantined,
 )
+from relay_pipelines.replay.preflight import require_copyable
+from relay_pipelines.replay.replay_ranges import ReplayedRanges
+from relay_pipelines.replay.request import ReplayRequest, Side
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer, run

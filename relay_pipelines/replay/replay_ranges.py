@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from relay_pipelines.audit.selection import Selected, Selection, select
+from relay_pipelines.audit.request import Selection
+from relay_pipelines.audit.selection import Selected, select
 from relay_pipelines.errors import (
     ConfigError,
     RetentionPassedError,
@@ -227,8 +228,8 @@ def at_destination(
 def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
     """Return what the ledger has of the request; of a time span, all."""
     ledger = read_verified_ledger(name, mirror, clock)
-    start, end = request.offsets or (None, None)
-    selection = Selection(request.topic, request.partition, request.window, start, end)
+    windows = (request.window,) if request.window else ()
+    selection = Selection((request.topic,), request.partition, windows, request.offsets)
     for broken in ledger.breaks:
         if selection.has(broken.topic_partition):
             raise TamperedError(

@@ -1,34 +1,26 @@
-"""What a replay is asked for, and the mirror of its own that it becomes."""
+"""What a replay is asked for."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from relay_pipelines.audit.request import Offsets, parse_offsets, parse_time
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.plan.topic_selection import is_topic_name, target
+from relay_pipelines.request import asked
 
-from relay_pipelines.errors import ConfigError, DivergedNodeError
-from relay_pipelines.ledger.checkpoint import REPLAY, StartRecord
-from relay_pipelines.model import RecordPolicy
-from relay_pipelines.plan.positions import OnDataLoss
-from relay_pipelines.plan.topic_selection import is_topic_name, select, target
-from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.clusters import Health, Node, Source
-from relay_pipelines.settings.copying import FilterSettings, RecordSettings
-from relay_pipelines.settings.start import Start
-from relay_pipelines.settings.topics import Topics
-from relay_pipelines.settings.validation_errors import describe, dotted
+if TYPE_CHECKING:
+    from relay_pipelines.settings.copying import RecordSettings
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID_DIGITS = 12
-_TIME_SPAN = "relay_pipelines.copy.filtering:TimeSpan"
-_SECRETS = "configs_and_sql_sha256"
 
 
 class Side(StrEnum):
@@ -36,6 +28,29 @@ class Side(StrEnum):
 
     SOURCE = "source"
     DESTINATION = "destination"
+
+
+def _class(label: str, text: str) -> Mapping[str, Any]:
+    name, equals, config = text.partition("=")
+    try:
+        given = json.loads(config) if equals else {}
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ConfigError(
+            f"{label}: {config!r} is no config of a class",
+            remedy='write CLASS, or CLASS={"key": "value"} with JSON, in quotes of the shell',
+        )
+    return {"class": name, "config": given}
+
+
+def _column(label: str, text: str) -> tuple[str, str]:
+    column, equals, expression = text.partition("=")
+    if not equals:
+        raise ConfigError(
+            f"{label}: {text!r} is no column", remedy="write COLUMN=SQL, such as value=upper(key)"
+        )
+    return column, expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +64,67 @@ class ReplayRequest:
         offsets: of the source, half-open; None instead of a number for the first and the last.
         from_ms, until_ms: times of records, half-open. Each record's timestamp decides.
         window: the key of a window.
-        records: filters and changes, which replace those of relay.yaml.
+        filters, where, transform, select: as in relay.yaml, whose own they replace.
         verbatim: whether those of relay.yaml do not apply.
         into_itself: whether `to` may be a topic that the mirror writes.
         replay_id: empty for one that is derived from the rest.
+        on_record_error: as in relay.yaml; empty for what is set there.
+        folder: of relay.yaml, which is searched for classes.
     """
 
-    topic: str
-    to: str
-    side: Side = Side.SOURCE
-    partition: int | None = None
-    offsets: tuple[int | None, int | None] | None = None
-    from_ms: int | None = None
-    until_ms: int | None = None
-    window: str = ""
-    records: RecordSettings = field(default_factory=RecordSettings)
-    verbatim: bool = False
-    into_itself: bool = False
-    replay_id: str = ""
+    topic: str = asked("The source topic.", metavar="TOPIC", positional=True)
+    to: str = asked("The topic at the destination to copy to.", metavar="TOPIC")
+    side: Side = asked("Read the source, or the copies at the destination.", Side.SOURCE)
+    partition: int | None = asked(
+        "Only this partition of the topic.", None, short="p", metavar="N", least=0
+    )
+    offsets: Offsets | None = asked(
+        "Source offsets from START up to, not including, END.",
+        None,
+        metavar="START:END",
+        parse=parse_offsets,
+    )
+    from_ms: int | None = asked(
+        "The records from this time on.", None, name="from", metavar="TIME", parse=parse_time
+    )
+    until_ms: int | None = asked(
+        "The records before this time.", None, name="until", metavar="TIME", parse=parse_time
+    )
+    window: str = asked("The offsets of this window.", "", short="w", metavar="W")
+    filters: tuple[Mapping[str, Any], ...] = asked(
+        "Copy only what this filter keeps, with its config as in CLASS={JSON}; may be repeated.",
+        (),
+        name="filter",
+        metavar="CLASS",
+        parse=_class,
+        plain=dict[str, Any],
+    )
+    where: str = asked("Copy only what this Spark SQL predicate keeps.", "", metavar="SQL")
+    transform: Mapping[str, Any] | None = asked(
+        "Replace records with this transform, with its config as in CLASS={JSON}.",
+        None,
+        metavar="CLASS",
+        parse=_class,
+        plain=dict[str, Any],
+    )
+    select: Mapping[str, str] | None = asked(
+        "Replace a column of the records by a Spark SQL expression; may be repeated.",
+        None,
+        metavar="COLUMN=SQL",
+        parse=_column,
+        plain=dict[str, Any],
+        collect=dict,
+    )
+    verbatim: bool = asked("Without the filters and transforms of relay.yaml.", False)  # noqa: FBT003
+    into_itself: bool = asked("Allow a topic that the mirror itself writes.", False)  # noqa: FBT003
+    replay_id: str = asked(
+        "The replay's id; by default it is derived from what is asked for.",
+        "",
+        name="id",
+        metavar="ID",
+    )
+    on_record_error: str = ""
+    folder: Path = Path()
 
     def __post_init__(self) -> None:
         given = [self.offsets is not None, self.has_dates, bool(self.window)]
@@ -91,6 +149,28 @@ class ReplayRequest:
                 f"{self.replay_id!r} is no id of a replay",
                 remedy="use up to 40 letters, digits, '_' and '-'",
             )
+        _ = self.records
+
+    @property
+    def records(self) -> RecordSettings:
+        """Filters and changes that were given; only these are set.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        # pydantic is slow to import
+        from relay_pipelines.settings.copying import RecordSettings
+        from relay_pipelines.settings.validation_errors import in_section
+
+        given = {
+            "filters": list(self.filters),
+            "where": self.where,
+            "transform": self.transform,
+            "select": self.select,
+            "on_record_error": self.on_record_error,
+        }
+        given = {key: value for key, value in given.items() if value}
+        return in_section(RecordSettings, given, self.folder, "see docs/records.md")
 
     @property
     def has_dates(self) -> bool:
@@ -116,220 +196,11 @@ class ReplayRequest:
     def id(self) -> str:
         """The id: the same for the same request."""
         # whole, because a default that is written out asks for the same
-        given = self.records.model_dump(mode="json", include=self.records.model_fields_set)
-        return self.replay_id or _digest([self.asked, given])[:_ID_DIGITS]
+        records = self.records
+        given = records.model_dump(mode="json", include=records.model_fields_set)
+        return self.replay_id or digest([self.asked, given])[:_ID_DIGITS]
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Return a SHA-256 of JSON."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def records_of(given: Mapping[str, Any], folder: Path = Path()) -> RecordSettings:
-    """Check filters and changes that are given beside relay.yaml, with the keys that it has.
-
-    Args:
-        folder: of relay.yaml, which is searched for classes.
-
-    Raises:
-        ConfigError: one is wrong.
-    """
-    try:
-        return RecordSettings.model_validate(given, context={"folder": folder})
-    except ValidationError as error:
-        location, what = describe(error, RecordSettings, given)[0]
-    raise ConfigError(f"{dotted(location)}: {what}", remedy="see docs/records.md")
-
-
-def request_of(start: StartRecord) -> ReplayRequest:
-    """Return what a replay was asked for, from its start record, to audit it.
-
-    Its filters and changes are those with which it was started, without configs and SQL, which the
-    start record does not hold.
-    """
-    assert start.replay is not None
-    asked, policy = (start.replay.parameters[part] for part in ("asked", "policy"))
-    offsets, transform = asked["offsets"], policy["transform"]
-    records = {
-        "filters": [{"class": name} for name in policy["filters"] if name != _TIME_SPAN],
-        "where": "true" if policy["where"] else None,
-        "transform": {"class": transform} if transform else None,
-        "select": {column: column for column in policy["select"]},
-        "on_record_error": policy["on_record_error"],
-    }
-    return ReplayRequest(
-        **asked
-        | {
-            "side": Side(asked["side"]),
-            "offsets": None if offsets is None else tuple(offsets),
-            "records": RecordSettings.model_validate(records),
-            "replay_id": start.mirror.partition(REPLAY)[2],
-        }
-    )
-
-
-def parameters(request: ReplayRequest, policy: RecordPolicy) -> dict[str, Any]:
-    """Return what another attempt must have in common, as JSON.
-
-    Configs and SQL may hold secrets of the environment: there is only a SHA-256 of them.
-
-    Args:
-        policy: how the records are copied; relay.yaml may say something else the next time.
-    """
-    classes = [*policy.filters, *filter(None, [policy.transform])]
-    configs = [spec.config for spec in classes]  # without their folder, which may be another one
-    return {
-        "asked": request.asked,
-        "policy": {
-            "filters": [spec.name for spec in policy.filters],
-            "where": bool(policy.where),
-            "transform": policy.transform.name if policy.transform else None,
-            "select": sorted(dict(policy.select)),
-            "on_record_error": str(policy.on_record_error),
-            _SECRETS: _digest([configs, policy.where, dict(policy.select)]),
-        },
-    }
-
-
-def require_same(start: StartRecord, wanted: Mapping[str, Any], replay_id: str) -> None:
-    """Refuse to continue a replay that was started with other parameters.
-
-    Raises:
-        ConfigError: it was.
-    """
-    known = {} if start.replay is None else start.replay.parameters
-    for part in ("asked", "policy"):
-        before, now = known.get(part, {}), wanted[part]
-        for key, value in now.items():
-            if before.get(key) != value:
-                was = f"{key} {json.dumps(before.get(key))}, and not {json.dumps(value)}"
-                if key == _SECRETS:
-                    was = "another config of a class, or with other SQL in where or select"
-                raise ConfigError(
-                    f"the replay {replay_id} was started with {was}",
-                    remedy="continue it with the same parameters, or give another --id",
-                )
-
-
-def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
-    """Return the mirror that a replay is.
-
-    Args:
-        read: the topic to read, on the side of the request.
-    """
-    override = mirror.override(request.topic)
-    as_configured = request.side is Side.SOURCE and not request.verbatim
-    records: dict[str, Any] = {}
-    for key in RecordSettings.model_fields:
-        configured = getattr(override if key in override.model_fields_set else mirror, key)
-        # what is at the destination was filtered and changed before
-        default = getattr(RecordSettings(), key)
-        records[key] = configured if as_configured or key == "on_record_error" else default
-    records |= {key: getattr(request.records, key) for key in request.records.model_fields_set}
-    if request.has_dates:
-        records["filters"] = (_time_span(request), *records["filters"])
-    there = mirror.destination
-    node = Node.model_construct(
-        name="destination",
-        **{key: getattr(there, key) for key in Node.model_fields if key != "name"},
-    )
-    return mirror.model_copy(
-        update={
-            **records,
-            "source": mirror.source
-            if request.side is Side.SOURCE
-            else Source.model_construct(nodes=(node,), health=Health()),
-            "topics": Topics(
-                allow=(re.escape(read),),
-                rename={read: request.to},
-                config_keys=mirror.topics.config_keys,
-            ),
-            "start": Start(),
-            # a replay was asked for these very records
-            "on_data_loss": OnDataLoss.FAIL,
-            "copying": mirror.copying.overridden_by(override.copying),
-        }
-    )
-
-
-def at_node(own: Mirror, node: str) -> Mirror:
-    """Return a replay that reads one node alone: offsets of one log mean nothing in another.
-
-    Args:
-        node: whose offsets are replayed. An only node may have a new name; its topic id tells.
-
-    Raises:
-        ConfigError: the replay does not read it.
-    """
-    if len(own.source.nodes) == 1:
-        return own
-    nodes = tuple(each for each in own.source.nodes if each.name == node)
-    if not nodes:
-        raise ConfigError(
-            f"the offsets to replay are those of node {node!r}, which is not in source.nodes",
-            remedy="add it again, or replay from the destination: --side destination",
-        )
-    return _reading(own, nodes)
-
-
-def without_quarantined(own: Mirror, quarantined: Mapping[str, str], node: str = "") -> Mirror:
-    """Return a replay that reads no node which holds other records than were copied.
-
-    Args:
-        quarantined: why, by node.
-        node: whose offsets are replayed; empty for any.
-
-    Raises:
-        DivergedNodeError: no node is left, or not this one.
-    """
-    nodes = tuple(each for each in own.source.nodes if each.name not in quarantined)
-    if not nodes or node in quarantined:
-        name = node or own.source.nodes[0].name
-        raise DivergedNodeError(
-            f"node {name} is in quarantine: {quarantined[name]}",
-            remedy="replay from the destination: --side destination",
-        )
-    return _reading(own, nodes)
-
-
-def _reading(own: Mirror, nodes: tuple[Node, ...]) -> Mirror:
-    return own.model_copy(update={"source": own.source.model_copy(update={"nodes": nodes})})
-
-
-def _time_span(request: ReplayRequest) -> FilterSettings:
-    """Return the filter that lets only records of the time span come to the others."""
-    config = {"from_ms": request.from_ms, "until_ms": request.until_ms}
-    return FilterSettings.model_validate({"class": _TIME_SPAN, "config": config})
-
-
-def refuse_loops(mirror: Mirror, request: ReplayRequest, others: Mapping[str, Mirror]) -> None:
-    """Refuse a target that one of these mirrors would copy back.
-
-    Args:
-        others: all mirrors of relay.yaml by name, with the one of the replay.
-
-    Raises:
-        ConfigError: one would.
-    """
-    to = target(request.to).topic
-    source = {server for node in mirror.nodes for server in node.bootstrap_servers}
-    there = set(mirror.destination_cluster.bootstrap_servers)
-    for name, other in others.items():
-        reads = {server for node in other.nodes for server in node.bootstrap_servers}
-        goes_back = reads & there and source & set(other.destination_cluster.bootstrap_servers)
-        if goes_back and selects(other, to):
-            raise copied_again(name, to)
-
-
-def selects(mirror: Mirror, topic: str) -> bool:
-    """Whether a mirror copies a source topic of this name."""
-    (decision,) = select([topic], mirror.topics.allow, mirror.topics.deny)
-    return decision.included
-
-
-def copied_again(mirror: str, topic: str) -> ConfigError:
-    """Return the error for a target from which a mirror reads."""
-    return ConfigError(
-        f"the mirror {mirror!r} reads the topic {topic!r}, and would copy the replayed records"
-        " again",
-        remedy=f"replay into another topic, or add {topic!r} to its topics.deny",
-    )

@@ -10,13 +10,17 @@ import datetime as dt
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings.config_types import Location, Problem
+
+Model = TypeVar("Model", bound=BaseModel)
 
 # a refused address may contain a password
 _SECRET_KEYS = frozenset(
@@ -192,3 +196,19 @@ def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
             annotation = get_args(annotation)[0]
     fields: Mapping[str, Any] = annotation.model_fields
     return [field.alias or name for name, field in fields.items()]
+
+
+def in_section(section: type[Model], given: Mapping[str, Any], folder: Path, remedy: str) -> Model:
+    """Check what is given beside relay.yaml, with the keys that it has.
+
+    Args:
+        folder: of relay.yaml, which is searched for classes.
+
+    Raises:
+        ConfigError: something is wrong.
+    """
+    try:
+        return section.model_validate(given, context={"folder": folder})
+    except ValidationError as error:
+        location, what = describe(error, section, given)[0]
+    raise ConfigError(f"{dotted(location)}: {what}", remedy=remedy)

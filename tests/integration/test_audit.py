@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.audit import spark_job
-from relay_pipelines.audit.audit import Audit, Level, PartitionAudit, begin
-from relay_pipelines.audit.chunks import Client
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
+from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import RangeProgress
@@ -90,7 +89,10 @@ class Audited:
         """Read the ledger, and count, but compare nothing yet."""
         settings = load(self.config()).mirror(self.mirror.name)
         return begin(
-            self.mirror.name, settings, selection or Selection(), level, SystemClock(), **more
+            self.mirror.name,
+            settings,
+            AuditRequest(level=level, **asdict(selection or Selection()), **more),
+            SystemClock(),
         )
 
     def audit(
@@ -136,7 +138,7 @@ class Audited:
             "nodes": [{"name": name, **commands.at(node)} for name, node in nodes.items()]
         }
         settings = load(configured(self.folder, {mirror.name: section})).mirror(mirror.name)
-        audit = begin(mirror.name, settings, Selection(), level, SystemClock())
+        audit = begin(mirror.name, settings, AuditRequest(level=level), SystemClock())
         read(audit)
         return audit
 
@@ -218,7 +220,7 @@ class TestAgreement:
     def test_a_copy_that_was_written_again_in_the_same_way(self, audited: Audited) -> None:
         """So that the tests below find the change alone."""
         audited.replace_copies(RECORDS)
-        found = audited.audit(Level.SAMPLE, share=1.0, seed="x")
+        found = audited.audit(Level.SAMPLE, share=100.0, seed="x")
         assert (found.problems, found.records) == ([], 100)
 
     def test_a_destination_that_recompresses(self, audited: Audited) -> None:
@@ -245,7 +247,7 @@ class TestAgreement:
 
     def test_records_not_yet_copied(self, audited: Audited) -> None:
         audited.mirror.write(numbered(10, first=100))
-        found = audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=90, end=110))
+        found = audited.audit(Level.FULL, Selection((audited.mirror.topic,), 0, offsets=(90, 110)))
         assert (found.problems, found.records) == ([], 10)
         assert found.coverage.counts == {"copied": 10, "not_yet": 10}
 
@@ -407,7 +409,7 @@ class TestTampered:
             " records before it were deleted"
         )
         assert found.problems[1:]
-        assert audited.audit(Level.SAMPLE, share=1.0).problems == [
+        assert audited.audit(Level.SAMPLE, share=100.0).problems == [
             (
                 "differing chunks: 2 of 4; the first is [0, 30), compared with node one: the"
                 " destination's log begins at 40, although its topic keeps everything"
@@ -438,19 +440,22 @@ class TestTampered:
         write(mirror.destination, elsewhere, numbered(3))
         mirror.write(numbered(10))
         mirror.copy()
-        found = audited.audit(Level.RECOUNT, Selection(mirror.topic))
+        found = audited.audit(Level.RECOUNT, Selection((mirror.topic,)))
         assert (found.problems, found.notes) == (
             [],
             [f"records in {elsewhere} before the first copy, or where there is none: 3"],
         )
-        assert audited.audit(Level.RECOUNT, Selection(mirror.topic, 0, end=10)).notes == []
+        assert (
+            audited.audit(Level.RECOUNT, Selection((mirror.topic,), 0, offsets=(None, 10))).notes
+            == []
+        )
         with ClusterClient(mirror.destination, DestinationError) as connected:
             topic_id = connected.topic(mirror.topic).topic_id
         created = checkpoint.CreatedRecord(mirror.name, mirror.topic, topic_id, NOW_MS)
         key, value, _ = checkpoint.created_record(created)
         home = checkpoint.home(checkpoint.TOPIC, key)
         write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, NOW_MS))])
-        found = audited.audit(Level.RECOUNT, Selection(mirror.topic))
+        found = audited.audit(Level.RECOUNT, Selection((mirror.topic,)))
         assert (found.notes, [line.removeprefix(f"{elsewhere}: ") for line in found.problems]) == (
             [],
             [
@@ -498,7 +503,7 @@ class TestSource:
         """Other records have those offsets now, and say nothing about the copies."""
         audited.recreate_source(numbered(records, first=1000))
         for level in (Level.FULL, Level.SAMPLE):
-            found = audited.audit(level, share=1.0, seed="x")
+            found = audited.audit(level, share=100.0, seed="x")
             assert found.problems == []
             assert str(found.verdict) == (
                 "not verified: 0 of 100 records compared: the source topic was created again since"
@@ -538,7 +543,7 @@ class TestSource:
 
     def test_a_difference_names_the_node(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
-        (line,) = audited.audit(Level.SAMPLE, share=1.0).problems
+        (line,) = audited.audit(Level.SAMPLE, share=100.0).problems
         assert line == (
             "differing chunks: 1 of 4; the first is [30, 60), compared with node one: 1 record"
             " differs"
@@ -643,7 +648,7 @@ class TestSelected:
 
     def test_offsets(self, audited: Audited) -> None:
         """Whole chunks are compared."""
-        found = audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=35, end=40))
+        found = audited.audit(Level.FULL, Selection((audited.mirror.topic,), 0, offsets=(35, 40)))
         assert [str(result.chunk.source) for result in found.results] == [
             f"{audited.mirror.at}[30, 60)"
         ]
@@ -657,7 +662,7 @@ class TestSelected:
         assert (str(before.coverage.range), before.records) == (f"{audited.mirror.at}[0, 60)", 60)
 
     def test_a_window(self, audited: Audited) -> None:
-        assert audited.audit(Level.FULL, Selection(window="a-window")).records == 100
+        assert audited.audit(Level.FULL, Selection(windows=("a-window",))).records == 100
 
     def test_two_sources_of_one_destination(self, audited: Audited) -> None:
         """Neither takes the copies of the other one for its own, or for foreign records."""
@@ -682,7 +687,7 @@ class TestSelected:
         }
 
     def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
-        def chosen_by(seed: str, share: float = 0.5) -> tuple[OffsetRange, ...]:
+        def chosen_by(seed: str, share: float = 50.0) -> tuple[OffsetRange, ...]:
             audit = audited.begin(Level.SAMPLE, share=share, seed=seed)
             return tuple(
                 chunk.source for found in audit.partitions.values() for chunk in found.chunks
@@ -696,7 +701,7 @@ class TestSelected:
 
     def test_a_range_that_was_never_mirrored(self, audited: Audited) -> None:
         with pytest.raises(ConfigError, match="is copied up to offset 100"):
-            audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=100))
+            audited.audit(Level.FULL, Selection((audited.mirror.topic,), 0, offsets=(100, None)))
 
     def test_a_node_that_does_not_answer(self, audited: Audited) -> None:
         """The next node is read."""

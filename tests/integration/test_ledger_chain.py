@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.audit.against_statement import StatementAudit, audit_against
-from relay_pipelines.audit.audit import Level, begin
+from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.recount import Recount, recount
 from relay_pipelines.audit.recount_parts import count_parts
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError
@@ -122,7 +122,7 @@ def test_a_tampered_ledger(
     assert callable(tamper)
     rewrite(mirror, ledger_topic.TOPIC, tamper(entries(mirror)))
     assert found(mirror) == expected
-    audit = begin(mirror.name, settings_of(mirror), Selection(), Level.LEDGER, CLOCK)
+    audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.LEDGER), CLOCK)
     lines = audit.partitions[mirror.at].problems
     ((kind, first, last),) = expected
     entry = f"entry {first}" if first == last else f"entries {first} to {last}"
@@ -166,7 +166,7 @@ def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) ->
 
     what = "records at the destination that this mirror did not write: 5"
     assert recounted(mirror).problems == [what]
-    audit = begin(mirror.name, settings_of(mirror), Selection(), Level.RECOUNT, CLOCK)
+    audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.RECOUNT), CLOCK)
     audit.add([], count_parts(audit.job, audit.partitions[mirror.at].parts, CLOCK))
     of = f" of {name}" if writer == "a replay" else ""
     lines = audit.partitions[mirror.at].problems
@@ -180,7 +180,7 @@ def test_a_chain_without_a_checkpoint(mirror: Mirror) -> None:
     create(mirror.destination, never.topic, 1, KEPT)
     write(mirror.destination, never, numbered(5))
     forge(mirror, mirror.name, OffsetRange(never, 0, 5), OffsetRange(never, 0, 5))
-    audit = begin(mirror.name, settings_of(mirror), Selection(), Level.RECOUNT, CLOCK)
+    audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.RECOUNT), CLOCK)
     (line,) = audit.partitions[never].problems
     assert line.startswith("ledger entry 1: never committed with a checkpoint (")
     assert audit.partitions[never].parts == []

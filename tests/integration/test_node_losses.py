@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.audit import audit, spark_job
-from relay_pipelines.audit.audit import Level
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import (
@@ -122,7 +121,7 @@ class Pair:
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
         """Compare every record on both sides."""
         mirror = Mirror.model_validate(self.settings(down=down, names=names))
-        found = audit.begin(self.name, mirror, Selection(), Level.FULL, CLOCK)
+        found = audit.begin(self.name, mirror, AuditRequest(level=Level.FULL), CLOCK)
         done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         return found

@@ -11,8 +11,7 @@ import pytest
 
 from relay_pipelines import settings
 from relay_pipelines.audit import audit, spark_job
-from relay_pipelines.audit.audit import Level
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
@@ -232,7 +231,7 @@ def test_two_configurations_do_not_take_turns(
     assert (one.checkpoint(at).generation, one.checkpoint(at).copies is None) == (generation, False)
     assert deployments.arrived() == [*expected, *range(36, 42)]
     for level in (Level.RECOUNT, Level.FULL):
-        audited = audit.begin(one.name, two.mirror(), Selection(), level, CLOCK)
+        audited = audit.begin(one.name, two.mirror(), AuditRequest(level=level), CLOCK)
         done = spark_job.do_group(audited.job, audited.work)
         audited.add(done.chunks, done.parts)
         command.report(invocation, audited, as_json=False)

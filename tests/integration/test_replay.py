@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from relay_pipelines.audit import spark_job
-from relay_pipelines.audit.audit import Level, begin
+from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.recount import recount
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import (
     ConfigError,
@@ -42,7 +42,7 @@ from relay_pipelines.replay.replay import (
     replays,
     start_replay,
 )
-from relay_pipelines.replay.request import ReplayRequest, Side, records_of
+from relay_pipelines.replay.request import ReplayRequest, Side
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
@@ -101,7 +101,11 @@ class Replayed:
         return load(self.config(**more))
 
     def request(self, **more: Any) -> ReplayRequest:
-        wanted: dict[str, Any] = {"topic": self.mirror.topic, "to": self.to.topic} | more
+        wanted: dict[str, Any] = {
+            "topic": self.mirror.topic,
+            "to": self.to.topic,
+            "folder": self.folder,
+        } | more
         if not {"window", "from_ms", "until_ms"}.intersection(wanted):
             wanted.setdefault("offsets", (20, 80))
         return ReplayRequest(**wanted)
@@ -134,7 +138,7 @@ class Replayed:
         settings = self.settings().mirror(self.mirror.name)
         of_replays = [mirror_of_replay(each, self.mirror.name, settings, CLOCK) for each in ids]
         for name, mirror in [(self.mirror.name, settings), *of_replays]:
-            audit = begin(name, mirror, Selection(), Level.FULL, CLOCK)
+            audit = begin(name, mirror, AuditRequest(level=Level.FULL), CLOCK)
             done = spark_job.do_group(audit.job, audit.work)
             audit.add(done.chunks, done.parts)
             assert (audit.problems, audit.errors) == ([], [])
@@ -490,7 +494,7 @@ class TestFilters:
             "where": "key = 'k0'",
             "select": {"value": "concat(key, value)"},
         }
-        replayed.replay(records=records_of(given, replayed.folder))
+        replayed.replay(**given)
         expected = [
             record._replace(value=(record.key or b"") + (record.value or b""))
             for number, record in enumerate(RECORDS[20:80], 20)
@@ -558,10 +562,9 @@ class TestRefusals:
         module = replayed.folder.name  # a process imports a name once
         (replayed.folder / f"{module}.py").write_text(FILTER)
         text = json.dumps(given).replace("even:", f"{module}:")
-        wrong = records_of(json.loads(text), replayed.folder)
         with pytest.raises(ConfigError, match=line):
-            replayed.start(replay_id="mine", records=wrong)
-        replayed.replay(replay_id="mine", records=records_of({"where": "true"}, replayed.folder))
+            replayed.start(replay_id="mine", **json.loads(text))
+        replayed.replay(replay_id="mine", where="true")
         assert_equal(RECORDS[20:80], replayed.copied())
 
     def test_a_target_with_too_few_partitions(self, replayed: Replayed) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.audit import audit, spark_job
-from relay_pipelines.audit.audit import Level
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import (
@@ -86,7 +85,7 @@ class Moved(Copied):
         """Return outcome and audited offsets of the audits of every level."""
         found = []
         for level in (Level.LEDGER, Level.RECOUNT, Level.FULL):
-            audited = audit.begin(self.name, self.mirror(), Selection(), level, CLOCK)
+            audited = audit.begin(self.name, self.mirror(), AuditRequest(level=level), CLOCK)
             done = spark_job.do_group(audited.job, audited.work)
             audited.add(done.chunks, done.parts)
             assert (audited.problems, audited.errors) == ([], [])

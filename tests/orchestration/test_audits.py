@@ -233,9 +233,9 @@ def test_mistakes(environment: InProcessEnvironment, topics: list[str]) -> None:
         ({}, "the ledger has no copies in what is to be audited; "),
         ({"mirror": "none"}, "no mirror is called 'none'; there are: "),
         ({"topics": ["none"]}, f"{environment.name} has no source topic 'none'; valid topics: "),
-        ({"from": "today"}, "'today' is not a valid timestamp; write "),
-        ({"from": "2026-01-02", "to": "2026-01-01"}, "the time span ends before it begins; "),
-        ({"from": "2026-01-02", "windows": ["w"]}, "windows and dates exclude each other; "),
+        ({"since": "today"}, "since: 'today' is no time; write "),
+        ({"since": "2026-01-02", "until": "2026-01-01"}, "the time span ends before it begins; "),
+        ({"since": "2026-01-02", "windows": ["w"]}, "a window names offsets by itself; "),
         ({"share": 101.0}, "share: expected 0 to 100 percent, got 101.0"),
     ]
     for config, line in mistakes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from unittest.mock import patch
 
 import pytest
 
 from relay_pipelines.audit import audit as verify_audit
-from relay_pipelines.audit.audit import Audit, Level, begin
+from relay_pipelines.audit.audit import Audit, begin
 from relay_pipelines.audit.chunks import ComparedChunk, compare_chunks
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import ledger_topic
@@ -30,7 +30,8 @@ def audited(world: World, level: Level, selection: Selection | None = None) -> A
         served(source=world.source, destination=world.copies),
         patch.object(Clock, "now_ms", lambda _: later_ms),
     ):
-        audit = begin("m", world.mirror, selection or Selection(), level, Clock())
+        request = AuditRequest(level=level, **asdict(selection or Selection()))
+        audit = begin("m", world.mirror, request, Clock())
         chunks = [each for each in audit.work if isinstance(each, ComparedChunk)]
         audit.add(compare_chunks(audit.job, chunks, Clock()))
     return audit
@@ -48,7 +49,7 @@ def expire(world: World, kept: int) -> None:
 def test_all_entries_have_expired(world: World, level: Level) -> None:
     """The checkpoint shows that there were some."""
     expire(world, 0)
-    for selection in (Selection(), Selection("a", 0)):
+    for selection in (Selection(), Selection(("a",), 0)):
         audit = audited(world, level, selection)
         assert (audit.problems, audit.work) == ([], [])
         assert str(audit.verdict) == (
@@ -57,7 +58,7 @@ def test_all_entries_have_expired(world: World, level: Level) -> None:
         )
         assert (audit.verdict.exit_code(), audit.verdict.exit_code(strict=True)) == (0, 4)
     with pytest.raises(ConfigError, match="no entries of the source topic 'b'"):
-        audited(world, level, Selection("b"))
+        audited(world, level, Selection(("b",)))
     with pytest.raises(ConfigError, match="no copies in what is to be audited"):
         audited(world, level, Selection(since_ms=1))
 
@@ -84,7 +85,7 @@ def test_the_entries_of_one_partition_have_expired(world: World) -> None:
             gone: State.NOTHING,
         }
         with pytest.raises(ConfigError, match="is copied up to offset 15"):
-            audited(world, Level.FULL, Selection("a", start=99))
+            audited(world, Level.FULL, Selection(("a",), offsets=(99, None)))
 
 
 def test_the_beginning_of_the_copies_is_gone(world: World) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from relay_pipelines.audit.audit import Audit, Level, PartitionAudit
+from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.difference import Difference, ShownRecord
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import (
     Cluster,
@@ -67,7 +68,7 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
 def audit(found: PartitionAudit) -> Audit:
     here = Cluster("here", ("127.0.0.1:1",))
     job = AuditJob("m", (here,), here, CopyOptions())
-    return Audit("m", Level.FULL, job, {found.topic_partition: found})
+    return Audit("m", AuditRequest(level=Level.FULL), job, {found.topic_partition: found})
 
 
 DIFFERENCE = Difference(

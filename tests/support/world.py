@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from relay_pipelines.audit import recount, spark_job
 from relay_pipelines.audit.against_statement import StatementAudit, audit_against
-from relay_pipelines.audit.audit import Level, PartitionAudit, begin
+from relay_pipelines.audit.audit import PartitionAudit, begin
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.ledger import ledger_topic, reader, statement
 from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
@@ -101,7 +101,7 @@ class World:
     def audited(self) -> PartitionAudit:
         """Recount all that the ledger has."""
         with self.answering():
-            audit = begin("m", self.mirror, Selection(), Level.RECOUNT, Clock())
+            audit = begin("m", self.mirror, AuditRequest(level=Level.RECOUNT), Clock())
             done = spark_job.do_group(audit.job, audit.work)
         audit.add(done.chunks, done.parts)
         assert audit.errors == []

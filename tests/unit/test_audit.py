@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay_pipelines.audit.audit import Audit, Level, PartitionAudit
+from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.difference import Difference
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import PartResult, RecountPart, merged, parts_of
+from relay_pipelines.audit.request import Level
 from relay_pipelines.audit.spark_job import groups_of
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import (

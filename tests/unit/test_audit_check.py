@@ -10,14 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from relay_pipelines.audit.audit import Level, PartitionAudit
+from relay_pipelines.audit.audit import PartitionAudit
 from relay_pipelines.audit.checks import evaluations, last_evaluations, not_audited
 from relay_pipelines.audit.coverage import CoverageMap, coverage
-from relay_pipelines.audit.dagster_run import AuditReport, AuditRequest, numbers
+from relay_pipelines.audit.dagster_run import AuditReport, numbers
 from relay_pipelines.audit.difference import Difference, ShownRecord
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import PartResult, RecountPart
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import SourceError, TamperedError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange, TopicPartition
@@ -27,7 +27,7 @@ from tests.support.audited import CHUNKS, audit, audited, wanted
 
 KAFKA = KafkaResource(config_path="/etc/relay config.yaml")
 RECORD = ShownRecord(15, 1_700_000_000_000, "k", "one", "a=1")
-REQUEST = AuditRequest("m", Level.FULL, 1.0, "", ("orders",))
+REQUEST = AuditRequest(("orders",), level=Level.FULL, share=100.0)
 
 
 def whole(difference: Difference | None = None) -> PartitionAudit:
@@ -39,7 +39,9 @@ def whole(difference: Difference | None = None) -> PartitionAudit:
 
 def evaluated(found: PartitionAudit, request: AuditRequest = REQUEST) -> dg.AssetCheckEvaluation:
     """The evaluation of the only topic."""
-    (evaluation,) = evaluations(AuditReport(request, audit(found)), KAFKA)
+    whole = audit(found)
+    whole.request = request
+    (evaluation,) = evaluations(AuditReport("m", whole), KAFKA)
     return evaluation
 
 
@@ -75,7 +77,7 @@ def test_the_first_difference(
 
 def test_what_the_ledger_says_has_no_record() -> None:
     """The problem, the offsets, and the window in the command."""
-    found = evaluated(audited(), replace(REQUEST, selection=Selection(window="w")))
+    found = evaluated(audited(), replace(REQUEST, windows=("w",)))
     assert not found.passed
     assert found.partition == "w"
     metadata = values(found)
@@ -117,8 +119,8 @@ def test_a_strict_audit_fails_on_a_note() -> None:
     whole_audit = audit(whole())
     whole_audit.partitions[whole().topic_partition].uncompared["retention"] = 10
     for strict in (False, True):
-        whole_audit.strict = strict
-        (evaluation,) = evaluations(AuditReport(REQUEST, whole_audit), KAFKA)
+        whole_audit.request = replace(REQUEST, strict=strict)
+        (evaluation,) = evaluations(AuditReport("m", whole_audit), KAFKA)
         assert evaluation.passed is not strict
         assert evaluation.metadata["not verified (records)"].value == 10
     assert evaluation.severity is dg.AssetCheckSeverity.ERROR
@@ -155,7 +157,7 @@ def test_what_the_ledger_no_longer_has_is_nothing_to_verify(level: Level) -> Non
     )
     both = audit(whole())
     both.partitions[gone.topic_partition] = gone
-    (evaluation,) = evaluations(AuditReport(REQUEST, both), KAFKA)
+    (evaluation,) = evaluations(AuditReport("m", both), KAFKA)
     assert evaluation.passed
     assert "orders-1: ledger entries that retention has deleted: 7" in str(evaluation.description)
 
@@ -193,9 +195,9 @@ def test_a_run_that_copies_repeats_the_last_result() -> None:
 
 
 def test_a_topic_without_copies_is_a_warning() -> None:
-    (other, found) = evaluations(
-        AuditReport(replace(REQUEST, topics=("never", "orders")), audit(whole())), KAFKA
-    )
+    audited_both = audit(whole())
+    audited_both.request = replace(REQUEST, topics=("never", "orders"))
+    (other, found) = evaluations(AuditReport("m", audited_both), KAFKA)
     assert (other.asset_key.path, other.passed) == (["m", "never"], False)
     assert other.severity is dg.AssetCheckSeverity.WARN
     assert found.passed
@@ -207,8 +209,10 @@ def test_an_audit_that_could_not_be_made() -> None:
     The error names a topic-partition of the ledger, and the check is that of the topic.
     """
     at = TopicPartition(ledger_topic.TOPIC, 3)
-    (away,) = not_audited(REQUEST, SourceError("no answer"), KAFKA.clock)
-    (tampered,) = not_audited(REQUEST, TamperedError("changed", topic_partition=at), KAFKA.clock)
+    (away,) = not_audited("m", REQUEST, SourceError("no answer"), KAFKA.clock)
+    (tampered,) = not_audited(
+        "m", REQUEST, TamperedError("changed", topic_partition=at), KAFKA.clock
+    )
     assert tampered.asset_key.path == ["m", "orders"]
     assert (away.severity, tampered.severity) == (
         dg.AssetCheckSeverity.WARN,

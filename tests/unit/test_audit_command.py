@@ -13,8 +13,8 @@ from tests.support.config_files import MINIMAL
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--partition", "1"], "--partition needs --topic; name the source topic"),
-        (["--offsets", "1:2"], "--offsets needs --topic; name the source topic"),
+        (["--partition", "1"], "partition needs a topic; name one source topic"),
+        (["--offsets", "1:2"], "offsets needs a topic; name one source topic"),
         *(
             (
                 ["--topic", "t", "--offsets", text],
@@ -35,15 +35,15 @@ from tests.support.config_files import MINIMAL
         ),
         (
             ["--window", "w", "--since", "2026-01-31"],
-            "--window names offsets by itself; leave out --offsets, --since and --until",
+            "a window names offsets by itself; leave out offsets, since and until",
         ),
         (
             ["--topic", "t", "--offsets", "1:2", "--until", "2026-01-31"],
-            "--offsets and dates exclude each other; leave one of them out",
+            "offsets and dates exclude each other; leave one of them out",
         ),
         (
             ["--client", "librdkafka"],
-            ("--client librdkafka is for comparing both sides; add --level full or --level sample"),
+            "client librdkafka is for comparing both sides; ask for the level full or sample",
         ),
         (["--key", "k.pem"], "--key needs --against; name the statement"),
         (

@@ -7,10 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from relay_pipelines.audit.audit import Level, PartitionAudit
+from relay_pipelines.audit.audit import PartitionAudit
 from relay_pipelines.audit.coverage import Stretch, coverage
 from relay_pipelines.audit.difference import Difference
 from relay_pipelines.audit.page import HEIGHT, WIDTH, bars, mark, page
+from relay_pipelines.audit.request import Level
 from relay_pipelines.ledger.chain import Chain
 from tests.support.audited import AT, CHUNKS, DIFFERENCE, TO, audit, audited, entry, wanted
 

@@ -83,7 +83,7 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (document["verdict"], document["summary"]) == ("not verified", line)
     assert document["coverage"]["not_verified"] == {"it is compacted": 25}
     textfile = tmp_path / "audit.prom"
-    metrics.write(textfile, {"m": audit(found)})
+    metrics.write(textfile, [("m", audit(found))])
     written = textfile.read_text()
     for line in (
         'check_failed{check="audit",mirror="m",topic="orders"} 1.0',
@@ -105,7 +105,7 @@ def test_a_strict_audit_passes_no_note(
     found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
     found.uncompared["retention"] = 10
     whole = audit(found)
-    whole.strict = strict
+    whole.request = replace(whole.request, strict=strict)
     invocation = Invocation(tmp_path)
     report(invocation, whole, as_json=False)
     shown = capsys.readouterr()
@@ -140,7 +140,7 @@ def test_json() -> None:
     ]
     document = json.loads(json.dumps(document_of(audit(found))))
     (partition,) = document["topic_partitions"]
-    assert (document["mirror"], document["level"], document["share"]) == ("m", "full", 1.0)
+    assert (document["mirror"], document["level"], document["share_percent"]) == ("m", "full", 5.0)
     assert partition["missing"] == [{"start": 40, "end": 45}]
     assert partition["recount"] == {
         "recorded": 25,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.audit.selection import Selection, select
+from relay_pipelines.audit.request import Selection
+from relay_pipelines.audit.selection import select
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, TopicPartition
 from tests.support.audited import AT, entry
@@ -44,13 +45,13 @@ def ranges(
     ("selection", "expected"),
     [
         (Selection(), ["orders-0[5, 30)", "orders-1[0, 4)"]),
-        (Selection("orders"), ["orders-0[5, 30)", "orders-1[0, 4)"]),
-        (Selection("orders", 1), ["orders-1[0, 4)"]),
-        (Selection(window="w2"), ["orders-0[10, 20)"]),
-        (Selection(window="w1"), ["orders-0[5, 10)", "orders-1[0, 4)"]),
-        (Selection("orders", 0, start=7, end=25), ["orders-0[7, 25)"]),
-        (Selection("orders", 0, start=7), ["orders-0[7, 30)"]),
-        (Selection("orders", 0, end=99), ["orders-0[5, 99)"]),
+        (Selection(("orders",)), ["orders-0[5, 30)", "orders-1[0, 4)"]),
+        (Selection(("orders",), 1), ["orders-1[0, 4)"]),
+        (Selection(windows=("w2",)), ["orders-0[10, 20)"]),
+        (Selection(windows=("w1",)), ["orders-0[5, 10)", "orders-1[0, 4)"]),
+        (Selection(("orders",), 0, offsets=(7, 25)), ["orders-0[7, 25)"]),
+        (Selection(("orders",), 0, offsets=(7, None)), ["orders-0[7, 30)"]),
+        (Selection(("orders",), 0, offsets=(None, 99)), ["orders-0[5, 99)"]),
         (Selection(since_ms=200), ["orders-0[10, 30)"]),
         (Selection(until_ms=200), ["orders-0[5, 10)", "orders-1[0, 4)"]),
         (Selection(since_ms=150, until_ms=300), ["orders-0[10, 20)", "orders-1[0, 4)"]),
@@ -68,13 +69,13 @@ def test_it_reaches_the_checkpoint() -> None:
 
 
 def test_a_window_does_not_reach_the_checkpoint() -> None:
-    (found,) = select(Selection(window="w2"), LEDGER, CHECKPOINTS)
+    (found,) = select(Selection(windows=("w2",)), LEDGER, CHECKPOINTS)
     assert found.copied_to == 20
 
 
 def test_a_lost_checkpoint() -> None:
     """Then the ledger alone says how far the copy came."""
-    assert ranges(Selection("orders", 0), checkpoints={}) == ["orders-0[5, 30)"]
+    assert ranges(Selection(("orders",), 0), checkpoints={}) == ["orders-0[5, 30)"]
 
 
 def test_offsets_of_an_earlier_history_are_not_audited() -> None:
@@ -86,26 +87,26 @@ def test_offsets_of_an_earlier_history_are_not_audited() -> None:
     ("selection", "message"),
     [
         (
-            Selection("order"),
+            Selection(("order",)),
             "the ledger has no entries of the source topic 'order'; did you mean 'orders'?",
         ),
         (
-            Selection("orders", 7),
+            Selection(("orders",), 7),
             "the ledger has no entries of orders-7; it has the partitions 0, 1",
         ),
         (
-            Selection(window="w33"),
+            Selection(windows=("w33",)),
             "the ledger has no entries of the window 'w33'; did you mean 'w3'?",
         ),
         (
-            Selection("orders", 0, start=2),
+            Selection(("orders",), 0, offsets=(2, None)),
             (
                 "the ledger has no entry of orders-0 before offset 5: either the mirror began"
                 " there, or the ledger no longer has older ones; audit from offset 5 on"
             ),
         ),
         (
-            Selection("orders", 0, start=30),
+            Selection(("orders",), 0, offsets=(30, None)),
             (
                 "orders-0 is copied up to offset 30, and the range begins at 30; name offsets that"
                 " are copied; see `relay status`"

@@ -26,23 +26,24 @@ from relay_pipelines.ledger.checkpoint import (
 )
 from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
 from relay_pipelines.protocol.records import decode
-from relay_pipelines.replay.replay_ranges import _Copied, _merged, _part
-from relay_pipelines.replay.request import (
-    ReplayRequest,
-    Side,
+from relay_pipelines.replay.own_mirror import (
     as_mirror,
     parameters,
-    records_of,
     refuse_loops,
     request_of,
     require_same,
 )
+from relay_pipelines.replay.replay_ranges import _Copied, _merged, _part
+from relay_pipelines.replay.request import ReplayRequest, Side
 from relay_pipelines.settings import Settings, load
 from tests.support.config_files import MINIMAL, changed
 
 AT = TopicPartition("t", 0)
 REQUEST = ReplayRequest("orders", "again", offsets=(20, 80))
-FILTERS = {"filters": [{"class": "m:Filter", "config": {"a": 1}}], "where": "key = 'x'"}
+FILTERS: dict[str, Any] = {
+    "filters": ({"class": "m:Filter", "config": {"a": 1}},),
+    "where": "key = 'x'",
+}
 
 
 def settings(tmp_path: Path, text: str = MINIMAL) -> Settings:
@@ -65,7 +66,7 @@ class TestId:
             {"side": Side.DESTINATION},
             {"partition": 0},
             {"offsets": (20, None)},
-            {"records": records_of(FILTERS, Path())},
+            FILTERS,
             {"verbatim": True},
         ],
         ids=lambda other: next(iter(other)),
@@ -76,7 +77,7 @@ class TestId:
     def test_of_the_same_filters(self) -> None:
         """The command writes out an empty config, and Dagster leaves it out."""
         ids = {
-            replace(REQUEST, records=records_of({"filters": [given], "transform": given}, path)).id
+            replace(REQUEST, filters=(given,), transform=given, folder=path).id
             for given in ({"class": "m:C"}, {"class": "m:C", "config": {}})
             for path in (Path(), Path("elsewhere"))
         }
@@ -99,7 +100,7 @@ def test_keys_of_a_replay_are_not_those_of_its_mirror() -> None:
 
 def test_a_start_record_holds_the_whole_replay(tmp_path: Path) -> None:
     """What was asked for comes back, and a mirror's own start record has no new field."""
-    request = replace(REQUEST, records=records_of(FILTERS, tmp_path))
+    request = replace(REQUEST, **FILTERS, folder=tmp_path)
     start = started(tmp_path, request)
 
     (written,) = decode(start_batch(start).data)
@@ -137,7 +138,7 @@ def test_secrets_are_compared_and_not_kept(tmp_path: Path, given: dict[str, Any]
     def both(secret: str) -> list[StartRecord]:
         changed_to = json.loads(json.dumps(given).replace("SECRET", secret))
         configured = changed({f"@/{key}": value for key, value in changed_to.items()})
-        typed = replace(REQUEST, records=records_of(changed_to, tmp_path))
+        typed = replace(REQUEST, **changed_to, folder=tmp_path)
         return [started(tmp_path, REQUEST, configured), started(tmp_path, typed)]
 
     for before, same, other in zip(both("hunter2"), both("hunter2"), both("rotated"), strict=True):
@@ -159,7 +160,7 @@ class TestMirror:
         assert own.record_policy("orders").where == "key = 'y'"
         assert (own.nodes, own.topics.rename) == (mirror.nodes, {"orders": "again"})
         assert not as_mirror(mirror, replace(REQUEST, verbatim=True), "orders").where
-        typed = replace(REQUEST, records=records_of(FILTERS, tmp_path))
+        typed = replace(REQUEST, **FILTERS, folder=tmp_path)
         policy = as_mirror(mirror, typed, "orders").record_policy("orders")
         assert (policy.where, policy.filters[0].folder) == ("key = 'x'", str(tmp_path))
 
@@ -274,7 +275,8 @@ class TestTimeSpan:
             offsets=None,
             from_ms=1,
             side=side,
-            records=records_of(FILTERS, tmp_path),
+            **FILTERS,
+            folder=tmp_path,
         )
         start = started(tmp_path, typed)
         again = request_of(start)

@@ -6,8 +6,7 @@ from typing import get_args
 
 import pytest
 
-from relay_pipelines.audit.audit import Level
-from relay_pipelines.cli.app import AuditLevel
+from relay_pipelines.audit.request import Level
 from relay_pipelines.settings import load
 from relay_pipelines.settings.audits import AuditSettings
 from tests.support.config_files import cases, changed
@@ -40,4 +39,3 @@ def test_the_levels_are_those_of_the_audit():
     """The settings and the command have them by name: the audit itself is slow to import."""
     levels = [str(level) for level in Level]
     assert list(get_args(AuditSettings.model_fields["level"].annotation)) == levels
-    assert [str(level) for level in AuditLevel] == levels

@@ -10,9 +10,8 @@ from dagster import AssetCheckSeverity
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.against_statement import audit_against
-from relay_pipelines.audit.audit import Level, PartitionAudit, begin
-from relay_pipelines.audit.chunks import Client
-from relay_pipelines.audit.selection import Selection
+from relay_pipelines.audit.audit import PartitionAudit, begin
+from relay_pipelines.audit.request import AuditRequest, Client, Level
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.metrics.mirror_metrics import samples
@@ -63,11 +62,8 @@ View = Callable[[Stage, str], Cells]
 def _audit(level: Level, client: Client = Client.RELAY) -> View:
     def look(stage: Stage, mirror: str) -> Cells:
         try:
-            audit = begin(
-                *(mirror, stage.settings(mirror), Selection(), level, CLOCK),
-                client=client,
-                seed="x",
-            )
+            request = AuditRequest(level=level, client=client, seed="x")
+            audit = begin(mirror, stage.settings(mirror), request, CLOCK)
         except RelayError as error:
             return {ALL: _of_error(error)}
         done = spark_job.do_group(audit.job, audit.work)

@@ -1,0 +1,200 @@
+"""What an audit is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.protocol.clock import moment_ms
+from relay_pipelines.request import asked
+
+if TYPE_CHECKING:
+    from relay_pipelines.model import LedgerEntry, TopicPartition
+
+Offsets = tuple[int | None, int | None]
+
+_OFFSETS = re.compile(r"(\d*):(\d*)")
+_ALL_PERCENT = 100.0
+
+
+class Level(StrEnum):
+    """How much an audit reads."""
+
+    LEDGER = "ledger"
+    RECOUNT = "recount"
+    FULL = "full"
+    SAMPLE = "sample"
+
+    @property
+    def compares(self) -> bool:
+        """Whether both sides are read."""
+        return self in {Level.FULL, Level.SAMPLE}
+
+
+class Client(StrEnum):
+    """What reads the chunks that are compared."""
+
+    RELAY = "relay"
+    LIBRDKAFKA = "librdkafka"
+
+
+def parse_offsets(label: str, text: str) -> Offsets:
+    """Return the half-open range that `START:END` means; None for a number that is left out.
+
+    Raises:
+        ConfigError: it is no range.
+    """
+    given = _OFFSETS.fullmatch(text)
+    start, end = (int(part) if part else None for part in given.groups()) if given else (None, None)
+    if not given or (start is not None and end is not None and start >= end):
+        raise ConfigError(
+            f"{label}: {text!r} is no range of offsets",
+            remedy="write START:END, such as 100:200, 100: or :200",
+        )
+    return start, end
+
+
+def parse_time(label: str, text: str) -> int:
+    """Return milliseconds since the Unix epoch.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    try:
+        return moment_ms(text)
+    except ValueError:
+        raise ConfigError(
+            f"{label}: {text!r} is no time", remedy="write 2026-01-31 or 2026-01-31T12:00:00Z"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which copies of a mirror are meant; all that the ledger has by default.
+
+    Args:
+        topics: source topics; none for all.
+        partition: of the one topic; None for all.
+        windows: keys of windows; none for any.
+        offsets: source offsets of the topic, half-open; None instead of a number for the first that
+            the ledger has, and for the checkpoint.
+        since_ms, until_ms: times of commits, half-open; None for no limit.
+    """
+
+    topics: tuple[str, ...] = asked(
+        "Only this source topic; may be repeated.", (), name="topic", short="t", metavar="T"
+    )
+    partition: int | None = asked(
+        "Only this partition of the topic.", None, short="p", metavar="N", least=0
+    )
+    windows: tuple[str, ...] = asked(
+        "Only the offsets of this window; may be repeated.",
+        (),
+        name="window",
+        short="w",
+        metavar="W",
+    )
+    offsets: Offsets | None = asked(
+        "Source offsets of the topic from START up to, not including, END.",
+        None,
+        metavar="START:END",
+        parse=parse_offsets,
+    )
+    since_ms: int | None = asked(
+        "Only what was committed then or later.",
+        None,
+        name="since",
+        metavar="TIME",
+        parse=parse_time,
+    )
+    until_ms: int | None = asked(
+        "Only what was committed before.", None, name="until", metavar="TIME", parse=parse_time
+    )
+
+    def __post_init__(self) -> None:
+        by_time = self.since_ms is not None or self.until_ms is not None
+        if len(self.topics) != 1:
+            for name in ("partition", "offsets"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{name} needs a topic", remedy="name one source topic")
+        if self.windows and (self.offsets or by_time):
+            raise ConfigError(
+                "a window names offsets by itself", remedy="leave out offsets, since and until"
+            )
+        if self.offsets and by_time:
+            raise ConfigError(
+                "offsets and dates exclude each other", remedy="leave one of them out"
+            )
+        if None not in {self.since_ms, self.until_ms} and self.since_ms >= self.until_ms:  # type: ignore[operator]  # neither is None
+            raise ConfigError(
+                "the time span ends before it begins", remedy="give an end later than the start"
+            )
+
+    @property
+    def by_entries(self) -> bool:
+        """Whether it selects ledger entries, and not offsets."""
+        return bool(self.windows) or self.since_ms is not None or self.until_ms is not None
+
+    def has(self, at: TopicPartition) -> bool:
+        """Whether it includes a topic-partition."""
+        return at.topic in (self.topics or {at.topic}) and self.partition in {None, at.partition}
+
+    def wants(self, entry: LedgerEntry) -> bool:
+        """Whether it includes the copy of these records."""
+        return (
+            entry.window in (self.windows or {entry.window})
+            and (self.since_ms is None or entry.committed_at_ms >= self.since_ms)
+            and (self.until_ms is None or entry.committed_at_ms < self.until_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest(Selection):
+    """Which copies are audited, and how closely.
+
+    Args:
+        client: what reads both sides, for the levels that compare them.
+        share: of the chunks that the level `sample` compares, in percent.
+        seed: chooses these chunks; the date if empty.
+        strict: whether whatever is noted, or not verified, counts as a difference.
+    """
+
+    level: Level = asked(
+        "The ledger alone; a recount of the destination; both sides read in full; or a sample of"
+        " them.",
+        Level.RECOUNT,
+        short="l",
+    )
+    client: Client = asked(
+        "What reads both sides: librdkafka shares no code with the copy.", Client.RELAY
+    )
+    share: float = asked(
+        "How much of each topic-partition a sample compares, in percent.",
+        5.0,
+        metavar="PERCENT",
+        least=0.0,
+        most=_ALL_PERCENT,
+    )
+    seed: str = asked("Chooses the sample; the date by default.", "", metavar="TEXT")
+    strict: bool = asked("Fail also if anything is noted or not verified.", False)  # noqa: FBT003
+
+    def __post_init__(self) -> None:
+        Selection.__post_init__(self)
+        if self.client is not Client.RELAY and not self.level.compares:
+            raise ConfigError(
+                f"client {self.client} is for comparing both sides",
+                remedy="ask for the level full or sample",
+            )
+        if not 0 <= self.share <= _ALL_PERCENT:
+            raise ConfigError(f"share: expected 0 to 100 percent, got {self.share}")
+
+    def one_by_one(self) -> Iterator[AuditRequest]:
+        """Yield a request for each window: between two windows others may have copied."""
+        for window in self.windows:
+            yield replace(self, windows=(window,))
+        if not self.windows:
+            yield self

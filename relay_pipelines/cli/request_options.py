@@ -1,0 +1,75 @@
+"""Gives a command the options of a request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from relay_pipelines.request import AskedField, asked_fields, filled
+
+Command = Callable[..., int]
+_REQUEST = "request"
+
+
+def asks_for(
+    request: type, more: Callable[[typer.Context], Mapping[str, Any]] = lambda _: {}
+) -> Callable[[Command], Command]:
+    """Replace the parameter `request` of a command by an option for each of its fields.
+
+    Args:
+        more: returns fields that nobody is asked for.
+    """
+    asking = list(asked_fields(request))
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def run(**given: Any) -> int:
+            answers = {each.name: given.pop(each.field) for each in asking}
+            made: Any = filled(request, answers, options=True, **more(given["context"]))
+            return command(**given, request=made)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        kept = [each.replace(kind=each.KEYWORD_ONLY) for each in own if each.name != _REQUEST]
+        at = next(index for index, each in enumerate(own) if each.name == _REQUEST)
+        signature = inspect.Signature([*kept[:at], *map(_parameter, asking), *kept[at:]])
+        run.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
+        run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        return run
+
+    return decorate
+
+
+def _parameter(each: AskedField) -> inspect.Parameter:
+    how = each.asked
+    kind: Any = str if how.parse is not None else each.kind
+    default: Any
+    is_given = each.default is not MISSING
+    if each.is_repeated:
+        kind, default = list[kind] | None, None
+    elif how.parse is not None or not is_given:
+        default = None
+        kind = kind | None if is_given else kind
+    else:
+        default = each.default
+        kind = kind | None if default is None else kind
+    names = [] if how.positional else [f"--{each.name.replace('_', '-')}"]
+    names += [f"-{how.short}"] if how.short else []
+    declare: Callable[..., Any] = typer.Argument if how.positional else typer.Option
+    limits = {"min": how.least, "max": how.most}
+    info = declare(
+        *names,
+        metavar=how.metavar,
+        help=how.help,
+        **{name: limit for name, limit in limits.items() if limit is not None},
+    )
+    return inspect.Parameter(
+        each.field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default if is_given else inspect.Parameter.empty,
+        annotation=Annotated[kind, info],
+    )
