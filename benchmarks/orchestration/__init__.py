@@ -6,6 +6,7 @@ idle         `dagster dev` with nothing to do
 following    an asset of one's own that follows a topic, run on its own
 crowded      a database with very many old windows: ticks, and queries of the asset page
 latency      from produced to readable at the destination
+planners     ticks of one mirror in several checkouts of this project, side by side
 wide         very many topics: ticks of all planners, one run, and the pages
 figures      the measured values
 report       docs/benchmarks-dagster.md
