@@ -106,18 +106,18 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
 
 
 def page(shown: Page) -> Document:
-    """Return the page of a mirror."""
-    since, copier = shown.since_ms, shown.copier
+    """Return the page of a mirror; while nothing is known of it, its numbers are null."""
+    since, copier, known = shown.since_ms, shown.copier, not shown.error
     return {
         "mirror": shown.mirror,
         "state": str(shown.state),
         "error": shown.error or None,
         "since": None if since is None else format_time(since),
         "held": [_held(each) for each in shown.held],
-        **_lag(shown.lag),
-        "open_transaction_records": shown.opened.records,
+        **_lag(shown.lag if known else None),
+        "open_transaction_records": shown.opened.records if known else None,
         "node": shown.node or None,
-        "node_behind": shown.node_behind,
+        "node_behind": shown.node_behind if known else None,
         "copied_by": copier
         and {
             "run_id": copier.run_id,

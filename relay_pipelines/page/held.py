@@ -86,7 +86,7 @@ def of_guards(look: Look, errors: Mapping[TopicPartition, RelayError]) -> list[H
 def of_topics(
     look: Look, stalled: Iterable[str], errors: Container[TopicPartition]
 ) -> Iterator[Held]:
-    """Yield the topics that are not copied, although others are: each run leaves them out.
+    """Yield the topics that are not copied, although others are.
 
     Args:
         errors: what guards hold back.
@@ -94,7 +94,11 @@ def of_topics(
     for topic in stalled:
         every = [position.topic_partition for position in look.snapshot.positions_of(topic)]
         at = [each for each in every if look.lags[each].records and each not in errors]
-        what = "it is not copied, although other topics are: its copy fails again and again"
+        # one look cannot know which: after an outage, other topics may come first
+        what = (
+            "it is not copied, although other topics are: its copy fails,"
+            " or its turn has not come since the last outage"
+        )
         yield _other(NOT_COPIED, look, at, what, _lag_of(look, at))
 
 

@@ -134,7 +134,11 @@ def _judge(
         for topic, lag in waiting.items()
         if (lag.seconds or 0.0) > _target_seconds(mirror, topic)
     }
-    stalled = [at for at, quiet in late.items() if quiet > _target_seconds(mirror, at)]
+    stalled = [
+        topic
+        for topic, quiet in late.items()
+        if quiet > _target_seconds(mirror, topic) >= _seconds_since_others(look, topic)
+    ]
     if late.keys() - stalled:
         return State.BEHIND, stalled
     return State.COPYING if waiting.keys() - stalled else State.UP_TO_DATE, stalled
@@ -150,9 +154,19 @@ def _stands_still(look: Look, mirror: Mirror, waiting: Mapping[str, PartitionLag
 def _quiet_seconds(look: Look, topic: str, lag: PartitionLag) -> float:
     """For how long records have waited without a commit, of a topic or of all if it is empty."""
     found = look.snapshot.checkpoints.items()
-    copier = _copier(each for at, each in found if topic in {"", at.topic})
-    since = float("inf") if copier is None else (look.taken_ms - copier.committed_at_ms) / 1000
+    since = _seconds_since(look, (each for at, each in found if topic in {"", at.topic}))
     return since if lag.seconds is None else min(since, lag.seconds)
+
+
+def _seconds_since_others(look: Look, topic: str) -> float:
+    """For how long nothing of the other topics was committed."""
+    found = look.snapshot.checkpoints.items()
+    return _seconds_since(look, (each for at, each in found if at.topic != topic))
+
+
+def _seconds_since(look: Look, checkpoints: Iterable[Checkpoint]) -> float:
+    copier = _copier(checkpoints)
+    return float("inf") if copier is None else (look.taken_ms - copier.committed_at_ms) / 1000
 
 
 def _copier(checkpoints: Iterable[Checkpoint]) -> Copier | None:

@@ -172,6 +172,25 @@ def test_what_no_cluster_says_is_unknown() -> None:
     assert (diverged.state, diverged.command) == (State.DIVERGED, "relay nodes --mirror m")
 
 
+def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
+    """A copier that hangs for longer than a short target leaves no topic out: nobody copies."""
+    mirror = MIRROR.model_copy(
+        update={"window": MIRROR.window.model_copy(update={"lag_target": 30_000})}
+    )
+    late = look_at([waiting("a"), waiting("b")], {"a": 40, "b": 45}, {"a": 41, "b": 42})
+    page = page_of(late, mirror)
+    assert (page.state, page.held) == (State.BEHIND, ())
+    alone = page_of(look_at([waiting("a")], {"a": 40}, {"a": 41}), mirror)
+    assert (alone.state, alone.held) == (State.BEHIND, ())
+
+
+def test_one_look_does_not_know_that_a_copy_fails() -> None:
+    """After an outage, the other topics may only have come first."""
+    look = look_at([waiting("a"), copied("b")], {"a": 700}, {"a": 800, "b": 3})
+    (held,) = page_of(look, MIRROR).held
+    assert held.what.endswith("its copy fails, or its turn has not come since the last outage")
+
+
 def test_a_move_of_the_driver_is_no_copy() -> None:
     """A reset, or a loss that was accepted, does not show that somebody copies."""
     look = look_at([waiting("a")], {"a": 90}, {"a": 1})
@@ -291,6 +310,12 @@ class TestText:
             "  read       docs/runbooks/RelayClusterAway.md",
         ]
         assert "no answer" in page_view.markdown(page)
+
+    def test_an_outage_has_no_numbers(self) -> None:
+        """Zero records would say that nothing waits, and nobody knows."""
+        document = json_output.page(away("m", SourceError("no answer"), NOW, 0))
+        numbers = ("lag_records", "lag_seconds", "open_transaction_records", "node_behind")
+        assert [document[key] for key in numbers] == [None] * 4
 
     def test_markdown_has_the_same_facts(self) -> None:
         """Every number, name and command of the text is on Dagster's page, too."""
