@@ -1,6 +1,6 @@
 """What a tick finds of one lane: evaluations of checks, a run to request, and a line."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import dagster as dg
@@ -112,12 +112,10 @@ class LaneTick:
             cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest)
         late, cursor = self._late_topics(cursor, measured)
         events += lag_target.evaluations(self._lane, late)
-        unseen = [*self.snapshot.unseen, *self.snapshot.refused]
-        gone = [*self.snapshot.deleted, *unseen, *map(str, self.snapshot.unreadable)]
-        missing = sorted([*gone, *self._not_loaded()])
+        loaded = [topic for topic in self._not_loaded() if topic in self.with_asset]
+        without = sorted(set(self._not_loaded()).difference(loaded))
+        missing = sorted(self._missing(without, loaded))
         if missing != cursor.missing:
-            loaded = [topic for topic in self._not_loaded() if topic in self.with_asset]
-            without = sorted(set(self._not_loaded()).difference(loaded))
             found = source_topics.evaluation(self._lane, self.snapshot, without, loaded)
             events.append(found)
             cursor = replace(cursor, missing=missing)
@@ -126,6 +124,17 @@ class LaneTick:
         more, cursor = self._held(cursor, measured)
         events += more
         return [dated(event, now) for event in events], cursor
+
+    def _missing(self, without_asset: Sequence[str], loaded: Sequence[str]) -> Iterator[str]:
+        """What `source_topics` reports when it changes: topics, each with what is wrong with it."""
+        snapshot = self.snapshot
+        for why, names in (
+            ("deleted", snapshot.deleted),
+            ("not shown", [*snapshot.unseen, *snapshot.refused, *map(str, snapshot.unreadable)]),
+            ("without asset", without_asset),
+            ("of another lane", loaded),
+        ):
+            yield from (f"{name} {why}" for name in names)
 
     def _foreign(self, cursor: Cursor, now: float) -> Found:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""

@@ -12,7 +12,7 @@ class Cursor:
 
     Args:
         lag_seconds: how old the oldest record was.
-        missing: topics that are missing or have no asset.
+        missing: topics that are missing or have no asset, each with which of the two.
         foreign: runs of other deployments, and when they committed last.
         foreign_at: when they were reported.
         held: topics of which a guard holds something back.

@@ -370,6 +370,28 @@ class TestBeforeTheReload:
         reloaded = evaluations(environment.tick(cursor=last.cursor), naming.SOURCE_TOPICS)
         assert {each.passed for each in reloaded} == {True}, "after the reload nothing is missing"
 
+    def test_a_topic_without_an_asset_that_is_deleted(
+        self, environment: InProcessEnvironment, topics: list[str]
+    ) -> None:
+        """The check no longer asks for the reload: it says what is missing now."""
+        topic = f"{topics[0].removesuffix('.a')}.new"
+        environment.write([re.escape(topics[0].removesuffix(".a")) + r"\..*"])
+        environment.tick()  # learns the topics
+        environment.location = environment.definitions
+        create(environment.source.cluster(), topic, 2, {"retention.ms": "-1"})
+        environment.fill(topic, ["new"])
+        before = environment.tick()
+        for request in before.run_requests or ():
+            run = environment.job(str(request.job_name), tags=request.tags)
+            assert run.success, failure(run)
+        delete(environment.source.cluster(), topic)
+        environment.location = None
+
+        after = environment.tick(cursor=before.cursor)
+
+        (found,) = evaluations(after, naming.SOURCE_TOPICS)
+        assert str(found.description).startswith(f"{topic}: it was copied, and node a no longer")
+
     def test_a_topic_that_is_denied(
         self, environment: InProcessEnvironment, topics: list[str]
     ) -> None:
