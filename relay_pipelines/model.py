@@ -154,13 +154,12 @@ class Fingerprint:
     Args:
         offset: of the record.
         digest: of timestamp, key, value and headers.
-        content_digest: of key, value and headers, for topics whose brokers set the timestamp; empty
-            if unknown.
+        content_digest: of key, value and headers, for topics whose brokers set the timestamp.
     """
 
     offset: int
     digest: str
-    content_digest: str = ""
+    content_digest: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,9 +300,10 @@ def _formats() -> str:
     mark, state, _ = checkpoint.to_record(linked)
     return f"""# Records of ledger and checkpoints
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
-in UTF-8, and the value is JSON with a `version`, which an older relay refuses if it is newer. A key
-is `<mirror>/<source topic>/<partition>`; its partition is the CRC-32 of the key modulo
-{checkpoint.PARTITIONS}.
+in UTF-8, and the value is JSON with a `version`. A relay reads its own version alone, with every
+field; it refuses another one with one line, and copies nothing. relay_pipelines 0.1.0 is the first
+release, and all formats have version 1. A key is `<mirror>/<source topic>/<partition>`; its
+partition is the CRC-32 of the key modulo {checkpoint.PARTITIONS}.
 
 ## `{ledger_topic.TOPIC}`
 {_one_line(model.LedgerEntry.__doc__.partition("Args:")[0])}

@@ -64,7 +64,7 @@ def read_positions(
         partition: checkpoint.leader_epoch
         for partition in wanted
         if (checkpoint := checkpoints.get(partition))
-        and _epoch_end(checkpoint) >= 0
+        and checkpoint.leader_epoch >= 0
         and _is_same_log(client, checkpoint)
     }
     epoch_ends = client.epoch_ends(epochs)
@@ -242,9 +242,7 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
                 found = fingerprint_of(record)
                 if not span.run.first.is_log_append_time:
                     return found.digest == expected.digest
-                return (
-                    not expected.content_digest or found.content_digest == expected.content_digest
-                )
+                return found.content_digest == expected.content_digest
     return None
 
 
@@ -365,23 +363,13 @@ def _is_proven(checkpoint: Checkpoint, identity: NodeIdentity) -> bool:
     return checkpoint.node == identity.node and bool(known) and known == identity.topic_id
 
 
-def _epoch_end(checkpoint: Checkpoint) -> int:
-    """Return the offset up to which the log must hold the checkpoint's leader epoch, or -1."""
-    if checkpoint.leader_epoch < 0:
-        return -1
-    if checkpoint.leader_epoch_end >= 0:
-        return checkpoint.leader_epoch_end
-    # older checkpoints have the epoch of the last batch with records: it includes the last record
-    return -1 if checkpoint.fingerprint is None else checkpoint.fingerprint.offset + 1
-
-
 def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:
     """Return where the log was truncated, by its leader epochs (KIP-101); None if it was not.
 
     The epoch is that of the last batch of any kind, and it is compared with the end of that batch.
     A commit marker, or a gap from compaction, under a later epoch is not a truncation.
     """
-    if epoch_end is None or epoch_end >= _epoch_end(checkpoint):
+    if epoch_end is None or epoch_end >= checkpoint.leader_epoch_end:
         return None
     # the epoch is gone: the log was truncated at an unknown offset, but not above its end
     return min(end, checkpoint.next_offset) if epoch_end < 0 else epoch_end

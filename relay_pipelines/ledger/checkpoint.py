@@ -58,9 +58,7 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-# 3 added owners, 4 the ledger's head, 5 the topic-partition of the position at the destination, 6
-# the generation: versions that know none must not copy such a mirror
-_VERSION = 6
+_VERSION = 1
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _START = "/start"
@@ -272,8 +270,6 @@ def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
 def start_batch(start: StartRecord) -> Batch:
     """Return a batch of one record."""
     value = versioned_json(start, _VERSION)
-    if start.replay is None:  # versions that know no replays refuse the field
-        value = value.replace(b',"replay":null}', b"}")
     return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
 
 
@@ -300,6 +296,7 @@ def _tampered(what: str) -> TamperedError:
 NOT_OURS = AttributeError, KeyError, RecursionError, TypeError, ValueError
 """What reading a value raises that another program wrote."""
 _Found = TypeVar("_Found")
+_SIMPLE = {"int": int, "str": str, "bool": bool, "dict[str, int]": dict, "dict[str, str]": dict}
 
 
 def _or_tampered(parse: Callable[[bytes], _Found]) -> Callable[[bytes], _Found]:
@@ -315,27 +312,23 @@ def _or_tampered(parse: Callable[[bytes], _Found]) -> Callable[[bytes], _Found]:
     return checked
 
 
-def require_types(value: Any, kinds: Iterable[tuple[str, type]]) -> None:
-    """Fail if a field has a wrong type, before somebody calculates with it."""
-    for name, kind in kinds:
-        if not isinstance(getattr(value, name), kind):
+def parsed(kind: type[_Found], fields: Mapping[str, Any], **others: Any) -> _Found:
+    """Return a dataclass from its fields: all of them, no others, and none of a wrong type.
+
+    Args:
+        fields: as JSON has them.
+        others: those that JSON has in another form; they replace them.
+
+    Raises:
+        AttributeError, KeyError, TypeError: the fields are of something else.
+    """
+    if fields.keys() != kind.__annotations__.keys():
+        raise KeyError(*fields.keys() ^ kind.__annotations__.keys())
+    value = kind(**{**fields, **others})
+    for name, type_ in kind.__annotations__.items():
+        if not isinstance(getattr(value, name), _SIMPLE.get(type_, object)):
             raise TypeError(name)
-
-
-def kinds_of(dataclass_: type) -> list[tuple[str, type]]:
-    """Return the simple fields of a dataclass and their types."""
-    by_name = {"int": int, "str": str, "bool": bool, "dict[str, int]": dict, "dict[str, str]": dict}
-    return [
-        (name, by_name[kind])
-        for name, kind in dataclass_.__annotations__.items()
-        if kind in by_name
-    ]
-
-
-_KINDS = {
-    each: kinds_of(each)
-    for each in (Checkpoint, TopicPartition, DestinationPosition, Fingerprint, LedgerHead)
-}
+    return value
 
 
 @_or_tampered
@@ -345,27 +338,26 @@ def _why_from(value: bytes) -> str:
 
 @_or_tampered
 def _created_from(value: bytes) -> CreatedRecord:
-    return CreatedRecord(**versioned(value, _VERSION, TOPIC))
+    return parsed(CreatedRecord, versioned(value, _VERSION, TOPIC))
 
 
 @_or_tampered
 def _owner_from(value: bytes) -> OwnerRecord:
     fields = versioned(value, _VERSION, TOPIC)
-    return OwnerRecord(source=TopicPartition(**fields.pop("source")), **fields)
+    return parsed(OwnerRecord, fields, source=parsed(TopicPartition, fields["source"]))
 
 
 @_or_tampered
 def _start_from(value: bytes) -> StartRecord:
     fields = versioned(value, _VERSION, TOPIC)
-    replay = fields.pop("replay", None)
+    replay = fields["replay"]
     if replay is not None:
         kept = {
             partition: tuple((start, end) for start, end in intervals)
             for partition, intervals in _by_partition(replay["kept"]).items()
         }
-        ends = _by_partition(replay["ends"])
-        fields["replay"] = ReplayRecord(ends, kept, replay["parameters"])
-    return StartRecord(starts=_by_partition(fields.pop("starts")), **fields)
+        replay = parsed(ReplayRecord, replay, ends=_by_partition(replay["ends"]), kept=kept)
+    return parsed(StartRecord, fields, starts=_by_partition(fields["starts"]), replay=replay)
 
 
 def _by_partition(values: Mapping[str, Any]) -> dict[int, Any]:
@@ -378,45 +370,29 @@ def from_record(value: bytes) -> Checkpoint:
     """Return the checkpoint of a record's value.
 
     Raises:
-        UnsupportedError: a newer relay_pipelines wrote it, or one before version 6.
+        UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: it is no checkpoint.
     """
     fields = versioned(value, _VERSION, TOPIC)
-    if "generation" not in fields:
-        raise UnsupportedError(
-            f"a checkpoint in {TOPIC} is older than version 6, which this relay reads",
-            remedy="go on with the version that wrote it, or start a mirror of another name",
-        )
-    copies = fields.pop("copies")
-    fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head")
-    found = Checkpoint(
-        source=TopicPartition(**fields.pop("source")),
-        destination=TopicPartition(**fields.pop("destination")),
+    copies, fingerprint = fields["copies"], fields["fingerprint"]
+    found = parsed(
+        Checkpoint,
+        fields,
+        source=parsed(TopicPartition, fields["source"]),
+        destination=parsed(TopicPartition, fields["destination"]),
         copies=None if copies is None else _position_from(copies),
-        fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
-        ledger_head=LedgerHead(**head),
-        superseded=tuple(fields.pop("superseded", ())),
-        **fields,
+        fingerprint=None if fingerprint is None else parsed(Fingerprint, fingerprint),
+        ledger_head=parsed(LedgerHead, fields["ledger_head"]),
+        superseded=tuple(fields["superseded"]),
     )
-    parts = (
-        found,
-        found.source,
-        found.destination,
-        found.copies,
-        found.fingerprint,
-        found.ledger_head,
-    )
-    for part in parts:
-        if part is not None:
-            require_types(part, _KINDS[type(part)])
     if min(found.next_offset, found.generation, found.ledger_head.number) < 0:
         raise ValueError("negative")
     return found
 
 
-def _position_from(fields: dict[str, Any]) -> DestinationPosition:
-    topic_partition = TopicPartition(**fields.pop("topic_partition"))
-    return DestinationPosition(topic_partition=topic_partition, **fields)
+def _position_from(fields: Mapping[str, Any]) -> DestinationPosition:
+    topic_partition = parsed(TopicPartition, fields["topic_partition"])
+    return parsed(DestinationPosition, fields, topic_partition=topic_partition)
 
 
 def versioned_json(value: Any, version: int) -> bytes:
@@ -431,13 +407,19 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
-    """Return the fields of a JSON value that names its version."""
+    """Return the fields of a JSON value that names its version.
+
+    Raises:
+        UnsupportedError: it has another version.
+    """
     fields: dict[str, Any] = json.loads(value)
     found = fields.pop("version")
-    if found > version:
+    if not isinstance(found, int):
+        raise TypeError("version")
+    if found != version:
         raise UnsupportedError(
-            f"an entry of {topic} has version {found}, this relay reads up to version {version}",
-            remedy="upgrade relay_pipelines",
+            f"a record of {topic} has version {found}, this relay reads version {version}",
+            remedy="use the version of relay_pipelines that wrote it",
         )
     return fields
 
@@ -687,7 +669,7 @@ def _of_key(key: bytes, value: bytes) -> Checkpoint:
 def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     """Return the checkpoints of every mirror that has this cluster as its destination.
 
-    It leaves out what it cannot read: a later version or another program wrote it.
+    It leaves out what it cannot read: another version or another program wrote it.
     """
     latest, _ = _latest(client, (b"",), clock, CheckpointCache())
     found = []

@@ -254,6 +254,5 @@ def _ledger_record(
     except (TamperedError, UnsupportedError) as error:
         if not record.key.startswith(required):
             return None
-        if isinstance(error, TamperedError):
-            error.topic_partition, error.offset = at, record.offset
+        error.topic_partition, error.offset = at, record.offset
         raise

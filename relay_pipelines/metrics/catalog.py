@@ -46,7 +46,7 @@ METRICS = (
         "msg_count",
         "gauge",  # a Counter's name would have to end in _total
         ("source", "destination", "partition"),
-        "The same by topic names and source partition, under an older name; it only grows.",
+        "The same by topic names and source partition, as kaf-relay calls it; it only grows.",
         By.BOTH,
     ),
     Metric(

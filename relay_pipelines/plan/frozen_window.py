@@ -10,7 +10,7 @@ from itertools import groupby
 from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
-_VERSION = 3
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,6 @@ _WANTED = {
     "enum": "{expected}",
     "expected": "{what}",
 }
-# keys of earlier versions, with their section
-_REPLACED: dict[Location, str] = dict.fromkeys(
-    (("copy", "max_attempts"), ("health", "max_retries")),
-    "use give_up_after of the mirror, a duration",
-)
 _KINDS = {
     dict: "a mapping",
     list: "a list",
@@ -109,9 +104,7 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
     if kind == "problems":
         yield from ((location + below, text) for below, text in detail["ctx"]["found"])
     elif kind == "extra_forbidden":
-        remedy = _REPLACED.get(location[-2:]) or nearest(
-            str(location[-1]), _valid_keys(root, location[:-1]), "keys"
-        )
+        remedy = nearest(str(location[-1]), _valid_keys(root, location[:-1]), "keys")
         if "security" in location and _value_at(location, written) is None:
             # it may be a password without its key
             yield location[:-1], f"an unknown key without a value; {remedy}"

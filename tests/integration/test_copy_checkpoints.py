@@ -112,9 +112,9 @@ def test_foreign_records_are_not_taken_for_checkpoints(
     assert mirror.at in read_all(client, mirror.name, SystemClock()).checkpoints
 
 
-def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
+def test_a_copy_refuses_a_checkpoint_of_another_version(mirror: Mirror) -> None:
     """The range fails at once with an UnsupportedError, and nothing is copied."""
-    mirror.name = f"later-{uuid.uuid4().hex[:8]}"
+    mirror.name = f"version-{uuid.uuid4().hex[:8]}"
     key = key_of(mirror.name, mirror.at)
     write(
         mirror.destination,
@@ -123,4 +123,4 @@ def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
     )
     outcome = mirror.try_copy(10, 20)
     assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
-    assert "upgrade" in outcome.error
+    assert "use the version of relay_pipelines that wrote it" in outcome.error

@@ -1,4 +1,4 @@
-"""The chain of the ledger on real brokers: upgrades, retention, tampering, statements."""
+"""The chain of the ledger on real brokers: retention, tampering, statements."""
 
 from __future__ import annotations
 

@@ -415,8 +415,8 @@ def test_a_window_that_cannot_be_counted_fails_its_checks(
     """No later window counts these records, so the page must not leave it out in silence."""
     assert environment.copy().success
     key = key_of(environment.name, TopicPartition(topics[0], 0))
-    later = Record(key, b'{"version": 99}', timestamp=(CREATE_TIME, int(time.time() * 1000)))
-    write(environment.destination.cluster(), home(ledger_topic.TOPIC, key), [later])
+    unreadable = Record(key, b'{"version": 99}', timestamp=(CREATE_TIME, int(time.time() * 1000)))
+    write(environment.destination.cluster(), home(ledger_topic.TOPIC, key), [unreadable])
     environment.fill(topics[0], ["not counted"])
 
     failed = environment.copy()
@@ -424,7 +424,8 @@ def test_a_window_that_cannot_be_counted_fails_its_checks(
     assert environment.read(topics[0])[-1] == "not counted"
     check = checks(failed)[topics[0]]
     assert not check.passed
-    assert str(check.description).startswith("copied, but not counted: an entry of __relay_ledger")
+    assert str(check.description).startswith("copied, but not counted: __relay_ledger-")
+    assert "a record of __relay_ledger has version 99" in str(check.description)
     assert "copied, but not counted" in failure(failed)
 
 

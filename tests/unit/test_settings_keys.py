@@ -18,17 +18,6 @@ REFUSED = [
     ("a misspelt copy key", {"@/copy/chunks": 1}, "@.copy.chunks"),
     ("a misspelt backoff key", {"@/copy/backoff": {"maxi": "1s"}}, "@.copy.backoff.maxi"),
     ("a key that resembles no other", {"@/health": {}}, "@.health"),
-    ("max_attempts of an earlier version", {"@/copy/max_attempts": 10}, "@.copy.max_attempts"),
-    (
-        "max_attempts of an earlier version in an override",
-        {"@/topics/overrides": {"a": {"copy": {"max_attempts": 10}}}},
-        "@.topics.overrides.a.copy.max_attempts",
-    ),
-    (
-        "max_retries of an earlier version",
-        {"@/source/health": {"max_retries": 2}},
-        "@.source.health.max_retries",
-    ),
     ("the attribute's name instead of the key's", {"@/copying": {}}, "@.copying"),
     ("no mirrors", {"mirrors": {}}, "mirrors"),
     ("mirrors left empty", {"mirrors": None}, "mirrors"),

@@ -414,7 +414,7 @@ LEDGER = [
     ),
     tampered(
         "entry-old",
-        "records appended, and an entry for them like one of an older version",
+        "records appended, and an entry for them with neither number nor link",
         "D DDDDD D D D",
         mirror="older",
         after=both(append(FORGED), forge_entry(number=0, previous="", previous_at_ms=0)),
