@@ -61,6 +61,7 @@ check: setup  ## Run linters, the type checker and the import rules.
 
 docs: setup  ## Build the documentation into var/site, and write its generated pages.
 	$(BIN)/python -m scripts.reference
+	$(BIN)/python -m scripts.architecture
 	$(BIN)/mkdocs build --strict
 
 demo: setup  ## Mirror clusters on this machine while the mirror and a node are killed.

@@ -12,7 +12,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md"}
+_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "SECURITY.md": "report-a-vulnerability.md",  # security.md is there
+}
 # a link to a folder leads to one of its pages or files
 _FOLDERS = {
     "docs/adr": "adr/0001-fetch-and-produce-over-our-own-connection.md",
