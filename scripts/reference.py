@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: configuration, commands, metrics, errors, record formats.
+"""Writes docs/reference from the code: configuration, metrics, errors, record formats.
 
 Run `.venv/bin/python -m scripts.reference` after a change; a test compares the pages with the code.
 """
@@ -15,12 +15,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-import typer
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from relay_pipelines import errors, model
-from relay_pipelines.cli.app import app
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.settings import Settings
@@ -57,7 +55,6 @@ def pages() -> dict[str, str]:
         name: f"{_GENERATED}{text.strip()}\n"
         for name, text in (
             ("configuration.md", _configuration()),
-            ("commands.md", _commands()),
             ("metrics.md", _metrics()),
             ("errors.md", _errors()),
             ("formats.md", _formats()),
@@ -172,47 +169,6 @@ def _default(field: FieldInfo) -> str:
 def _scaled(value: int, units: tuple[tuple[str, int], ...]) -> str:
     unit, factor = next((one for one in units if value % one[1] == 0), ("", 1))
     return f"{value // factor}{unit}"
-
-
-def _commands() -> str:
-    text = """# Every command
-What `relay --help` shows. [The command line](../cli.md) explains the commands.
-"""
-    group = typer.main.get_command(app)
-    entries = [("relay", group), *((f"relay {name}", one) for name, one in group.commands.items())]  # type: ignore[attr-defined]  # a group
-    for name, command in entries:
-        arguments = [one for one in command.params if one.param_type_name == "argument"]
-        usage = " ".join([name, *(_metavar(one) for one in arguments)])
-        text += f"\n## `{usage}`\n{_one_line(command.help)}\n"
-        options = [one for one in command.params if one.param_type_name == "option"]
-        if options:
-            rows = (
-                (
-                    ", ".join(f"`{spelling}`" for spelling in one.opts),
-                    "flag" if one.is_flag else f"`{_metavar(one)}`",
-                    _option_default(one),
-                    _one_line(one.help),
-                )
-                for one in options
-            )
-            text += "\n" + _table(("option", "value", "default", "meaning"), rows) + "\n"
-    return text
-
-
-def _metavar(parameter: Any) -> str:
-    if parameter.metavar:
-        return str(parameter.metavar)
-    annotation = parameter.type_descriptor.annotation
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " or ".join(one.value for one in annotation)
-    return "N" if annotation is int else str(parameter.name).upper()
-
-
-def _option_default(option: Any) -> str:
-    value = option.default
-    if value is None or isinstance(value, bool) or value in ((), []):
-        return ""
-    return f"`{getattr(value, 'value', value)}`"
 
 
 def _metrics() -> str:

@@ -16,7 +16,7 @@ import yaml
 
 from relay_pipelines.migration.properties import parse
 from relay_pipelines.settings import load
-from scripts import docs_hooks, reference
+from scripts import architecture, docs_hooks, reference
 from tests.support.doc_blocks import CANNOT_RUN, NOT_RUN, ROOT, Block, blocks
 
 _VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)\}")
@@ -72,13 +72,28 @@ def test_the_reference_is_current(name: str) -> None:
     assert (reference.FOLDER / name).read_text() == reference.pages()[name]
 
 
-def test_the_reference_has_every_key_command_metric_and_error() -> None:
+def test_the_picture_of_the_architecture_is_current() -> None:
+    """Run `.venv/bin/python -m scripts.architecture` if this fails."""
+    assert architecture.PICTURE.read_text() == architecture.picture()
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    """Each file of the tour, and each that is named in CONTRIBUTING.md, is where the page says."""
+    missing = [
+        f"{page}: {name}"
+        for page in ("docs/architecture.md", "CONTRIBUTING.md")
+        for name in re.findall(r"`([\w/]+\.(?:py|md|yaml))`", (ROOT / page).read_text())
+        if not any((folder / name).exists() for folder in (ROOT, ROOT / "relay_pipelines"))
+    ]
+    assert missing == []
+
+
+def test_the_reference_has_every_key_metric_and_error() -> None:
     """A few of each, to see that the generator finds what is nested."""
     pages = reference.pages()
     for key in ("`lag_threshold`", "`sasl_extensions`", "topics.overrides.<name>.copy.backoff`"):
         assert key in pages["configuration.md"]
     assert "| `chunk_interval` | duration | `" in pages["configuration.md"]
-    assert "## `relay convert FILE`" in pages["commands.md"]
     assert "`kafka_relay_lag_records`" in pages["metrics.md"]
     assert "`CheckpointLostError`" in pages["errors.md"]
     assert '"previous": "start"' in pages["formats.md"]

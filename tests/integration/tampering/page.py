@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.integration.tampering.stage import Row
@@ -15,20 +15,29 @@ MARKS = {"D": "**found**", "N": "not verified", "R": "refused", "F": "failed", "
 _BEFORE = """\
 <!-- written by tests/integration/test_tampering.py; change the tests, not this page -->
 # What tampering shows
-Each row of these tables is done to real brokers by a test, each column looks, and the test compares
-what it says with this page. `full` and `sample` are shown with the client of the copy and with
-librdkafka; the samples here read all chunks. *statement* is `relay audit --against` a statement
-from before; *exporter* is an alert of `relay exporter`; *window check* is the check
-`message_counts` of a window that has all records.
+A test does what each row says to real brokers, looks with each column, and compares the result with
+this page. *statement* is `relay audit --against` a statement from before; *exporter* is an alert of
+`relay exporter`; *window check* is the check `message_counts` of a window that has all records. The
+samples here read all chunks. `full` and `sample` run with the client of the copy and with
+librdkafka; a cell names librdkafka where the two differ.
 
 | cell | meaning |
 |---|---|
 | **found** | It is reported as a difference: exit code 4, a failed check, or an alert. |
-| not verified | Some of it could not be verified: it says what and why; `--strict` ends with 4. |
+| not verified | Some of it could not be verified: the line says why; `--strict` ends with 4. |
 | passes | Nothing is reported. This column does not look there, or cannot see it. |
 
+Below each table are the lines that the columns print. Rows and columns with the same line stand
+together, and `T` is the topic of the row. Two parts of a line are left out: the place in front,
+such as `T-0[10, 20), copied to T-0[11, 21): `, and what to do.
 [Security](security.md#what-can-still-be-hidden) says what can still be hidden.
 """
+_REMEDY = re.compile(
+    "; (find out who|to copy again|mirror it under|make it again|restore the topic, or"
+    "|create it again|put the newest) .*"
+)
+_SECOND = " (librdkafka)"
+_CLIENTS = {"full", "sample"}
 _HEALTHY = """
 ## Changes of healthy life
 None of these may raise an alarm.
@@ -51,11 +60,8 @@ def text(
     """Return the page."""
     parts = [_BEFORE]
     for title, rows in tamperings.items():
-        cells = [(row.what, cells_of(measured, row)) for row in rows]
-        parts += [f"\n## {title}\n", _table(COLUMNS, cells), "\n### What it says there\n"]
-        parts += [_says(cells)]
-    cells = [(row.what, cells_of(measured, row)) for row in healthy]
-    parts += [_HEALTHY, _table(COLUMNS, cells), "\n### What is not verified\n", _says(cells)]
+        parts += [f"\n## {title}\n", _of_rows(measured, rows, "What it says there")]
+    parts += [_HEALTHY, _of_rows(measured, healthy, "What is not verified")]
     found = [(each.what, edited[each.name]) for each in statements]
     parts += [_STATEMENTS, _table(KINDS, found)]
     return "".join(parts)
@@ -64,32 +70,61 @@ def text(
 Cells = Iterable[tuple[str, Mapping[str, Cell]]]
 
 
+def _of_rows(measured: Measured, rows: Sequence[Row], title: str) -> str:
+    cells = [(row, cells_of(measured, row)) for row in rows]
+    table = _table(COLUMNS, [(row.what, found) for row, found in cells])
+    said = [(row, {name: cell.lines[:1] for name, cell in found.items()}) for row, found in cells]
+    return f"{table}\n### {title}\n{says(said)}"
+
+
 def _table(columns: Iterable[str], rows: Cells) -> str:
-    head = ["what was done", *columns]
+    head = ["what was done", *(name for name in columns if not name.endswith(_SECOND))]
     lines = [head, ["---"] * len(head)]
-    lines += [[what, *(MARKS[cell.state] for cell in cells.values())] for what, cells in rows]
+    lines += [[what, *(_mark(cells, name) for name in head[1:])] for what, cells in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _says(rows: Cells) -> str:
-    return "".join(line for what, cells in rows for line in _of_row(what, cells))
+def _mark(cells: Mapping[str, Cell], column: str) -> str:
+    mark = MARKS[cells[column].state]
+    second = MARKS[cells.get(f"{column}{_SECOND}", cells[column]).state]
+    return mark if mark == second else f"{mark}; librdkafka: {second}"
 
 
-def _of_row(what: str, cells: Mapping[str, Cell]) -> Iterator[str]:
-    """Yield the first line of each column, once for all columns that say the same."""
-    columns: dict[str, list[str]] = {}
-    for column, cell in cells.items():
-        if cell.lines:
-            columns.setdefault(_plain(cell.lines[0]), []).append(column)
-    if columns:
-        yield f"- {what[0].upper() + what[1:] if what[0] != '`' else what}\n"
-    for line, some in columns.items():
-        yield f"    - {', '.join(some)}: {line}\n"
+def says(rows: Iterable[tuple[Row, Mapping[str, Sequence[str]]]]) -> str:
+    """Return the first line of each column, once for all rows and columns that say the same."""
+    together: dict[str, list[str]] = {}
+    for row, lines in rows:
+        columns: dict[str, list[str]] = {}
+        for column, (line,) in ((column, some) for column, some in lines.items() if some):
+            columns.setdefault(_plain(line, row.name), []).append(column)
+        said = "".join(f"    - {_named(some)}: {line}\n" for line, some in columns.items())
+        if said:
+            together.setdefault(said, []).append(row.what)
+    return "".join(f"- {_sentence('; '.join(whats))}\n{said}" for said, whats in together.items())
 
 
-def _plain(line: str) -> str:
-    """Leave out what differs from run to run, and what Markdown would read."""
+def _sentence(text: str) -> str:
+    return text if text[0] == "`" else text[0].upper() + text[1:]
+
+
+def _named(columns: Sequence[str]) -> str:
+    """Return the columns' names; one name for both clients."""
+    both = {name for name in columns if f"{name}{_SECOND}" in columns}
+    alone = [name for name in columns if name.removesuffix(_SECOND) not in both or name in both]
+    return ", ".join(f"{name} (relay)" if name in _CLIENTS - both else name for name in alone)
+
+
+def _plain(line: str, topic: str) -> str:
+    """Leave out what differs from run to run or row to row, and what Markdown would read."""
     line = re.sub(r"(__relay_\w+)-\d+\[\d+, \d+\)", r"\1-N[…)", line)
     line = re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", line)
     line = re.sub(r"\b(tampered|healthy)\.", "", line)
+    topic = re.escape(topic.partition(".")[2])
+    line = re.sub(
+        rf"(?<![\w-]){topic}(?=-\d)|(?<=topic ){topic}\b|(?<=mirror ){topic}\b|(?<='){topic}(?=')",
+        "T",
+        line,
+    )
+    line = re.sub(r"(^|; )T-0(\[\d+, \d+\), copied to T-0\[\d+, \d+\))?: ", r"\1", line)
+    line = _REMEDY.sub("", line)
     return re.sub(r"([*_<>|])(?![^`]*`)", r"\\\1", line) if "`" not in line else line
