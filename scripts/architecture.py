@@ -35,7 +35,7 @@ _KINDS = {
     ),
     "a run, on the driver": (
         "#fdeccb",
-        "invocation output metrics run page prepare snapshot spark settings plan local_kafka",
+        "invocation request output metrics run page prepare snapshot spark settings plan local_kafka",
     ),
     "also inside a Spark task": (
         "#fbdcdc",
@@ -79,7 +79,7 @@ def _legend() -> list[str]:
 
 
 def _box(name: str, lines: list[str], x: float, y: int, width: float, height: int) -> str:
-    (fill,) = [fill for fill, names in _KINDS.values() if name in names.split()]
+    fill = next((fill for fill, names in _KINDS.values() if name in names.split()), "#eeeeee")
     texts = "".join(
         f'<text x="{x + _PAD:.0f}" y="{y + _LINE * (index + 1)}">{line}</text>'
         for index, line in enumerate(lines)
