@@ -35,11 +35,11 @@ _KINDS = {
     ),
     "a run, on the driver": (
         "#fdeccb",
-        "invocation request output metrics run page prepare snapshot spark settings plan local_kafka",
+        "invocation output metrics run page prepare snapshot spark settings plan local_kafka",
     ),
     "also inside a Spark task": (
         "#fbdcdc",
-        "copy ledger protocol user_code user_sources errors model redaction",
+        "copy ledger protocol user_code user_sources errors model redaction request",
     ),
 }
 """What folders have in common: the color, and their names."""
