@@ -21,7 +21,7 @@
     ├── PolicySupersededError            3   another configuration decides the records by now
     ├── LedgerLostError                  3   the topic of the ledger is gone
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
-    └── DataLossError                    3   continuing would silently lose or double records
+    └── DataLossError                    3   continuing would silently lose or duplicate records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
         ├── TopicRecreatedError          3   ... the source topic was deleted and created again
         ├── LogTruncatedError            3   ... the source's log no longer holds what was copied
@@ -249,7 +249,7 @@ class TamperedError(RelayError):
 
 
 class DataLossError(RelayError):
-    """Continuing would silently lose or double records."""
+    """Continuing would silently lose or duplicate records."""
 
     exit_code = 3
     side = Side.SOURCE

@@ -396,7 +396,7 @@ class LedgerEntry:
             if no record was copied.
         size_bytes: size of the batches produced, as on the wire.
         batches: number of batches produced.
-        rewritten: how many of `records` were decoded (coalesced ones included).
+        rewritten: how many of `records` were re-encoded.
         skipped: number of offsets by reason.
         digest: CRC-32C, 8 hex digits, over the batches produced, in order: of each, its codec (one
             byte), base timestamp (8 bytes) and number of records (4 bytes), big-endian, and

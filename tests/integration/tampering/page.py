@@ -15,7 +15,7 @@ MARKS = {"D": "**found**", "N": "not verified", "R": "refused", "F": "failed", "
 _BEFORE = """\
 <!-- written by tests/integration/test_tampering.py; change the tests, not this page -->
 # What tampering shows
-A test does what each row says to real brokers, looks with each column, and compares the result with
+A test makes each change on real brokers, looks with each column, and compares the result with
 this page. *statement* is `relay audit --against` a statement from before; *exporter* is an alert of
 `relay exporter`; *window check* is the check `message_counts` of a window that has all records. The
 samples here read all chunks. `full` and `sample` run with the client of the copy and with
@@ -27,9 +27,10 @@ librdkafka; a cell names librdkafka where the two differ.
 | not verified | Some of it could not be verified: the line says why; `--strict` ends with 4. |
 | passes | Nothing is reported. This column does not look there, or cannot see it. |
 
-Below each table are the lines that the columns print. Rows and columns with the same line stand
-together, and `T` is the topic of the row. Two parts of a line are left out: the place in front,
-such as `T-0[10, 20), copied to T-0[11, 21): `, and what to do.
+Changes with the same result share a row. Below each table are the lines that the columns print;
+changes and columns with the same line stand together, and `T` is the topic of the change. Two parts
+of a line are left out: the place in front, such as `T-0[10, 20), copied to T-0[11, 21): `, and what
+to do.
 [Security](security.md#what-can-still-be-hidden) says what can still be hidden.
 """
 _REMEDY = re.compile(
@@ -80,7 +81,10 @@ def _of_rows(measured: Measured, rows: Sequence[Row], title: str) -> str:
 def _table(columns: Iterable[str], rows: Cells) -> str:
     head = ["what was done", *(name for name in columns if not name.endswith(_SECOND))]
     lines = [head, ["---"] * len(head)]
-    lines += [[what, *(_mark(cells, name) for name in head[1:])] for what, cells in rows]
+    together: dict[tuple[str, ...], list[str]] = {}
+    for what, cells in rows:
+        together.setdefault(tuple(_mark(cells, name) for name in head[1:]), []).append(what)
+    lines += [["<br>".join(whats), *marks] for marks, whats in together.items()]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -62,7 +62,7 @@ View = Callable[[Stage, str], Cells]
 def _audit(level: Level, client: Client = Client.RELAY) -> View:
     def look(stage: Stage, mirror: str) -> Cells:
         try:
-            request = AuditRequest(level=level, client=client, seed="x")
+            request = AuditRequest(level=level, client=client, share=100, seed="x")
             audit = begin(mirror, stage.settings(mirror), request, CLOCK)
         except RelayError as error:
             return {ALL: _of_error(error)}
