@@ -77,6 +77,42 @@ def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirr
     return {name: settings.mirror(name) for name in names} or dict(settings.mirrors)
 
 
+class FollowedMirrors:
+    """The mirrors of relay.yaml as it is now, for a command that looks at them for days.
+
+    Whoever copies follows the file, too: by an older one, a command would report topics as held
+    back because a newer configuration decides their records.
+
+    Args:
+        names: as in `selected_mirrors`.
+
+    Attributes:
+        mirrors: by name.
+    """
+
+    def __init__(self, invocation: Invocation, names: Iterable[str]) -> None:
+        self._invocation = invocation
+        self._names = list(names)
+        self._problem = ""
+        self.mirrors = selected_mirrors(invocation.settings(), self._names)
+
+    def changed(self) -> bool:
+        """Read the file again; return whether the mirrors are other ones now.
+
+        A file that cannot be used changes nothing, and is reported once.
+        """
+        problem, found = "", self.mirrors
+        try:
+            found = selected_mirrors(self._invocation.settings(), self._names)
+        except ConfigError as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            messages.note(f"relay.yaml has changed, and its last version stays in use: {problem}")
+        self._problem = problem
+        before, self.mirrors = self.mirrors, found
+        return before != found
+
+
 def the_mirror(
     settings: Settings, names: Iterable[str], what: str = "a statement is about"
 ) -> tuple[str, Mirror]:

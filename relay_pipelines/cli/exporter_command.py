@@ -9,7 +9,7 @@ import prometheus_client
 
 from relay_pipelines.cli.lasting_problems import LastingProblems, problem
 from relay_pipelines.errors import RelayError
-from relay_pipelines.invocation import Invocation, every_seconds, selected_mirrors
+from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.serving import HEALTH, Endpoint
 from relay_pipelines.output import messages
@@ -37,26 +37,31 @@ def run(
     pause = every_seconds(every)
     # they would double the number of counters
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-    mirrors = selected_mirrors(invocation.settings(), names)
+    followed = FollowedMirrors(invocation, names)
     clock, stop, lock = SystemClock(), StopSignal(), threading.Lock()
-    lasting = {name: LastingProblems(f"{name}: ", clock) for name in mirrors}
+    lasting: dict[str, LastingProblems] = {}
 
     def report(name: str, error: RelayError | None) -> None:
         with lock:
-            lasting[name].update([] if error is None else [problem(error)], complete=True)
+            problems = lasting.setdefault(name, LastingProblems(f"{name}: ", clock))
+            problems.update([] if error is None else [problem(error)], complete=True)
 
-    exporter = Exporter(mirrors, clock, pause, most_partitions, report)
+    exporter = Exporter(clock, pause, most_partitions, report)
     host, port = address
     where = f"{f'[{host}]' if ':' in host else host}:{port}"
     remedy = "name a free port with --port, and an address of this machine with --host"
     endpoint = Endpoint(where, exporter.registry, remedy, exporter.failing)
     with stop.heard():
         endpoint.open()
-        exporter.start()
-        served = f"metrics of {plural(len(mirrors), 'mirror')} at http://{where}/metrics"
+        exporter.look_at(followed.mirrors)
+        served = f"metrics of {plural(len(followed.mirrors), 'mirror')} at http://{where}/metrics"
         messages.note(f"{served}, its own health at {HEALTH}; Ctrl-C ends it")
         try:
-            threading.Event().wait()
+            while True:
+                clock.sleep(pause)
+                if followed.changed():
+                    messages.note("relay.yaml has changed")
+                    exporter.look_at(followed.mirrors)
         except KeyboardInterrupt:
             messages.note("stopped")
         finally:

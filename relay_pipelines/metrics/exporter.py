@@ -37,40 +37,45 @@ class Exporter(Collector):
     """
 
     def __init__(
-        self,
-        mirrors: Mapping[str, Mirror],
-        clock: Clock,
-        every_seconds: float,
-        most_partitions: int,
-        report: Report,
+        self, clock: Clock, every_seconds: float, most_partitions: int, report: Report
     ) -> None:
         self.registry = CollectorRegistry()
-        counters = CommittedCounters(self.registry)
-        self._watches = [
-            _Watch(name, mirror, clock, most_partitions, counters, report)
-            for name, mirror in mirrors.items()
-        ]
-        self._every_seconds = every_seconds
-        self._threads = [
-            threading.Thread(target=self._look, args=(watch,), name=watch.name, daemon=True)
-            for watch in self._watches
-        ]
         self._clock = clock
-        self._ended = threading.Event()
+        self._every_seconds = every_seconds
+        self._most_partitions = most_partitions
+        self._counters = CommittedCounters(self.registry)
+        self._report = report
+        # replaced as a whole: scrapes read it in other threads
+        self._watches: tuple[_Watch, ...] = ()
         self.registry.register(self)
 
-    def start(self) -> None:
-        """Begin to look."""
-        for thread in self._threads:
-            thread.start()
+    def look_at(self, mirrors: Mapping[str, Mirror]) -> None:
+        """Look at these mirrors from now on, and no longer at others; those that stay go on."""
+        kept = [watch for watch in self._watches if mirrors.get(watch.name) == watch.mirror]
+        ended = [watch for watch in self._watches if watch not in kept]
+        names = {watch.name for watch in kept}
+        new = [
+            _Watch(name, mirror, self._clock, self._most_partitions, self._counters, self._report)
+            for name, mirror in mirrors.items()
+            if name not in names
+        ]
+        self._watches = (*kept, *new)
+        for watch in ended:
+            watch.ended.set()
+        for watch in new:
+            watch.thread = threading.Thread(
+                target=self._look, args=(watch,), name=watch.name, daemon=True
+            )
+            watch.thread.start()
 
     def end(self) -> None:
         """Look no longer; a look that is under way may go on for some seconds."""
-        self._ended.set()
+        self.look_at({})
 
     def failing(self) -> str:
         """Say which mirrors are no longer looked at, because of a bug; empty if there are none."""
-        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        threads = [watch.thread for watch in self._watches]
+        dead = [thread.name for thread in threads if thread and not thread.is_alive()]
         return f"no longer looks at {', '.join(dead)}" if dead else ""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -108,7 +113,7 @@ class Exporter(Collector):
     def _look(self, watch: _Watch) -> None:
         left = 0.0
         try:
-            while not self._ended.wait(left):
+            while not watch.ended.wait(left):
                 began = self._clock.monotonic()
                 watch.look()
                 left = max(0.0, began + self._every_seconds - self._clock.monotonic())
@@ -116,7 +121,7 @@ class Exporter(Collector):
             watch.last = None  # after a bug, too: nobody would renew it
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Watch:
     """What is known of one mirror; the thread of the mirror replaces it, scrapes read it."""
 
@@ -126,6 +131,8 @@ class _Watch:
     most_partitions: int
     counters: CommittedCounters
     report: Report
+    ended: threading.Event = field(default_factory=threading.Event, init=False)
+    thread: threading.Thread | None = field(default=None, init=False)
     last: Look | None = field(default=None, init=False)
     _state: State = field(default=State.UNKNOWN, init=False)
     _ended_ms: int = field(default=0, init=False)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import PREFIX
@@ -122,6 +123,22 @@ def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> N
         exporter.process.send_signal(signal.SIGTERM)
         assert exporter.process.wait(60) == 0
         assert time.monotonic() - sent < SOON
+
+
+def test_a_relay_yaml_that_changes(watched: Watched, tmp_path: Path) -> None:
+    """The exporter follows it, as those who copy do; one that cannot be used changes nothing."""
+    name = watched.mirror.name
+    config = configured(tmp_path, watched.mirrors)
+    text = config.read_text()
+    config.write_text(yaml.safe_dump({"mirrors": {name: watched.mirrors[name]}}))
+    with exporting(config) as exporter:
+        until(lambda: exporter.value("up", mirror=name) == 1, "the mirror", 60)
+        config.write_text(text)
+        until(lambda: exporter.value("up", mirror="away") == 1, "the new mirror", 60)
+        config.write_text("mirrors: {")
+        until(lambda: "its last version stays in use" in exporter.stderr[-1], "the line", 60)
+        assert exporter.value("up", mirror="away") == 1
+        assert exporter.get("/healthz") == "ok\n"
 
 
 def test_without_partitions_there_are_series_per_topic(watched: Watched, tmp_path: Path) -> None:

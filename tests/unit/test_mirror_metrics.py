@@ -182,21 +182,21 @@ class Looks:
     def exporter(self, *names: str) -> Exporter:
         """An exporter that has begun to look at mirrors of these names."""
         exporter = Exporter(
-            dict.fromkeys(names, MIRROR),
             SystemClock(),
             every_seconds=0.01,
             most_partitions=1_000,
             report=lambda _, error: self.reported.append(error),
         )
         self._exporters.append(exporter)
-        exporter.start()
+        exporter.look_at(dict.fromkeys(names, MIRROR))
         return exporter
 
     def end(self) -> None:
         self._hang.set()
         for exporter in self._exporters:
+            threads = [watch.thread for watch in exporter._watches if watch.thread]
             exporter.end()
-            for thread in exporter._threads:
+            for thread in threads:
                 thread.join()
 
     def _look(self, name: str) -> Look:
@@ -246,6 +246,21 @@ class TestExporter:
         assert str(looks.reported[-1]) == "it is away"
         looks.error = None
         self.until(lambda: self.value(exporter, "up", {"mirror": "m"}) == 1)
+
+    def test_other_mirrors(self, looks: Looks) -> None:
+        """relay.yaml has changed: what is gone has no series, what changed is looked at anew."""
+        exporter = looks.exporter("m", "gone")
+        self.until(lambda: self.value(exporter, "up", {"mirror": "gone"}) == 1)
+        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        later = MIRROR.model_copy(
+            update={"window": MIRROR.window.model_copy(update={"lag_target": 7_000})}
+        )
+        exporter.look_at({"m": later, "new": MIRROR})
+        self.until(lambda: self.value(exporter, "up", {"mirror": "new"}) == 1)
+        target = ("lag_target_seconds", {"mirror": "m", "topic": "orders"})
+        self.until(lambda: self.value(exporter, *target) == 7)
+        assert self.value(exporter, "up", {"mirror": "gone"}) is None
+        assert exporter.failing() == ""
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_a_bug_makes_it_unhealthy(self, looks: Looks) -> None:
