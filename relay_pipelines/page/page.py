@@ -145,7 +145,9 @@ def _judge(
 
 
 def _stands_still(look: Look, mirror: Mirror, waiting: Mapping[str, PartitionLag]) -> bool:
-    """Whether nobody has committed for longer than a copy may take to begin."""
+    """Whether nobody has committed for longer than a copy may take to begin, or ever."""
+    if _copier(look.snapshot.checkpoints.values()) is None:
+        return True
     quiet = _quiet_seconds(look, "", total(waiting.values()))
     every = max(mirror.window_of(topic).every for topic in waiting) / 1000
     return quiet > max(_QUIET_SECONDS, _QUIET_WINDOWS * every)

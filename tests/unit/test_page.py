@@ -107,6 +107,8 @@ STATES_FOUND = [
     ),
     ("nobody commits", [waiting("a")], {"a": 90}, {"a": 80}, State.NOT_COPYING, []),
     ("nobody ever has", [waiting("a")], {"a": None}, {}, State.NOT_COPYING, []),
+    ("nobody ever has, and it is new", [waiting("a")], {"a": 2}, {}, State.NOT_COPYING, []),
+    ("a topic is new", [waiting("a"), copied("b")], {"a": 2}, {"b": 30}, State.COPYING, []),
     ("too slow", [waiting("a")], {"a": 601}, {"a": 4}, State.BEHIND, []),
     (
         "one topic fails in each run",
