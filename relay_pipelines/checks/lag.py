@@ -1,12 +1,12 @@
 """How far a lane is behind its source, by the age of the oldest record not yet copied."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, together
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
@@ -49,7 +49,7 @@ class Lag:
     open_records: int
     open_seconds: float
     opened: str
-    held_back: Sequence[RelayError]
+    held_back: Mapping[TopicPartition, RelayError]
     hidden_seconds: float
     hidden: Sequence[RelayError]
     page: Page
@@ -157,7 +157,8 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
 
 def _words(lag: Lag) -> str:
-    return "; ".join([str(lag), *(str(each) for each in [*lag.held_back, *lag.hidden])])
+    held = together(lag.held_back.values())
+    return "; ".join([str(lag), *(str(each) for each in [*held, *lag.hidden])])
 
 
 def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.advice import (
     HIDDEN_COPIES,
@@ -17,9 +16,8 @@ from relay_pipelines.page.advice import (
     of_guard,
 )
 from relay_pipelines.page.look import Look
-from relay_pipelines.plan.positions import data_loss, open_since
+from relay_pipelines.plan.positions import open_since
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import PartitionLag, total
 
 
@@ -50,21 +48,9 @@ class Held:
         return list(dict.fromkeys(at.topic for at in self.topic_partitions))
 
 
-def guarded(snapshot: ClusterSnapshot) -> dict[TopicPartition, RelayError]:
-    """Return why topic-partitions are held back."""
-    found: dict[TopicPartition, RelayError] = {
-        position.topic_partition: error
-        for position in snapshot.positions
-        if (error := data_loss(position)) is not None
-    }
-    for topic, error in snapshot.refused.items():
-        for position in snapshot.positions_of(topic):
-            found.setdefault(position.topic_partition, error)
-    return found | dict(snapshot.unreadable)
-
-
-def of_guards(look: Look, errors: Mapping[TopicPartition, RelayError]) -> list[Held]:
+def of_guards(look: Look) -> list[Held]:
     """Return what guards hold back, joined by reason and command; the worst first."""
+    errors = look.snapshot.guarded
     groups: defaultdict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
     for at, error in sorted(errors.items(), key=lambda pair: (-pair[1].exit_code, pair[0])):
         command = of_guard(error).command.format(mirror=look.snapshot.mirror, topic=at.topic)
@@ -83,17 +69,12 @@ def of_guards(look: Look, errors: Mapping[TopicPartition, RelayError]) -> list[H
     ]
 
 
-def of_topics(
-    look: Look, stalled: Iterable[str], errors: Container[TopicPartition]
-) -> Iterator[Held]:
-    """Yield the topics that are not copied, although others are.
-
-    Args:
-        errors: what guards hold back.
-    """
+def of_topics(look: Look, stalled: Iterable[str]) -> Iterator[Held]:
+    """Yield the topics that are not copied, although others are."""
     for topic in stalled:
         every = [position.topic_partition for position in look.snapshot.positions_of(topic)]
-        at = [each for each in every if look.lags[each].records and each not in errors]
+        free = [each for each in every if each not in look.snapshot.guarded]
+        at = [each for each in free if look.lags[each].records]
         # one look cannot know which: after an outage, other topics may come first
         what = (
             "it is not copied, although other topics are: its copy fails,"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from relay_pipelines.errors import DivergedNodeError, RelayError
@@ -78,8 +78,7 @@ class Page:
 def page_of(look: Look, mirror: Mirror) -> Page:
     """Say what has been seen of a mirror."""
     snapshot = look.snapshot
-    guarded = held.guarded(snapshot)
-    state, stalled = _judge(look, mirror, guarded)
+    state, stalled = _judge(look, mirror)
     return Page(
         mirror=snapshot.mirror,
         state=state,
@@ -93,8 +92,8 @@ def page_of(look: Look, mirror: Mirror) -> Page:
         node_behind=snapshot.node_behind,
         copier=_copier(snapshot.checkpoints.values()),
         held=(
-            *held.of_guards(look, guarded),
-            *held.of_topics(look, stalled, guarded),
+            *held.of_guards(look),
+            *held.of_topics(look, stalled),
             *held.open_transactions(look, mirror),
             *held.hidden_copies(look, mirror),
         ),
@@ -115,11 +114,9 @@ def away(mirror: str, error: RelayError, now_ms: int, since_ms: int | None = Non
     return Page(mirror, state, now_ms, error=str(error), since_ms=since_ms)
 
 
-def _judge(
-    look: Look, mirror: Mirror, guarded: Collection[TopicPartition]
-) -> tuple[State, list[str]]:
+def _judge(look: Look, mirror: Mirror) -> tuple[State, list[str]]:
     """Return the state of what is not held back, and the topics that alone are not copied."""
-    positions = look.snapshot.positions
+    positions, guarded = look.snapshot.positions, look.snapshot.guarded
     if not positions and not guarded:
         return State.NO_TOPIC, []
     if all(position.topic_partition in guarded for position in positions):

@@ -17,7 +17,7 @@ from relay_pipelines.model import (
     Window,
 )
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.positions import data_loss, plan_windows
+from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.plan.task_packing import copy_seconds
 from relay_pipelines.prepare.topics import limits
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -30,7 +30,7 @@ class RunPlan:
     Args:
         windows: one per topic with something new.
         data_losses: one per topic-partition that is held back, or that only another node has, and
-            one per topic that is hidden, or whose configuration cannot be read.
+            one per topic that is hidden, or refused.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
         superseded: the ranges of a frozen window of which nothing is copied any more, because a
@@ -102,8 +102,9 @@ class RunPlan:
 
 def plan(snapshot: ClusterSnapshot) -> RunPlan:
     """Plan everything up to the end of the source when the snapshot was taken."""
-    planned = plan_windows(snapshot.positions)
-    return _plan(snapshot, planned.windows, planned.data_losses)
+    windows = plan_windows(snapshot.positions).windows
+    readable = [window for window in windows if window.topic not in snapshot.refused]
+    return _plan(snapshot, readable, snapshot.guarded)
 
 
 def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
@@ -112,13 +113,8 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     Topics that are not in the snapshot are left out.
     """
     positions = {position.topic_partition: position for position in snapshot.positions}
-    errors = [
-        error
-        for offset_range in frozen.ranges
-        if (position := positions.get(offset_range.topic_partition))
-        and (error := data_loss(position))
-    ]
-    held_back = {error.topic_partition for error in errors}
+    others = positions.keys() - {each.topic_partition for each in frozen.ranges}
+    held = {at: error for at, error in snapshot.guarded.items() if at not in others}
     superseded = {each for each in frozen.ranges if is_superseded(snapshot, frozen, each)}
     windows = []
     for window in frozen.windows(snapshot.destinations):
@@ -127,20 +123,20 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
             for offset_range in window.ranges
             if (position := positions.get(offset_range.topic_partition))
             and offset_range.end > position.begin
-            and offset_range.topic_partition not in held_back
+            and offset_range.topic_partition not in held
             and offset_range not in superseded
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
-    return replace(_plan(snapshot, windows, errors), superseded=sorted(superseded))
+    return replace(_plan(snapshot, windows, held), superseded=sorted(superseded))
 
 
 def _plan(
-    snapshot: ClusterSnapshot, windows: Sequence[Window], losses: Sequence[RelayError]
+    snapshot: ClusterSnapshot, windows: Sequence[Window], held: Mapping[TopicPartition, RelayError]
 ) -> RunPlan:
-    readable = [window for window in windows if window.topic not in snapshot.refused]
-    held_back = (*losses, *snapshot.held_back)
-    return RunPlan(snapshot, readable, held_back, _sizes(snapshot, readable))
+    return RunPlan(
+        snapshot, windows, tuple(dict.fromkeys(held.values())), _sizes(snapshot, windows)
+    )
 
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:

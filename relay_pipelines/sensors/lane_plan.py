@@ -91,12 +91,13 @@ class LaneTick:
         requests = RunRequests(
             instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()
         )
-        first = held_back(measured.held_back)
+        held = list(measured.held_back.values())
+        first = held_back(held)
         request = requests.find("; ".join(filter(None, [first, str(measured)])))
         prune(instance, replace(lane, topics=self.share.topics), now)
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
         events: list[Event] = [*sources, *checks]
-        return LanePlan(lane.name, events, cursor, request, measured.held_back, line)
+        return LanePlan(lane.name, events, cursor, request, held, line)
 
     def _checks(self, measured: lag.Lag, now: float) -> Found:
         """The lag on a change of a minute or after a while; the other checks on a change."""
@@ -164,9 +165,8 @@ class LaneTick:
 
     def _held_topics(self, measured: lag.Lag) -> dict[str, list[RelayError]]:
         errors: dict[str, list[RelayError]] = {}
-        for error in measured.held_back:
-            at = error.topic_partition
-            if at is not None and at.topic in self.with_asset:
+        for at, error in measured.held_back.items():
+            if at.topic in self.with_asset:
                 errors.setdefault(at.topic, []).append(error)
         return errors
 

@@ -139,10 +139,14 @@ class ClusterSnapshot:
     state_topics: Sequence[StateTopic] = ()
 
     @cached_property
-    def guarded(self) -> list[RelayError]:
-        """Why topics and topic-partitions are not copied: what is lost, and `held_back`."""
-        lost = [error for position in self.positions if (error := data_loss(position)) is not None]
-        return [*lost, *self.held_back]
+    def guarded(self) -> dict[TopicPartition, RelayError]:
+        """Why topic-partitions are not copied; those of a topic that is refused share its error."""
+        found: dict[TopicPartition, RelayError] = {}
+        for position in self.positions:
+            at = position.topic_partition
+            if error := data_loss(position) or self.refused.get(at.topic):
+                found[at] = error
+        return found | dict(self.unreadable)
 
     @property
     def held_back(self) -> list[RelayError]:

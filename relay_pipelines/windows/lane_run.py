@@ -10,6 +10,7 @@ import dagster as dg
 
 from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.ledger.checkpoint import CheckpointCache
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
 from relay_pipelines.orchestration.assignment import homes
 from relay_pipelines.orchestration.lane import Lane
@@ -64,7 +65,7 @@ class LaneRun:
     brief: bool = False
     yields: bool = False
     has_backlog: bool = field(default=False, init=False)
-    held: Sequence[RelayError] = field(default=(), init=False)
+    held: Mapping[TopicPartition, RelayError] = field(default_factory=dict, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
     checks: WindowChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
@@ -116,7 +117,8 @@ class LaneRun:
         held = snapshot.guarded
         if self.yields and self._waits(snapshot, has_news=frozen is not None):
             # what is superseded waits for a person, whenever the other one ends
-            self._say_held([each for each in held if isinstance(each, PolicySupersededError)])
+            waits = {at: e for at, e in held.items() if isinstance(e, PolicySupersededError)}
+            self._say_held(waits)
             return None
         self._say_held(held)
         self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
@@ -125,11 +127,11 @@ class LaneRun:
         self.has_backlog = next(windows, None) is not None
         return (yield from self.copy(snapshot, frozen))
 
-    def _say_held(self, held: Sequence[RelayError]) -> None:
+    def _say_held(self, held: Mapping[TopicPartition, RelayError]) -> None:
         """Log why topic-partitions are held back, when that begins and when it is over."""
         # what a message says besides, such as offsets, changes while it lasts
-        before = {(type(error), error.topic_partition) for error in self.held}
-        new = [error for error in held if (type(error), error.topic_partition) not in before]
+        before = {(type(error), at) for at, error in self.held.items()}
+        new = [error for at, error in held.items() if (type(error), at) not in before]
         for error in together(new):
             say(self.context.log, f"held back: {error}", logging.ERROR)
         if self.held and not held:

@@ -295,11 +295,7 @@ def _topic_reports(
                 position.topic_partition: position.end_offset
                 for position in snapshot.positions_of(topic)
             },
-            held_back=[
-                error
-                for error in snapshot.guarded
-                if error.topic_partition is not None and error.topic_partition.topic == topic
-            ],
+            held_back=[error for at, error in snapshot.guarded.items() if at.topic == topic],
             copying_seconds=sum(
                 outcome.seconds + outcome.commit_seconds
                 for outcome in result.outcomes
