@@ -170,10 +170,13 @@ class SparkJobs:
             self._still_seconds = 0.0
             self._ended_tasks = self._answers.executors.ended_tasks
         if self._answers.open_seconds(passed) > ANSWER_SECONDS:
+            server = spark_session.server_of(self._session)
             spark_session.kill(self._session)
-            self._end_with(
-                f"Spark has not answered for {ANSWER_SECONDS:g} s: it hangs, and was ended"
-            )
+            hangs = f"has not answered for {ANSWER_SECONDS:g} s: it hangs"
+            if server:
+                self._end_with(f"Spark at {server} {hangs}", "start it again; ")
+            else:
+                self._end_with(f"Spark {hangs}, and was ended")
         elif self._still_seconds > (limit := self._standstill_seconds()):
             self._end_with(
                 f"no task has committed anything or ended for {limit:g} s: one hangs, or none could"

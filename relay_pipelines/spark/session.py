@@ -237,8 +237,9 @@ def slots(session: Any) -> int:
             ),
         )
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
+        where = f" at {server}" if (server := server_of(session)) else ""
         raise RelayError(
-            f"Spark no longer answers: {first_line(error)}",
+            f"Spark{where} no longer answers: {first_line(error)}",
             remedy="check whether its JVM or server was killed, then run again",
         ) from error
     return max(1, int(known))
@@ -326,12 +327,19 @@ def context_of(session: Any) -> Any:
     return getattr(session, "sparkContext", None)
 
 
+def server_of(session: Any) -> str:
+    """Return the address of the Spark Connect server; empty if this process has a SparkContext."""
+    if context_of(session) is not None:
+        return ""
+    return f"sc://{session.client._builder.endpoint}"  # noqa: SLF001 - no other way
+
+
 def unreachable(session: Any) -> RetriableError | None:
     """Return the error of a Spark Connect server that has died; None if it, or Spark, answers."""
-    if context_of(session) is not None:
+    if not (server := server_of(session)):
         return None
     try:
-        connectivity.check(f"sc://{session.client._builder.endpoint}")  # noqa: SLF001 - no other way
+        connectivity.check(server)
     except RelayError as error:
         return RetriableError(
             error.what, remedy="start it; what is committed stays, run again to copy the rest"

@@ -126,6 +126,11 @@ def masters() -> list[psutil.Process]:
     return _jvms(_MASTER)
 
 
+def connect_servers() -> list[psutil.Process]:
+    """Return the JVMs of the Spark Connect servers."""
+    return _jvms("SparkConnectServer")
+
+
 def _jvms(name: str) -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
     return [child for child in children if _is_jvm_of(child, name)]

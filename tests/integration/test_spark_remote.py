@@ -253,3 +253,37 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
         "done",
     ]
     mirror.assert_all_arrived()
+
+
+def test_rounds_go_on_when_a_server_answers_again(
+    connect_remote: str, connect_trap: Trap, mirror: Mirror
+) -> None:
+    """A server that hangs in the middle of a chunk is given up after half a minute, and named.
+
+    It accepts connections all the time. Its tasks wake as well, and double no record.
+    """
+    connect_trap.set()
+    run = mirror.start_run("", {"remote": connect_remote}, "--every", "1s")
+    run.wait_until(lambda: connect_trap.sprung, "the trap")
+    (server,) = [
+        each
+        for each in spark_processes.connect_servers()
+        if any(connect_remote.rpartition(":")[2] in word for word in each.cmdline())
+    ]
+    server.suspend()
+    stopped = time.monotonic()
+    try:
+        run.wait_until(lambda: "error: " in run.errors.read_text(), "the end of the wait")
+        waited = time.monotonic() - stopped
+    finally:
+        server.resume()
+        for worker in server.children(recursive=True):
+            worker.resume()
+    run.wait_until(lambda: "over after" in run.errors.read_text(), "the next copy")
+    run.send(signal.SIGINT)
+    assert run.end() == 130
+    (line,) = [each for each in run.errors.read_text().splitlines() if each.startswith("error: ")]
+    said = f"error: {mirror.name}: Spark at {connect_remote} has not answered for 30 s: it hangs; "
+    assert line.startswith(said)
+    assert 30 <= waited < 60
+    mirror.assert_all_arrived()
