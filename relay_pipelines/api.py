@@ -150,7 +150,9 @@ class Mirror:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
         take = partial(self.snapshot, topic, patient=patient, cache=cache, run_id=run_id)
-        return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK))
+        return run_plan.plan(
+            prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, run_id)
+        )
 
     def copy(
         self,

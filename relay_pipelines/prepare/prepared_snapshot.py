@@ -11,6 +11,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.plan.positions import OnDataLoss, data_loss
 from relay_pipelines.prepare import losses, topics
+from relay_pipelines.prepare.edits_taken_back import decide_again
 from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -19,12 +20,15 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def prepare_snapshot(
-    take_snapshot: Callable[[], ClusterSnapshot], mirror: Mirror, clock: Clock
+    take_snapshot: Callable[[], ClusterSnapshot], mirror: Mirror, clock: Clock, run_id: str = ""
 ) -> ClusterSnapshot:
     """Take a snapshot, write what a run must know before it copies, and take it again.
 
     At the mirror's first run, its topics get their start records; with `on_data_loss: continue`,
-    losses are accepted.
+    losses are accepted; a run that lives while a person takes an edit back says so.
+
+    Args:
+        run_id: of the run, as in `take_snapshot`.
 
     Raises:
         ConfigError: the topics of checkpoints and ledger would lose the mirror's state.
@@ -36,6 +40,8 @@ def prepare_snapshot(
         # fenced by another driver that records the same starts: the next snapshot has them
         with suppress(FencedError):
             record_starts(snapshot, mirror, clock)
+        snapshot = take_snapshot()
+    if decide_again(snapshot, mirror, run_id, clock):
         snapshot = take_snapshot()
     lost = any(isinstance(data_loss(position), DataLossError) for position in snapshot.positions)
     if mirror.on_data_loss is OnDataLoss.FAIL or not lost:

@@ -105,7 +105,7 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     begin = position.begin
     if to is ResetTo.EARLIEST:
         begin = _at_best_node(position).low_watermark
-    policy = snapshot.record_policy[at.topic].digests
+    policy = snapshot.policies[at.topic]
     planned = _with_reason(Reset(position, checkpoint, destination, to, policy, begin))
     error: RelayError | None = None
     if to is ResetTo.EARLIEST and not planned.stays:

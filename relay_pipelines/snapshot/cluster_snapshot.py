@@ -14,6 +14,7 @@ from relay_pipelines.model import (
     Checkpoint,
     Cluster,
     NodeIdentity,
+    Policy,
     RecordPolicy,
     TopicPartition,
 )
@@ -166,6 +167,11 @@ class ClusterSnapshot:
             unreadable={at: why for at, why in self.unreadable.items() if belongs(at.topic)},
         )
 
+    @cached_property
+    def policies(self) -> dict[str, Policy]:
+        """Source topic -> what decides its records by this configuration."""
+        return {topic: policy.digests for topic, policy in self.record_policy.items()}
+
     @property
     def node_behind(self) -> int:
         """How many records other nodes have that the node which is read does not have yet."""
@@ -194,8 +200,7 @@ class ClusterSnapshot:
         Args:
             of: the source topic-partitions to look at.
         """
-        policies = {topic: policy.digests for topic, policy in self.record_policy.items()}
-        return record_policies.takeovers(self.checkpoints, policies, of)
+        return record_policies.takeovers(self.checkpoints, self.policies, of)
 
     @property
     def all_takeovers(self) -> list[str]:

@@ -55,7 +55,7 @@ def prepare(
     )
     if looks_only:
         return take()
-    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock)
+    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, run_id)
     for lost in snapshot.accepted:
         line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
         say(log, line, logging.WARNING)

@@ -11,6 +11,7 @@ import pytest
 
 from relay_pipelines import settings
 from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit import command as audit_command
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.cli import inspect_commands
@@ -22,10 +23,14 @@ from relay_pipelines.ledger.checkpoint import TOPIC, home, to_record
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
+from relay_pipelines.page.look import Looker
+from relay_pipelines.page.page import page_of
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset_command, restore
 from relay_pipelines.recovery.reset import ResetTo
+from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
+from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
@@ -96,6 +101,7 @@ class Deployment:
                 lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK, run_id=run_id),
                 mirror,
                 CLOCK,
+                run_id,
             )
         )
 
@@ -234,7 +240,7 @@ def test_two_configurations_do_not_take_turns(
         audited = audit.begin(one.name, two.mirror(), AuditRequest(level=level), CLOCK)
         done = spark_job.do_group(audited.job, audited.work)
         audited.add(done.chunks, done.parts)
-        command.report(invocation, audited, as_json=False)
+        audit_command.report(invocation, audited, as_json=False)
         by = f"[0, 6) by verbatim, [6, 36) by {one.policies(at)[1]}, [36, 42) by verbatim"
         line = f"{at}: several configurations decided its records: {by}"
         assert line in capsys.readouterr().out
@@ -324,6 +330,95 @@ def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
     delete_before(two.source, at, 26)
     assert "the code of its classes differs" in two.held_back(on_data_loss="continue")[0]
     assert not any(each.gap for each in ledger_of(two))
+
+
+def test_an_edit_is_taken_back_while_nothing_is_new(deployments: Two) -> None:
+    """The run that lives decides at once, before the next record: others see nothing held back.
+
+    So the run after it goes on, too. Who still has the edit copies no more.
+    """
+    two, at = deployments.two, deployments.partitions[0]
+    deployments.write()
+    two.copy(run_id="living")
+    two.edit(FILTER.replace("== 0", "== 1"))
+    deployments.write()
+    assert two.copy(run_id="living") == []
+    edited = two.checkpoint(at)
+
+    two.edit(FILTER)
+    assert len(two.held_back()) == 2, "a run that has copied nothing cannot know"
+    assert not two.plan("living").windows
+
+    assert two.plan().data_losses == ()
+    assert page_of(Looker(two.name, two.mirror(), CLOCK).look(), two.mirror()).held == ()
+    decided = two.checkpoint(at)
+    assert (decided.next_offset, decided.copies) == (edited.next_offset, edited.copies)
+    assert (decided.run_id, decided.superseded) == ("living", (policy_id(edited.policy),))
+    two.edit(FILTER.replace("== 0", "== 1"))
+    assert len(two.held_back()) == 2
+    two.plan("living")
+    two.edit(FILTER)
+    two.plan("living")
+    deployments.write()
+    assert two.copy(run_id="next") == []
+    assert deployments.arrived() == [0, 2, 4, 7, 9, 11, 12, 14, 16]
+
+
+def test_an_edit_is_taken_back_that_another_run_has_used(deployments: Two) -> None:
+    """Nothing is decided of a topic that is held back: else both configurations would be."""
+    two, (at, _) = deployments.two, deployments.partitions
+    deployments.write()
+    two.copy(run_id="earlier")
+    two.edit(FILTER.replace("== 0", "== 1"))
+    deployments.write()
+    two.copy(run_id="earlier")
+    deployments.write(partitions=1)
+    two.copy(run_id="living")
+    before = two.checkpoint(at)
+    two.edit(FILTER)
+    assert len(two.plan("living").data_losses) == 2
+    assert two.checkpoint(at) == before
+    two.edit(FILTER.replace("== 0", "== 1"))
+    deployments.write()
+    assert two.copy(run_id="next") == []
+
+
+def test_a_replay_between_two_configurations(deployments: Two) -> None:
+    """The mirror's next configuration takes a replay over neither by itself nor by its file.
+
+    What it was begun with decides to its end, also where the mirror asks a person by now.
+    """
+    two, at = deployments.two, deployments.partitions[0]
+    to = TopicPartition(f"{at.topic}.again", 0)
+    create(two.destination, to.topic, 2, KEPT)
+    request = ReplayRequest(at.topic, to.topic, partition=0, offsets=(2, 10))
+    deployments.write(12)
+    two.copy()
+
+    def planned() -> Replay:
+        two.forget_imports()
+        mirrors = settings.load(two.config()).mirrors
+        return start_replay(plan_replay(mirrors, two.name, request, lambda: None, CLOCK), CLOCK)
+
+    def copy(end: int) -> list[str]:
+        snapshot = (plan := planned().plan).snapshot
+        job = CopyJob(snapshot.mirror, "replay", snapshot.node, two.destination)
+        (whole,) = plan.ranges
+        part = replace(whole, source=replace(whole.source, end=end))
+        return [outcome.error_kind for outcome in copy_ranges(job, [part]) if outcome.error_kind]
+
+    assert copy(5) == []
+    two.edit(FILTER.replace("== 0", "== 1"))
+    deployments.write()
+    assert two.copy() == []
+    (held,) = planned().plan.data_losses
+    assert isinstance(held, PolicySupersededError)
+    assert held.remedy == "start the replay again under another --id"
+    two.edit(FILTER)
+    assert len(two.held_back()) == 2
+    assert copy(10) == []
+    assert [int(record.value or b"") for record in records_of(two.destination, to)] == [2, 4, 6, 8]
+    assert planned().is_complete
 
 
 def test_a_restored_checkpoint_remembers(deployments: Two) -> None:
