@@ -13,7 +13,7 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output import page_view
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.page.look import Look
-from relay_pipelines.page.page import Page, page_of
+from relay_pipelines.page.page import Page, away, page_of
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
@@ -123,14 +123,19 @@ def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
     )
 
 
-def unknown(lane: Lane, why: str) -> dg.AssetCheckEvaluation:
-    """The evaluation that the planner reports while a cluster does not answer."""
+def unknown(lane: Lane, why: str, page: Page | None) -> dg.AssetCheckEvaluation:
+    """The evaluation that the planner reports while a cluster does not answer.
+
+    Args:
+        page: None if the clusters answer, and something else has failed.
+    """
+    status = {} if page is None else _status(page)
     return dg.AssetCheckEvaluation(
         asset_key=lane.windows_asset,
         check_name=naming.LAG,
         passed=False,
         description=why,
-        metadata={"target (seconds)": lane.window.lag_target / 1000},
+        metadata={**status, "target (seconds)": lane.window.lag_target / 1000},
     )
 
 
@@ -147,13 +152,22 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     )
     def lag_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         kafka = kafka_of(context, lane.prefix)
-        snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        found = measure(kafka, lane, snapshot)
+        try:
+            snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
+            found = measure(kafka, lane, snapshot)
+        except RelayError as error:
+            raise dg.Failure(
+                str(error), metadata=_status(away(lane.mirror, error, kafka.clock.now_ms()))
+            ) from None
         return dg.AssetCheckResult(
             passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found)
         )
 
     return lag_check
+
+
+def _status(page: Page) -> dict[str, dg.MetadataValue[Any]]:
+    return {"status": dg.MetadataValue.md(page_view.markdown(page))}
 
 
 def _words(lag: Lag) -> str:
@@ -164,7 +178,7 @@ def _words(lag: Lag) -> str:
 def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:
     age = {} if lag.oldest_seconds is None else {"lag (seconds)": round(lag.oldest_seconds, 1)}
     return {
-        "status": dg.MetadataValue.md(page_view.markdown(lag.page)),
+        **_status(lag.page),
         "lag (records)": lag.records,
         **age,
         "late (topic-partitions)": len(lag.late),

@@ -2,69 +2,140 @@
 
 Runs fence each other, so that nothing is doubled; but others waste each other's work, and of two
 whose filters differ only the newer one goes on (`PolicySupersededError`).
+
+A checkpoint names the last run that has committed alone: of two deployments that take turns, one
+look may see either. The ledger names all of them.
 """
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.reader import read_records
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural, seconds
+from relay_pipelines.plan import policies
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
-from relay_pipelines.resources import kafka_key, kafka_of
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED
+from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 RECENT_SECONDS = 600.0
 _MOST_RUNS = 100  # `relay run` by a timer has another run each time
+_MOST_OFFSETS = 200  # of each partition of the ledger, two per entry: 0.2 CPU seconds for all
+_SKEW_SECONDS = 30.0
 _SHOWN = 3
+
+
+class Foreign(NamedTuple):
+    """A run of another deployment.
+
+    Args:
+        committed_at: when it committed last, in seconds since the Unix epoch.
+        differs: which of its settings decided the records of a topic in another way; empty if none.
+    """
+
+    committed_at: float
+    differs: str = ""
+
+
+Entries = Collection[LedgerEntry]
+Runs = Mapping[str, Foreign]
+"""By id; the newest first."""
+
+
+def committed_since(
+    kafka: KafkaResource, snapshot: ClusterSnapshot, since: float
+) -> list[LedgerEntry]:
+    """Read what the mirror has committed; if that is too much, the end of it.
+
+    It reads only the partitions of the ledger in which checkpoints of that time have their entries.
+
+    Args:
+        since: seconds since the Unix epoch.
+
+    Raises:
+        RelayError: the destination does not answer, or the ledger was tampered with.
+    """
+    name, since_ms = snapshot.mirror, round((since - _SKEW_SECONDS) * 1000)
+    homes = {
+        checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, at))
+        for at, known in snapshot.checkpoints.items()
+        if known.committed_at_ms >= since_ms
+    }
+    if not homes:
+        return []
+    options = kafka.mirror(name).copy_options
+    with destination_client(name, snapshot.destination, options) as client:
+        ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
+        starts = client.first_offsets(since_ms, ends)
+        wanted = [
+            OffsetRange(home, max(starts[home], end - _MOST_OFFSETS), end)
+            for home, end in ends.items()
+        ]
+        return [
+            record.entry
+            for offsets in wanted
+            for found in read_records(client, offsets, checkpoint.key_prefixes(name), kafka.clock)
+            for record in found
+        ]
 
 
 def find(
     instance: dg.DagsterInstance,
     snapshot: ClusterSnapshot,
     now: float,
-    known: Mapping[str, float] = MappingProxyType({}),
-) -> dict[str, float]:
+    entries: Entries,
+    known: Runs = MappingProxyType({}),
+) -> dict[str, Foreign]:
     """Find runs that this instance does not know, and that have committed recently.
-
-    A checkpoint names the last run that has committed alone: of two deployments that take turns,
-    one look may see either. What was seen is kept for as long as it is recent.
 
     Args:
         snapshot: of the lane.
         now: seconds since the Unix epoch.
-        known: what was found before.
-
-    Returns:
-        their ids, and when they committed last, in seconds since the Unix epoch; the newest first.
+        entries: as of `committed_since`.
+        known: what was found before; it is kept for as long as it is recent.
     """
     last = dict(known)
-    for at, checkpoint in snapshot.checkpoints.items():
-        if at.topic in snapshot.targets and checkpoint.run_id != BY_DRIVER:
-            committed_at = checkpoint.committed_at_ms / 1000
-            last[checkpoint.run_id] = max(committed_at, last.get(checkpoint.run_id, 0.0))
-    newest = sorted(last.items(), key=lambda pair: -pair[1])[:_MOST_RUNS]
+    commits: list[LedgerEntry | Checkpoint] = [*entries, *snapshot.checkpoints.values()]
+    for commit in commits:
+        at = commit.source if isinstance(commit, Checkpoint) else commit.source.topic_partition
+        if at.topic not in snapshot.targets or commit.run_id == BY_DRIVER:
+            continue
+        before = last.get(commit.run_id, Foreign(0.0))
+        own = snapshot.policies.get(at.topic, {})
+        differs = policies.difference(commit.policy, own) if commit.policy != own else ""
+        committed_at = max(before.committed_at, commit.committed_at_ms / 1000)
+        last[commit.run_id] = Foreign(committed_at, before.differs or differs)
+    newest = sorted(last.items(), key=lambda pair: -pair[1].committed_at)[:_MOST_RUNS]
     return {
-        run_id: committed_at
-        for run_id, committed_at in newest
-        if now - committed_at < RECENT_SECONDS and not instance.has_run(run_id)
+        run_id: found
+        for run_id, found in newest
+        if now - found.committed_at < RECENT_SECONDS and not instance.has_run(run_id)
     }
 
 
-def words(foreign: Collection[str]) -> str:
+def words(foreign: Runs) -> str:
     """Say which runs copy the lane as well."""
-    runs, more = list(foreign)[:_SHOWN], len(foreign) - _SHOWN
+    shown = [
+        f"{run_id}, whose {found.differs} differs" if found.differs else run_id
+        for run_id, found in list(foreign.items())[:_SHOWN]
+    ]
+    more = len(foreign) - _SHOWN
     others = f" and {plural(more, 'more run')}" if more > 0 else ""
     return (
-        f"runs that are not of this Dagster copy these topics as well: {', '.join(runs)}{others};"
+        f"runs that are not of this Dagster copy these topics as well: {', '.join(shown)}{others};"
         " keep one deployment per mirror"
     )
 
 
-def evaluation(lane: Lane, foreign: Collection[str]) -> dg.AssetCheckEvaluation:
+def evaluation(lane: Lane, foreign: Runs) -> dg.AssetCheckEvaluation:
     """The evaluation that the planner reports when it changes."""
     return dg.AssetCheckEvaluation(
         asset_key=lane.windows_asset,
@@ -87,13 +158,15 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     def other_deployments_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         kafka = kafka_of(context, lane.prefix)
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        foreign = find(context.instance, snapshot, kafka.clock.now_ms() / 1000)
+        now = kafka.clock.now_ms() / 1000
+        entries = committed_since(kafka, snapshot, now - RECENT_SECONDS)
+        foreign = find(context.instance, snapshot, now, entries)
         return dg.AssetCheckResult(**_found(foreign), severity=dg.AssetCheckSeverity.WARN)
 
     return other_deployments_check
 
 
-def _found(foreign: Collection[str]) -> dict[str, Any]:
+def _found(foreign: Runs) -> dict[str, Any]:
     return {
         "passed": not foreign,
         "description": words(foreign) if foreign else "no other deployment",

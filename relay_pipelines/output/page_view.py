@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.output import formatting
 from relay_pipelines.output.formatting import count, format_time, plural, seconds
 from relay_pipelines.page.advice import State
-from relay_pipelines.page.held import Held
+from relay_pipelines.page.held import Held, commands
 from relay_pipelines.page.page import Page
 from relay_pipelines.snapshot.lag import PartitionLag
 
@@ -55,6 +57,13 @@ def headline(page: Page) -> str:
     if not topics or page.state is State.HELD_BACK:
         return state
     return f"{plural(topics, 'topic')} held back; the others: {state}"
+
+
+def held_line(mirror: str, errors: Mapping[TopicPartition, RelayError]) -> str:
+    """Say what guards hold back, why, and the command to begin with; empty if they hold nothing."""
+    worst_first = commands(mirror, errors)
+    said = formatting.held_back(errors[at] for at in worst_first)
+    return f"{said}; next: {next(iter(worst_first.values()))}" if said else ""
 
 
 def where(held: Held) -> str:

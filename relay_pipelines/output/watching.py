@@ -70,7 +70,10 @@ def line(mirror: Watched) -> str:
         f"waiting: {page_view.waiting(page.lag) if page.lag.records else 'nothing'}",
         f"copied {copied}, new at the source {source}",
         tables.outlook(document),
-        *(f"held back: {page_view.where(held)}: {held.what}" for held in page.held),
+        *(
+            f"held back: {page_view.where(held)}: {held.what}; next: {held.command}"
+            for held in page.held
+        ),
         _last_error(document),
     ]
     return "; ".join(filter(None, parts))

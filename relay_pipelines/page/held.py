@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.advice import (
     HIDDEN_COPIES,
@@ -48,13 +49,21 @@ class Held:
         return list(dict.fromkeys(at.topic for at in self.topic_partitions))
 
 
+def commands(mirror: str, errors: Mapping[TopicPartition, RelayError]) -> dict[TopicPartition, str]:
+    """Return the command to begin with for what guards hold back, the worst first."""
+    worst_first = sorted(errors.items(), key=lambda pair: (-pair[1].exit_code, pair[0]))
+    return {
+        at: of_guard(error).command.format(mirror=mirror, topic=at.topic)
+        for at, error in worst_first
+    }
+
+
 def of_guards(look: Look) -> list[Held]:
     """Return what guards hold back, joined by reason and command; the worst first."""
     errors = look.snapshot.guarded
     groups: defaultdict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
-    for at, error in sorted(errors.items(), key=lambda pair: (-pair[1].exit_code, pair[0])):
-        command = of_guard(error).command.format(mirror=look.snapshot.mirror, topic=at.topic)
-        groups[type(error).__name__, command].append(at)
+    for at, command in commands(look.snapshot.mirror, errors).items():
+        groups[type(errors[at]).__name__, command].append(at)
     return [
         Held(
             reason,

@@ -33,9 +33,10 @@ def refusal(
         return None
     at, offset = checkpoint.source, checkpoint.next_offset
     command = f"relay reset --mirror {checkpoint.mirror} --topic {at.topic} --to-current --execute"
+    differing = difference(checkpoint.policy, policy)
     return PolicySupersededError(
         f"another configuration has decided its records since this one did: up to offset {offset},"
-        f" run {checkpoint.run_id} copied with it, and {_parts(checkpoint.policy, policy)} differs",
+        f" run {checkpoint.run_id} copied with it, and {differing} differs",
         remedy="start the replay again under another --id"
         if is_replay
         else "stop this deployment, or give it the other one's configuration; if this one is right,"
@@ -86,7 +87,7 @@ def takeovers(
         if checkpoint is not None and checkpoint.policy != policy:
             lines.setdefault(
                 at.topic,
-                f"{at.topic}: {_parts(checkpoint.policy, policy)} is another one than run"
+                f"{at.topic}: {difference(checkpoint.policy, policy)} is another one than run"
                 f" {checkpoint.run_id} copied with up to offset {checkpoint.next_offset} of"
                 f" partition {at.partition}: this configuration takes over"
                 f" ({policy_id(checkpoint.policy)} -> {policy_id(policy)}), and a deployment that"
@@ -112,8 +113,8 @@ def stretches(entries: Iterable[LedgerEntry]) -> list[str]:
     return [*lines[:_MOST_STRETCHES], *more] if len(lines) > 1 else []
 
 
-def _parts(before: Policy, after: Policy) -> str:
-    """Name the keys of relay.yaml that differ."""
+def difference(before: Policy, after: Policy) -> str:
+    """Name the keys of relay.yaml that differ; empty if none does."""
     differing = sorted(
         name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
     )

@@ -5,9 +5,11 @@ import datetime as dt
 import dagster as dg
 
 from relay_pipelines.checks import lag, lag_target
+from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import HELD_BACK, format_time
+from relay_pipelines.page.page import away
 from relay_pipelines.sensors.planner_cursor import Cursor
 from relay_pipelines.windows import message_counts
 
@@ -102,5 +104,9 @@ def report_unknown_lag(
         return
     why = f"{words}: {error}"
     topics = dict.fromkeys(lane.topics, why)
-    for event in [lag.unknown(lane, why), *lag_target.evaluations(lane, topics)]:
+    page = None
+    if isinstance(error, RelayError):
+        since_ms = round(cursor.known_at * 1000) or None
+        page = away(lane.mirror, error, round(now * 1000), since_ms)
+    for event in [lag.unknown(lane, why, page), *lag_target.evaluations(lane, topics)]:
         context.instance.report_runless_asset_event(dated(event, now))

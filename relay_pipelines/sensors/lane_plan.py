@@ -7,9 +7,11 @@ import dagster as dg
 
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
+from relay_pipelines.model import LedgerEntry, TopicPartition
 from relay_pipelines.orchestration.assignment import Share
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.output.formatting import held_back, plural
+from relay_pipelines.output.formatting import plural
+from relay_pipelines.output.page_view import held_line
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
@@ -44,7 +46,7 @@ class LanePlan:
     events: list[Event]
     cursor: Cursor
     request: dg.RunRequest | None
-    held: Sequence[RelayError]
+    held: Mapping[TopicPartition, RelayError]
     line: str
 
 
@@ -55,6 +57,7 @@ class LaneTick:
     Args:
         snapshot: of what the lane copies.
         hidden: what hides copies of any lane of the mirror from readers at the destination.
+        entries: what was committed of any lane since the last tick.
         with_asset: the topics that have an asset in the code location.
         cursor: of the last tick.
     """
@@ -64,6 +67,7 @@ class LaneTick:
     kafka: KafkaResource
     snapshot: ClusterSnapshot
     hidden: Sequence[OpenTransaction]
+    entries: Sequence[LedgerEntry]
     with_asset: Container[str]
     cursor: Cursor
     remarks: list[str] = field(default_factory=list, init=False)
@@ -91,13 +95,12 @@ class LaneTick:
         requests = RunRequests(
             instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()
         )
-        held = list(measured.held_back.values())
-        first = held_back(held)
+        first = held_line(lane.mirror, measured.held_back)
         request = requests.find("; ".join(filter(None, [first, str(measured)])))
         prune(instance, replace(lane, topics=self.share.topics), now)
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
         events: list[Event] = [*sources, *checks]
-        return LanePlan(lane.name, events, cursor, request, held, line)
+        return LanePlan(lane.name, events, cursor, request, measured.held_back, line)
 
     def _checks(self, measured: lag.Lag, now: float) -> Found:
         """The lag on a change of a minute or after a while; the other checks on a change."""
@@ -140,7 +143,8 @@ class LaneTick:
     def _foreign(self, cursor: Cursor, now: float) -> Found:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""
         known = cursor.foreign
-        found = other_deployments.find(self.context.instance, self.snapshot, now, known or {})
+        instance, entries = self.context.instance, self.entries
+        found = other_deployments.find(instance, self.snapshot, now, entries, known or {})
         if found:
             self.remarks.append(other_deployments.words(found))
         is_new = known is None or bool(found) != bool(known)
@@ -154,7 +158,7 @@ class LaneTick:
         lane, instance = self._lane, self.context.instance
         errors = self._held_topics(measured)
         events = [
-            message_counts.held(lane.path, topic, held_back(errors[topic]))
+            message_counts.held(lane.path, topic, held_line(lane.mirror, errors[topic]))
             for topic in sorted(errors)
             if topic not in cursor.held
         ]
@@ -163,11 +167,11 @@ class LaneTick:
         events += [released(instance, lane, topic) for topic in sorted(ended)]
         return events, replace(cursor, held=sorted(errors))
 
-    def _held_topics(self, measured: lag.Lag) -> dict[str, list[RelayError]]:
-        errors: dict[str, list[RelayError]] = {}
+    def _held_topics(self, measured: lag.Lag) -> dict[str, dict[TopicPartition, RelayError]]:
+        errors: dict[str, dict[TopicPartition, RelayError]] = {}
         for at, error in measured.held_back.items():
             if at.topic in self.with_asset:
-                errors.setdefault(at.topic, []).append(error)
+                errors.setdefault(at.topic, {})[at] = error
         return errors
 
     def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> tuple[Mapping[str, str], Cursor]:

@@ -1,8 +1,11 @@
 """What a planner remembers from tick to tick."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from relay_pipelines.checks.other_deployments import Foreign
 from relay_pipelines.orchestration.lane import Lane
 
 
@@ -13,7 +16,7 @@ class Cursor:
     Args:
         lag_seconds: how old the oldest record was.
         missing: topics that are missing or have no asset, each with which of the two.
-        foreign: runs of other deployments, and when they committed last.
+        foreign: runs of other deployments.
         foreign_at: when they were reported.
         held: topics of which a guard holds something back.
         late: topics that miss the lag target.
@@ -26,7 +29,7 @@ class Cursor:
     lag_at: float = 0.0
     lag_seconds: float = 0.0
     missing: list[str] | None = None
-    foreign: dict[str, float] | None = None
+    foreign: dict[str, Foreign] | None = None
     foreign_at: float = 0.0
     held: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
@@ -46,6 +49,11 @@ class Cursor:
     def is_unknown(self, lane: Lane, now: float) -> bool:
         """Whether the lag has not been known for longer than its target."""
         return (now - self.known_at) * 1000 > lane.window.lag_target
+
+
+def _cursor(foreign: Mapping[str, Sequence[Any]] | None = None, **others: Any) -> Cursor:
+    found = None if foreign is None else {run: Foreign(*each) for run, each in foreign.items()}
+    return Cursor(foreign=found, **others)
 
 
 @dataclass(slots=True)
@@ -68,8 +76,13 @@ class MirrorCursor:
     def load(text: str | None) -> "MirrorCursor":
         """Return what `dump` stored; nothing at the first tick."""
         found = json.loads(text) if text else {"lanes": {}}
-        lanes = {lane: Cursor(**cursor) for lane, cursor in found.pop("lanes").items()}
+        lanes = {lane: _cursor(**values) for lane, values in found.pop("lanes").items()}
         return MirrorCursor(lanes, **found)
+
+    @property
+    def looked_at(self) -> float:
+        """When the last tick looked at all lanes; 0 if none has."""
+        return min((cursor.known_at for cursor in self.lanes.values()), default=0.0)
 
     def dump(self) -> str:
         """Return it as Dagster stores it."""

@@ -87,7 +87,7 @@ class InProcessEnvironment:
                             },
                             "topics": {
                                 "allow": list(allow),
-                                "rename": f"{self.name}.{{topic}}",
+                                "rename": mirror.pop("rename", f"{self.name}.{{topic}}"),
                                 "sync_configs": sync_configs,
                             },
                             "window": window,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from confluent_kafka.admin import ResourceType
 
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key
+from relay_pipelines.run import other_writers
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -133,6 +137,13 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
         assert len(environment.stored(naming.LAG_TARGET, passed=False)) == reported * len(topics)
     (last,) = red
     assert "not known since 20" in str(last.description)
+    page = str(last.metadata["status"].value)
+    assert page.startswith(f"**{environment.name}: unknown since 20")
+    assert f"`relay check --mirror {environment.name}`" in page
+    environment.write(allow, source=nowhere, give_up_after="1s")
+    with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1") as on_demand:
+        environment.check(naming.windows_asset(environment.name, "main"), naming.LAG)
+    assert "**read** `docs/runbooks/RelayClusterAway.md`" in str(on_demand.value.metadata)
     environment.write(allow, window={"lag_target": "1ms"})
     again = environment.tick(cursor=known.cursor)
     assert [each.passed for each in evaluations(again, naming.LAG)] == [True]
@@ -183,6 +194,56 @@ def test_the_lag_check_counts_an_open_transaction(
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
 
 
+def test_another_deployment_is_seen_that_never_commits_last(
+    environment: InProcessEnvironment,
+    topics: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledger names all that have committed since the last tick, and what differs.
+
+    A ledger that is damaged stops no copy.
+    """
+    allow, topic = [re.escape(topics[0])], topics[0]
+    environment.write(allow)
+    assert environment.copy().success
+    before = environment.tick()
+    assert [each.passed for each in evaluations(before, naming.OTHER_DEPLOYMENTS)] == [True]
+    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
+    (tmp_path / "other" / "dagster").mkdir(parents=True)
+    environment.fill(topic, ["by the other one"])
+    with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:
+        other = replace(environment, folder=tmp_path / "other", instance=instance)
+        other.write(allow, where="value IS NOT NULL")
+        theirs = other.copy()
+        assert theirs.success, failure(theirs)
+    environment.write(allow, where="length(value) > 0")  # the newest one decides
+    environment.fill(topic, ["by this one"])
+    ours = environment.copy()
+    assert ours.success, failure(ours)
+
+    after = environment.tick(cursor=before.cursor)
+
+    (found,) = evaluations(after, naming.OTHER_DEPLOYMENTS)
+    said = f"as well: {theirs.run_id}, whose `where` differs; keep one deployment per mirror"
+    assert not found.passed
+    assert str(found.description).endswith(said)
+    assert said in str(after.skip_reason)
+    on_demand = environment.check(found.asset_key, naming.OTHER_DEPLOYMENTS)
+    assert str(on_demand.description).endswith(said)
+    last = environment.tick(cursor=after.cursor)
+    assert not evaluations(last, naming.OTHER_DEPLOYMENTS)
+    assert said in str(last.skip_reason), "it is remembered"
+
+    key = checkpoint.key_of(environment.name, TopicPartition(topic, 0))
+    to = checkpoint.home(ledger_topic.TOPIC, key)
+    write(environment.destination.cluster(), to, [Record(key, b"no entry")])
+    idle = environment.tick(cursor=last.cursor)
+    assert str(idle.skip_reason.skip_message).startswith("other deployments may go unseen: ")
+    environment.fill(topic, ["more"])
+    assert environment.tick(cursor=idle.cursor).run_requests
+
+
 def test_the_lag_check_watches_the_destination(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
@@ -225,6 +286,7 @@ def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics:
     assert not held.run_requests
     line = str(held.skip_reason.skip_message)
     assert line.startswith("held back: ")
+    assert f"; next: relay ledger --mirror {environment.name} --topic {topics[1]} " in line
     assert f"{topics[0]}-0 at offset 100: retention took the offsets [100, 101)" in line
     assert re.search(r" \| \d records? waiting", line)
     counts = evaluations(held, naming.MESSAGE_COUNTS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -12,6 +14,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.run import other_writers
 from relay_pipelines.sensors import lane_plan, pruning
 from relay_pipelines.windows.resting import Resting
 from tests.integration.guarded import Permitted
@@ -253,6 +256,110 @@ def test_a_copied_topic_is_hidden(
         naming.mirrored_asset(environment.name, hidden), naming.LAG_TARGET
     )
     assert not on_demand.passed
+
+
+@pytest.mark.parametrize(
+    ("suffix", "to", "said"),
+    [
+        ("-other", "{name}.{first}", "topics '{first}' and '{second}' would both be copied to"),
+        ("__own", r"\1", "topic '{second}' would be copied to the internal topic '__own'"),
+    ],
+    ids=["of another topic", "internal"],
+)
+def test_a_refused_name_costs_the_other_topics_nothing(
+    environment: InProcessEnvironment, topics: list[str], suffix: str, to: str, said: str
+) -> None:
+    """The line begins with it, and has the command; its check fails; the others are copied."""
+    words = {"name": environment.name, "first": topics[0], "second": topics[0] + suffix}
+    first, second = words["first"], words["second"]
+    assert environment.copy().success
+    create(environment.source.cluster(), second, 1, {"retention.ms": "-1"})
+    for topic in (first, second):
+        environment.fill(topic, ["more"])
+    rules = [
+        {"match": f".*({suffix})", "to": to.format(**words)},
+        {"match": "(.*)", "to": rf"{environment.name}.\1"},
+    ]
+    environment.write([re.escape(topic) for topic in [*topics, second]], rename=rules)
+    environment.tick()  # learns the topic
+
+    tick = environment.tick()
+
+    (request,) = tick.run_requests or ()
+    begin = re.escape(f"held back: {second}-0: {said.format(**words)}")
+    held = rf"{begin}.*; next: relay check --mirror {environment.name}"
+    assert re.match(f"{held}; 2 records waiting", request.tags[naming.TAG_WAITING])
+    counts = {each.asset_key.path[-1]: each for each in evaluations(tick, naming.MESSAGE_COUNTS)}
+    assert [(topic, each.passed) for topic, each in counts.items()] == [(second, False)]
+    assert re.fullmatch(held, str(counts[second].description))
+    run = environment.job(f"mirror_{environment.name}", tags=request.tags)
+    assert run.success, failure(run)
+    assert environment.read(first)[-1] == "more"
+    idle = environment.tick(cursor=tick.cursor)
+    assert not idle.run_requests
+    assert re.match(rf"{held} \| 1 record waiting", str(idle.skip_reason.skip_message))
+
+
+def test_a_takeover_is_in_the_line(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """Until the first record that the new configuration decides; idle topics are named, too."""
+    first = topics[0]
+    environment.write([re.escape(first)])
+    run = environment.copy()
+    assert run.success, failure(run)
+    environment.write([re.escape(first)], where="length(value) > 0")
+    said = (
+        f"{first}: `where` is another one than run {run.run_id} copied with up to offset 100 of"
+        " partition 0: this configuration takes over"
+    )
+    assert said in str(environment.tick().skip_reason)
+    environment.fill(first, ["more"])
+    assert environment.copy().success
+    assert environment.read(first)[-1] == "more"
+    assert "takes over" not in str(environment.tick().skip_reason)
+
+
+def test_a_lane_that_is_superseded_costs_the_others_nothing(
+    environment: InProcessEnvironment,
+    topics: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another deployment decides the topic of one lane by now: that is held, the other is copied.
+
+    The line says so, with the command; the run of the other lane has nothing of it.
+    """
+    first, second, _ = topics
+    allow = [re.escape(first), re.escape(second)]
+    lanes = {"own": {"topics": [re.escape(first)]}}
+    environment.write(allow, lanes=lanes)
+    for lane in range(2):
+        assert environment.copy(lane).success
+    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
+    (tmp_path / "other" / "dagster").mkdir(parents=True)
+    environment.fill(first, ["by the other one"])
+    with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:
+        other = replace(environment, folder=tmp_path / "other", instance=instance)
+        other.write([re.escape(first)], where="length(value) > 0")
+        theirs = other.copy()
+        assert theirs.success, failure(theirs)
+    environment.fill(first, ["waits for a person"])
+    environment.fill(second, ["goes on"], partition=1)
+
+    tick = environment.tick()
+
+    (request,) = tick.run_requests or ()
+    assert request.job_name == naming.lane_job(environment.name, naming.MAIN)
+    run = environment.job(request.job_name, tags=request.tags)
+    assert run.success, failure(run)
+    assert environment.read(second, 1)[-1] == "goes on"
+    assert environment.read(first)[-1] == "by the other one"
+    idle = str(environment.tick(cursor=tick.cursor).skip_reason.skip_message)
+    why = rf"up to offset 101, run {theirs.run_id} copied with it, and `where` differs"
+    command = f"relay ledger --mirror {environment.name} --topic {re.escape(first)} --last 5"
+    assert re.match(rf"held back: {re.escape(first)}-0 .*{why}; .*; next: {command} \| ", idle)
+    assert re.search(r"main: nothing is waiting", idle)
+    counts = {each.asset_key.path[-1]: each for each in evaluations(tick, naming.MESSAGE_COUNTS)}
+    assert [(topic, each.passed) for topic, each in counts.items()] == [(first, False)]
 
 
 def test_patterns_that_select_nothing(environment: InProcessEnvironment, topics: list[str]) -> None:

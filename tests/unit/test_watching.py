@@ -141,11 +141,13 @@ class TestLines:
     def test_what_is_held_back(self):
         """A guard is in every line, not in the first one alone."""
         lost = RetentionPassedError("retention took it")
-        held = Held("x", (TopicPartition("a", 0),), lost.what, "", "", "", PartitionLag(7, 3.0))
+        waits = PartitionLag(7, 3.0)
+        held = Held("x", (TopicPartition("a", 0),), lost.what, "", "relay ledger", "", waits)
         found = watched()
         line = watching.line(found._replace(page=replace(found.page, held=(held,))))
         assert line.startswith("m: 1 topic held back; the others: up to date; ")
-        assert "; held back: a-0 (7 records, the oldest 3.0 s old): retention took it" in line
+        where = "a-0 (7 records, the oldest 3.0 s old)"
+        assert f"; held back: {where}: retention took it; next: relay ledger" in line
 
     def test_an_error_that_is_over(self):
         line = watching.line(watched(1, last_error=ERROR))
