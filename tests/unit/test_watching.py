@@ -13,7 +13,7 @@ from relay_pipelines import settings
 from relay_pipelines.cli import main
 from relay_pipelines.cli.watch_command import _Look
 from relay_pipelines.errors import RetentionPassedError, SourceError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.output import json_output, tables, watching
 from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.advice import State
@@ -93,7 +93,17 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
         Position(TopicPartition(f"topic-{n:02}", 0), 0, 100 + n, 100) for n in range(topics)
     ]
     names = [position.topic_partition.topic for position in positions]
-    snapshot = snapshot_of("m", "one", {name: name for name in names}, positions)
+    snapshot = replace(
+        snapshot_of("m", "one", {name: name for name in names}, positions),
+        checkpoints={
+            position.topic_partition: replace(
+                Checkpoint.initial("m", position.topic_partition, position.topic_partition, 100),
+                run_id="run-1",
+                node="one",
+            )
+            for position in positions
+        },
+    )
     lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}
     look = Look(snapshot, lags, 0, 0)
     page = page_of(look, MIRROR)
