@@ -87,7 +87,7 @@ def run(
 
         written.html.write_text(page.page(found, SystemClock().now_ms()))
     if as_json:
-        messages.document({"mirrors": [document.audit(audit) for audit in found]})
+        messages.document({"mirrors": [document.audit_document(audit) for audit in found]})
     return invocation.exit_code
 
 
@@ -139,7 +139,7 @@ def run_against(
         messages.error(f"{name}: {line}")
     invocation.raise_exit_code(verdict.exit_code(strict=strict))
     if as_json:
-        messages.document(document.against_statement(found))
+        messages.document(document.statement_document(found))
         return invocation.exit_code
     signed = f"signed by {statement.signer}" if statement.signer else "not signed"
     for line in [f"the statement of {statement.made_at} is {signed}", *passed]:
@@ -186,7 +186,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     if as_json:
         return
     console = stdout()
-    show(console, tables.audit(audit))
+    show(console, tables.audit_table(audit))
     for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
     for at, each in audit.partitions.items():
@@ -195,7 +195,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
             console.print(f"{audit.mirror}: {line}", soft_wrap=True)
         first = each.first_difference
         if first is not None and first.difference is not None:
-            show(console, tables.difference(str(at), first.difference))
+            show(console, tables.difference_table(str(at), first.difference))
 
 
 def _notes(audit: Audit) -> Iterator[str]:

@@ -14,7 +14,7 @@ from relay_pipelines.model import OffsetRange
 Document = dict[str, Any]
 
 
-def audit(found: Audit) -> Document:
+def audit_document(found: Audit) -> Document:
     """Return what an audit found."""
     return {
         "mirror": found.mirror,
@@ -31,7 +31,7 @@ def audit(found: Audit) -> Document:
     }
 
 
-def against_statement(found: StatementAudit) -> Document:
+def statement_document(found: StatementAudit) -> Document:
     """Return what a comparison with a statement found."""
     return {
         "mirror": found.statement.mirror,

@@ -11,7 +11,7 @@ from relay_pipelines.output import tables
 from relay_pipelines.output.formatting import count, format_time
 
 
-def audit(found: Audit) -> Table:
+def audit_table(found: Audit) -> Table:
     """Return one row per topic-partition."""
     request, chosen = found.request, ""
     if request.level is Level.SAMPLE:
@@ -37,7 +37,7 @@ def audit(found: Audit) -> Table:
     return table
 
 
-def difference(where: str, found: Difference) -> Table:
+def difference_table(where: str, found: Difference) -> Table:
     """Return two records side by side."""
     table = tables.titled(f"{where}: {found.what}")
     for name in ("", "source", "destination"):

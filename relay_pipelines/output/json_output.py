@@ -22,7 +22,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.lag import PartitionLag, total
 from relay_pipelines.snapshot.node_selection import NodeState
 from relay_pipelines.snapshot.rates import Rate
-from relay_pipelines.snapshot.rates import total as add_up
+from relay_pipelines.snapshot.rates import total_rate
 
 Document = dict[str, Any]
 
@@ -196,7 +196,7 @@ def watched(look: Look, shown: Page, rates: Mapping[str, Rate]) -> Document:
         topic.update(_rate(rates.get(topic["topic"], Rate()), topic["lag_records"]))
         topic["committed_at"] = _last_commit(topic["topic_partitions"])
     document["committed_at"] = _last_commit(document["topics"])
-    return document | _rate(add_up(rates.values()), document["lag_records"])
+    return document | _rate(total_rate(rates.values()), document["lag_records"])
 
 
 def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:

@@ -33,7 +33,7 @@ class Rate:
         return lag_records / gain if gain > 0 else None
 
 
-def total(rates: Iterable[Rate]) -> Rate:
+def total_rate(rates: Iterable[Rate]) -> Rate:
     """Return the sum of the rates of several topics."""
     added = [(rate.source, rate.copied) for rate in rates]
     return Rate(sum(source for source, _ in added), sum(copied for _, copied in added))
@@ -74,4 +74,4 @@ class Rates:
                 )
                 grown[at.topic].append(Rate(source, copied))
         self._looks.append((taken_ms, now))
-        return {topic: total(rates) for topic, rates in grown.items()}
+        return {topic: total_rate(rates) for topic, rates in grown.items()}

@@ -14,7 +14,7 @@ from rich.table import Table
 from relay_pipelines.audit import metrics, tables
 from relay_pipelines.audit.command import report
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.document import audit as document_of
+from relay_pipelines.audit.document import audit_document as document_of
 from relay_pipelines.audit.page import page
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import PartResult
@@ -33,7 +33,7 @@ def test_a_row_per_topic_partition() -> None:
     found = audited()
     found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
     found.uncompared["a reason"] = 10
-    lines = shown(tables.audit(audit(found))).splitlines()
+    lines = shown(tables.audit_table(audit(found))).splitlines()
     title, _, row = [line.strip() for line in lines if line.strip("─ ")]
     assert title == "m: audit, level full"
     assert row.split() == [
@@ -58,8 +58,8 @@ def test_a_row_per_topic_partition() -> None:
 
 def test_what_differs() -> None:
     found = audit(audited(DIFFERENCE))
-    assert "differs" in shown(tables.audit(found))
-    text = shown(tables.difference("orders-0", DIFFERENCE))
+    assert "differs" in shown(tables.audit_table(found))
+    text = shown(tables.difference_table("orders-0", DIFFERENCE))
     for part in ("orders-0: 1 record differs", BAD, "no record", "2023-11-14T22:13:20Z"):
         assert part in text
 
