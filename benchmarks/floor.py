@@ -34,7 +34,7 @@ from benchmarks.workers import run_together
 from relay_pipelines.errors import DestinationError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol import fetch, produce
+from relay_pipelines.protocol import fetch, producer
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.fetch import encode_string
@@ -75,9 +75,9 @@ class Floor:
             destination.lease(destination.leader(to)) as producing,
         ):
             topic = encode_string(to.topic)
-            request = produce.encode(
-                produce.prefix(None, _WAIT_MS),
-                [produce.SentBatch(topic, to.partition, b"", self.batch)],
+            request = producer.encode(
+                producer.prefix(None, _WAIT_MS),
+                [producer.SentBatch(topic, to.partition, b"", self.batch)],
             )
             waiting: deque[int] = deque()
             sent = 0
@@ -90,9 +90,9 @@ class Floor:
                 )
                 answer = fetching.send(fetch.API_KEY, fetch.VERSION, asked)
                 while sent < self.batches * number // len(self.offsets):
-                    while len(waiting) >= produce.MAX_IN_FLIGHT:
+                    while len(waiting) >= producer.MAX_IN_FLIGHT:
                         producing.receive(waiting.popleft())
-                    waiting.append(producing.send(produce.API_KEY, produce.VERSION, *request))
+                    waiting.append(producing.send(producer.API_KEY, producer.VERSION, *request))
                     sent += 1
                 fetching.receive(answer)
             while waiting:

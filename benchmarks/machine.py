@@ -12,7 +12,7 @@ import psutil
 import pyspark
 
 from benchmarks.clusters import BROKER_HEAP
-from relay_pipelines.local_kafka import jars, java
+from relay_pipelines.local_kafka import jars
 
 
 def describe() -> dict[str, str]:
@@ -46,7 +46,7 @@ def _distribution() -> str:
 
 def _jdk() -> str:
     said = subprocess.run(
-        [java.tool("java"), "-version"], capture_output=True, text=True, check=False
+        [jars.tool("java"), "-version"], capture_output=True, text=True, check=False
     ).stderr
     found = re.search(r'version "([^"]+)"', said)
     return found[1] if found else "unknown"

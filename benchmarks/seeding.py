@@ -11,7 +11,7 @@ from typing import NamedTuple
 from benchmarks.inputs import Input
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.protocol import error_codes, produce
+from relay_pipelines.protocol import error_codes, producer
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.fetch import encode_string
@@ -88,21 +88,21 @@ def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
 
 def send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
     """Write batches to a topic-partition without a transaction."""
-    prefix, key = produce.prefix(None, _TIMEOUT_MS), (encode_string(to.topic), to.partition)
+    prefix, key = producer.prefix(None, _TIMEOUT_MS), (encode_string(to.topic), to.partition)
     waiting: deque[int] = deque()
     with client.lease(client.leader(to)) as connection:
 
         def take_answer() -> None:
-            answer = produce.decode(connection.receive(waiting.popleft()))[key]
+            answer = producer.decode(connection.receive(waiting.popleft()))[key]
             if answer.error_code != error_codes.NONE:
                 raise client.failure(
                     answer.error_code, f"Produce {answer.message}", topic_partition=to
                 )
 
         for batch in batches:
-            while len(waiting) >= produce.MAX_IN_FLIGHT:
+            while len(waiting) >= producer.MAX_IN_FLIGHT:
                 take_answer()
-            request = produce.encode(prefix, [produce.SentBatch(*key, b"", batch.data)])
-            waiting.append(connection.send(produce.API_KEY, produce.VERSION, *request))
+            request = producer.encode(prefix, [producer.SentBatch(*key, b"", batch.data)])
+            waiting.append(connection.send(producer.API_KEY, producer.VERSION, *request))
         while waiting:
             take_answer()

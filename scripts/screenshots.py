@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from relay_pipelines.demo.dagster import Dagster
-from relay_pipelines.demo.environment import MIRROR, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
+from relay_pipelines.demo.shop import MIRROR, temporary_folder
 from relay_pipelines.demo.ui import GRAPH, start_stack
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming

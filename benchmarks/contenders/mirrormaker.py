@@ -13,7 +13,7 @@ from benchmarks.contenders.arrivals import measure
 from benchmarks.contenders.contract import Contender
 from benchmarks.inputs import all_but
 from benchmarks.values import TASKS, Case, Cost
-from relay_pipelines.local_kafka import jars, java, server_properties
+from relay_pipelines.local_kafka import configuration, jars
 
 COORDINATES = (f"org.apache.kafka:connect-mirror:{jars.KAFKA_VERSION}", jars.BROKER_JARS[1])
 # the JVM options of Kafka's start script
@@ -47,12 +47,12 @@ class MirrorMaker(Contender):
 
     def _command(self, case: Case) -> list[str]:
         logging = self._folder / "log4j2.properties"
-        logging.write_text(server_properties.LOG4J2)
+        logging.write_text(configuration.LOG4J2)
         config = self._folder / f"{case.attempt}.properties"
-        config.write_text(server_properties.render(_properties(case)))
+        config.write_text(configuration.render(_properties(case)))
         return [
             *(
-                java.tool("java"),
+                jars.tool("java"),
                 *_JVM,
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",

@@ -3,7 +3,6 @@
 What an audit looks at, and what it says:
 
     request            what an audit is asked for
-    selection          which ranges that means
     audit              an audit of a mirror: coverage, recount, comparison
     spark_job          its Spark jobs
     verdict            what was compared, and the one of five states that follows from it
@@ -11,28 +10,22 @@ What an audit looks at, and what it says:
 
 What it reads, each file by itself:
 
-    coverage           what the ledger says about every source offset
-    destination_topics  whether the topics with the copies are those that were written
+    coverage           what the ledger says about every source offset, and which are audited
     source_logs        whether the source's logs are those that were copied
     recount            counts the records of a range again, at the destination
-    recount_parts      a range in parts, each of which a task counts
-    chunk_count        what is at the destination of one chunk
-    range_index        finds ranges by an offset
-    uncopied           what the source has and the ledger does not
-    retention          whether retention may have deleted the beginning of a log
+    recount_parts      a range in parts, each of which a task counts; what was not copied
+    retention          what is at the destination of a chunk, and what retention may have deleted
     chunks             reads a chunk on both sides
     librdkafka         reads a chunk on both sides with another client
     comparison         compares it up to the first difference
     key_comparison     compares the records of each key, of a compacted topic
-    difference         the records that differ, as text
 
 Where people see it:
 
     command            the command `relay audit`
-    tables, document   its tables, and what `--json` prints
-    page               its HTML page
+    report             its tables, and what `--json` prints
     metrics            its metrics
-    dagster_run        an audit inside a Dagster run
-    checks             the check `audit` of every mirrored topic
+    page               its HTML page
+    checks             an audit inside a Dagster run, and the check `audit` of a mirrored topic
     jobs               the job that people launch, and what a schedule repeats
 """

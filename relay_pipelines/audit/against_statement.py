@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay_pipelines.audit.coverage import last_history
-from relay_pipelines.audit.destination_topics import read_destination_topics
 from relay_pipelines.audit.recount import Recount, recount_entries
+from relay_pipelines.audit.source_logs import read_destination_topics
 from relay_pipelines.audit.verdict import UNEXPLAINED, Coverage, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.ledger.chain import Chain, verify_chain
 from relay_pipelines.ledger.statement import Attested, Statement, read_statement
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 

@@ -12,8 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
-from relay_pipelines.audit.coverage import CoverageMap, coverage, last_history
-from relay_pipelines.audit.destination_topics import Configs, read_destination_topics
+from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last_history, select
 from relay_pipelines.audit.recount import UNTIMED, Recount
 from relay_pipelines.audit.recount_parts import (
     PartResult,
@@ -21,12 +20,16 @@ from relay_pipelines.audit.recount_parts import (
     by_destination,
     merged,
     parts_of,
+    uncopied,
 )
 from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
 from relay_pipelines.audit.retention import Retention
-from relay_pipelines.audit.selection import Selected, select
-from relay_pipelines.audit.source_logs import SourceLogs, read_source_logs
-from relay_pipelines.audit.uncopied import uncopied
+from relay_pipelines.audit.source_logs import (
+    Configs,
+    SourceLogs,
+    read_destination_topics,
+    read_source_logs,
+)
 from relay_pipelines.audit.verdict import (
     UNEXPLAINED,
     UNREADABLE,

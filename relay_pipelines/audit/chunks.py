@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from relay_pipelines.audit.comparison import BatchSide, Comparison, Part, Side, compare
-from relay_pipelines.audit.difference import Difference
+from relay_pipelines.audit.comparison import BatchSide, Comparison, Difference, Part, Side, compare
 from relay_pipelines.audit.key_comparison import Compaction, compare_keys, decoded
 from relay_pipelines.audit.request import Client
 from relay_pipelines.audit.retention import Retention
@@ -30,8 +29,9 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
+    destination_client,
+    source_client,
 )
-from relay_pipelines.protocol.clients import destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.retries import retry

@@ -8,8 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_pipelines.audit import document, tables
 from relay_pipelines.audit.audit import BY_RECORD, Audit, begin
+from relay_pipelines.audit.report import (
+    audit_document,
+    audit_table,
+    difference_table,
+    statement_document,
+)
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import INTERRUPTED, ConfigError
@@ -87,7 +92,7 @@ def run(
 
         written.html.write_text(page.page(found, SystemClock().now_ms()))
     if as_json:
-        messages.document({"mirrors": [document.audit_document(audit) for audit in found]})
+        messages.document({"mirrors": [audit_document(audit) for audit in found]})
     return invocation.exit_code
 
 
@@ -139,7 +144,7 @@ def run_against(
         messages.error(f"{name}: {line}")
     invocation.raise_exit_code(verdict.exit_code(strict=strict))
     if as_json:
-        messages.document(document.statement_document(found))
+        messages.document(statement_document(found))
         return invocation.exit_code
     signed = f"signed by {statement.signer}" if statement.signer else "not signed"
     for line in [f"the statement of {statement.made_at} is {signed}", *passed]:
@@ -186,7 +191,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     if as_json:
         return
     console = stdout()
-    show(console, tables.audit_table(audit))
+    show(console, audit_table(audit))
     for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
     for at, each in audit.partitions.items():
@@ -195,7 +200,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
             console.print(f"{audit.mirror}: {line}", soft_wrap=True)
         first = each.first_difference
         if first is not None and first.difference is not None:
-            show(console, tables.difference_table(str(at), first.difference))
+            show(console, difference_table(str(at), first.difference))
 
 
 def _notes(audit: Audit) -> Iterator[str]:

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from relay_pipelines.audit import checks
 from relay_pipelines.audit import checks as check
-from relay_pipelines.audit import dagster_run
-from relay_pipelines.audit.dagster_run import AuditReport
+from relay_pipelines.audit.checks import AuditReport
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.orchestration import naming, turns
@@ -63,7 +63,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
         def audit(stop: Stop, session: Session) -> Iterator[Event]:
             yield from _audit(context, kafka, session, stop, path, request, known)
 
-        dagster_run.give_way()
+        checks.give_way()
         yield from stoppable(context, pyspark, audit)
 
     @dg.job(
@@ -111,7 +111,7 @@ def scheduled(
             (report,) = yield from _audit(context, kafka, session, stop, path, request, known)
             yield _history(report)
 
-        dagster_run.give_way()
+        checks.give_way()
         yield from stoppable(context, pyspark, audit)
 
     @dg.job(
@@ -171,13 +171,13 @@ def _audit(
     failures: list[str] = []
     for one in request.one_by_one():
         try:
-            reports.append(dagster_run.run(context, kafka, session, stop, path, one))
+            reports.append(checks.run(context, kafka, session, stop, path, one))
         except RelayError as error:
             if isinstance(error, TamperedError):
                 named = replace(one, topics=one.topics or tuple(sorted(known)))
                 yield from check.not_audited(path, named, error, kafka.clock)
             failures.append(str(error))
-    dagster_run.write_page(context, reports, kafka.clock.now_ms())
+    checks.write_page(context, reports, kafka.clock.now_ms())
     for report in reports:
         yield from check.evaluations(report, kafka)
         failures += report.audit.errors
@@ -195,7 +195,7 @@ def _history(report: AuditReport) -> dg.AssetMaterialization:
     """Return what Dagster plots of the audits that a schedule repeats."""
     audit, request = report.audit, report.audit.request
     metadata: dict[str, Any] = {
-        **dagster_run.numbers(audit.partitions.values()),
+        **checks.numbers(audit.partitions.values()),
         "seconds": round(audit.seconds, 3),
         "share (%)": request.share,
         "seed": request.seed,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from relay_pipelines.audit.comparison import Comparison, Part
-from relay_pipelines.audit.difference import Difference, ShownRecord, excerpts
+from relay_pipelines.audit.comparison import Comparison, Difference, Part, ShownRecord, excerpts
 from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.reader import FetchedSpan

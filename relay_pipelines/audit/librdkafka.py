@@ -20,7 +20,7 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol import user_tokens
+from relay_pipelines.protocol import tokens
 from relay_pipelines.protocol.clock import Clock
 
 _AT_ONCE = 500  # records
@@ -217,7 +217,7 @@ class LibrdkafkaReader:
         security = self._cluster.security
         assert security.token_provider is not None
         try:
-            token, seconds = user_tokens.request(
+            token, seconds = tokens.request(
                 security.token_provider, str(self._cluster), self._retriable, self._timeout_seconds
             )
         except RelayError as error:  # nothing may be raised here; `_open` does it

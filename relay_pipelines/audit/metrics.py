@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from relay_pipelines.audit.audit import Audit, verdict_of
 from relay_pipelines.audit.verdict import Coverage, State, Verdict
 from relay_pipelines.metrics.catalog import collector, metric
-from relay_pipelines.metrics.serving import write_textfile
+from relay_pipelines.metrics.run_metrics import write_textfile
 
 _CHECK = "audit"
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
-from relay_pipelines.audit.chunk_count import ChunkCount
-from relay_pipelines.audit.range_index import RangeIndex
-from relay_pipelines.audit.retention import RETENTION_CONFIGS, Retention
+from relay_pipelines.audit.coverage import RangeIndex
+from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, Retention
 from relay_pipelines.audit.verdict import Coverage
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
@@ -40,8 +39,8 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
+    destination_client,
 )
-from relay_pipelines.protocol.clients import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.retries import retry

@@ -7,7 +7,7 @@ from relay_pipelines.ledger import mirror_state
 from relay_pipelines.model import Cluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.resources import kafka_key, kafka_of
-from relay_pipelines.snapshot import node_divergence
+from relay_pipelines.snapshot import node_selection
 
 _DESCRIPTION = "The node holds the last copied record of every topic-partition, unchanged."
 
@@ -42,7 +42,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
             stored = mirror_state.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
-            found = node_divergence.find_divergence(
+            found = node_selection.find_divergence(
                 mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
             )
         except RelayError as error:

@@ -21,8 +21,7 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.plan import policies
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, destination_client
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import plural, stdout
-from relay_pipelines.prepare import reader_acls
-from relay_pipelines.prepare.reader_acls import AclReport
+from relay_pipelines.prepare import permissions
+from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.protocol.clock import SystemClock
 
 
@@ -18,11 +18,11 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
     found = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
-            report = reader_acls.report(name, mirror, clock)
+            report = permissions.report(name, mirror, clock)
             if not as_json:
                 _show(name, report)
             if apply:
-                reader_acls.apply(name, mirror, report, clock)
+                permissions.apply(name, mirror, report, clock)
             found.append(json_output.acls(name, report, applied=apply))
             if not as_json and report.decisions:
                 what = plural(len(report.missing), "ACL")

@@ -11,7 +11,7 @@ from relay_pipelines.cli.lasting_problems import LastingProblems, problem
 from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
 from relay_pipelines.metrics.exporter import Exporter
-from relay_pipelines.metrics.serving import HEALTH, Endpoint
+from relay_pipelines.metrics.run_metrics import HEALTH, Endpoint
 from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.protocol.clock import SystemClock

@@ -16,7 +16,7 @@ from relay_pipelines.page.page import away, page_of
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rates
+from relay_pipelines.snapshot.lag import PERIOD_SECONDS, Rates
 
 
 def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bool) -> int:

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from relay_pipelines.errors import FilterError, RelayError
 from relay_pipelines.model import OnRecordError, TimestampType, TopicPartition
-from relay_pipelines.protocol.python_codec import has_utf8_names
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import checked_records, corrupt_at
+from relay_pipelines.protocol.records import checked_records, corrupt_at, has_utf8_names
 
 COLUMNS = {
     "key": "binary",

@@ -1,4 +1,7 @@
-"""Reads clusters with a Kafka client that shares no code with the mirror, and compares them."""
+"""Reads clusters with a Kafka client that shares no code with the mirror, and compares them.
+
+Which node delivered which records, as the ledger at the destination says.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,19 @@ import hashlib
 import struct
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from relay_pipelines.demo.shop import TRACE_ID
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.demo.shop import MIRROR, TRACE_ID
+from relay_pipelines.errors import RetriableError
+from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.clock import Clock
 
 _MESSAGES = 5_000
 
@@ -150,3 +156,58 @@ def _record(message: Message) -> Record:
     content = b"".join([head, *(part or b"" for part in parts)])
     digest = hashlib.blake2b(content, digest_size=16).digest()
     return Record(message.offset(), dict(headers).get(TRACE_ID) or b"", digest)
+
+
+class Ledger:
+    """All entries that the mirror has committed."""
+
+    def __init__(self, destination: Cluster, clock: Clock) -> None:
+        self._follower = LedgerFollower(destination, MIRROR, None, CopyOptions(), clock)
+        self._began = False
+        self.entries: list[LedgerEntry] = []
+        self.close = self._follower.close
+
+    def poll(self) -> int:
+        """Read the new entries and return the number of all entries."""
+        if not self._began:
+            try:
+                self._follower.rewind()
+            except RetriableError:
+                return 0  # the first run has yet to create the topic
+            self._began = True
+        self.entries += self._follower.poll()
+        return len(self.entries)
+
+    @property
+    def offsets(self) -> int:
+        """How many source offsets the entries cover."""
+        return sum(len(entry.source) for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Consecutive offsets of one topic-partition that one node delivered.
+
+    Args:
+        records: at the destination; fewer than offsets where the source was compacted.
+        chunks: how many commits it took.
+    """
+
+    source: OffsetRange
+    node: str
+    records: int
+    chunks: int
+
+
+def shares(entries: Iterable[LedgerEntry]) -> list[Share]:
+    """Join consecutive entries of the same node, sorted by topic-partition and offset."""
+    made: list[Share] = []
+    for entry in sorted(entries, key=lambda entry: entry.source):
+        start = entry.source.topic_partition, entry.source.start, entry.node
+        last = made[-1] if made else None
+        if last and start == (last.source.topic_partition, last.source.end, last.node):
+            source = replace(last.source, end=entry.source.end)
+            made[-1] = Share(source, last.node, last.records + entry.records, last.chunks + 1)
+        else:
+            made.append(Share(entry.source, entry.node, entry.records, 1))
+    return made

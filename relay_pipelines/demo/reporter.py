@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from relay_pipelines.demo.proof import Comparison
-from relay_pipelines.demo.provenance import Share
+from relay_pipelines.demo.proof import Comparison, Share
 from relay_pipelines.output.formatting import count, seconds
 from relay_pipelines.protocol.clock import Clock
 

@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay_pipelines.audit.recount import recount
-from relay_pipelines.demo.environment import (
+from relay_pipelines.demo.dagster import RelayProcess
+from relay_pipelines.demo.proof import Ledger, compare_all, read_all, shares
+from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table
+from relay_pipelines.demo.shop import (
     MIRROR,
+    PARTITIONS,
     TOPIC_PARTITIONS,
+    Arrivals,
     Environment,
+    NodeWriters,
+    Shop,
     start_clusters,
     temporary_folder,
 )
-from relay_pipelines.demo.proof import compare_all, read_all
-from relay_pipelines.demo.provenance import Ledger, shares
-from relay_pipelines.demo.relay_process import RelayProcess
-from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table
-from relay_pipelines.demo.shop import PARTITIONS, Arrivals, NodeWriters, Shop
 from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, DestinationError, RelayError
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange

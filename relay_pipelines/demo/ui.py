@@ -7,10 +7,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
-from relay_pipelines.demo.shop import Arrivals
+from relay_pipelines.demo.shop import MIRROR, Arrivals, Environment, temporary_folder
 from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka.ports import refuse_taken
 from relay_pipelines.orchestration import naming

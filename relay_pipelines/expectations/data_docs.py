@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.expectations import volume
+from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import (
     COUNT,
@@ -58,7 +58,7 @@ class DataDocs:
             of_side = [
                 each
                 for each in mirror.expectations_of(window.topic)
-                if each.side is side and not volume.is_about(each)
+                if each.side is side and not suite.is_about(each)
             ]
             run = SideRun(self._session, self._config, name, mirror, window, side)
             title = f"{name}.{window.topic}.{side}"

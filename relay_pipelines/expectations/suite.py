@@ -1,14 +1,33 @@
-"""From settings to expectations of Great Expectations, and the columns that they need."""
+"""From settings to expectations of Great Expectations, and the columns that they need.
+
+How many records a topic got in an hour, and in the same hour a week before: from the ledger.
+
+The records of one side of a window as a DataFrame, with the columns that a suite needs.
+
+On the driver; the tasks of Spark read when the suite runs. Spark does not tell a Python data source
+which columns a query needs, and each column costs time, so that the schema has only those.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from relay_pipelines.copy.columns import COLUMNS
+from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.output.formatting import format_time
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import (
     HELPER_COLUMNS,
     RECORD_COLUMNS,
     Expectation,
+    Side,
 )
 
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list")
@@ -99,3 +118,148 @@ def columns(given: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> set[st
             found.update(columns if isinstance(columns, list) else [columns])
     # a sample of what fails shows the value
     return found | ({"value"} if found.intersection(HELPER_COLUMNS) else set())
+
+
+_HOUR_MS = 3_600_000
+_WEEK_MS = 7 * 24 * _HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Records of the hour that ends with a window, and of the same hour a week before.
+
+    Args:
+        before: None if the ledger has nothing of that hour.
+    """
+
+    end_ms: int
+    now: int
+    before: int | None
+
+    def is_within(self, tolerance: float) -> bool:
+        """Whether they differ by at most this share; true if there is nothing to compare with."""
+        return self.before is None or abs(self.now - self.before) <= tolerance * self.before
+
+    def words(self, tolerance: float) -> str:
+        """One line."""
+        hour = f"{self.now:,} records in the hour before {format_time(self.end_ms)}"
+        if self.before is None:
+            return f"{hour}; the ledger has none of the same hour a week before"
+        return f"{hour}, {self.before:,} a week before; {tolerance:.0%} more or less are expected"
+
+
+def is_about(expectation: Expectation) -> bool:
+    """Whether the ledger alone answers it."""
+    return expectation.kind == "volume_like_last_week"
+
+
+def measure(name: str, mirror: Mirror, window: TopicWindow, clock: Clock) -> Volume:
+    """Read both hours of the ledger.
+
+    Raises:
+        RelayError: the destination is not reachable.
+    """
+    read = partial(read_ledger, mirror.destination_cluster, name, mirror.copy_options, clock)
+    end_ms = window.copied_at_ms
+    now, before = (
+        [
+            record.entry.records
+            for record in read(end - _HOUR_MS, until_ms=end)
+            if record.entry.source.topic_partition.topic == window.topic
+            and end - _HOUR_MS <= record.entry.committed_at_ms <= end
+        ]
+        for end in (end_ms, end_ms - _WEEK_MS)
+    )
+    return Volume(end_ms, sum(now), sum(before) if before else None)
+
+
+def _text(column: str) -> str:
+    return f"make_valid_utf8(CAST({column} AS STRING))"
+
+
+_CORRUPT = "_corrupt_record"
+_DERIVED = {
+    "timestamp_ms": ("timestamp", "unix_millis(timestamp)"),
+    "size": ("key value", "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)"),
+    "is_json": ("value", f"value IS NULL OR try_parse_json({_text('value')}) IS NOT NULL"),
+    # a line each
+    "key_and_value": ("key value", f"concat_ws('\\n', {_text('key')}, {_text('value')})"),
+}
+"""Column -> the columns of a record that it is made of, and how."""
+_IDENTITY = ("partition", "offset")
+
+
+def frame(
+    session: Any,
+    config: Path,
+    mirror: str,
+    window: TopicWindow,
+    side: Side,
+    columns: Collection[str],
+    schema: Mapping[str, str],
+    node: str,
+) -> Any:
+    """Return the DataFrame; nothing is read yet.
+
+    `key` and `value` are text: bytes that are not UTF-8 become U+FFFD.
+
+    Args:
+        columns: those that the suite needs; unknown ones are left out, and fail their expectation.
+        schema: fields of the JSON value by column, with their types in SQL.
+        node: of the source, which holds these offsets; empty for the first one.
+    """
+    from relay_pipelines import dataframe
+
+    dataframe.register(session)
+    wanted = [name for name in (*COLUMNS, *_DERIVED) if name in {*columns, *_IDENTITY}]
+    fields = {name: kind for name, kind in schema.items() if name in columns}
+    parses = bool(fields) or "fits_schema" in columns
+    needed = set(wanted) & COLUMNS.keys() | ({"value"} if parses else set())
+    for name in wanted:
+        needed.update(_DERIVED.get(name, ("", ""))[0].split())
+    records = _records(session, config, mirror, window, side, needed, node)
+    expressions = [f"{_expression(name)} AS {name}" for name in wanted]
+    if not parses:
+        return records.selectExpr(*expressions)
+    # all fields: a value that does not fit one of them must not depend on what a suite looks at
+    types = ", ".join(f"`{name}` {kind}" for name, kind in schema.items())
+    literal = f"{types}, {_CORRUPT} string".replace("\\", "\\\\").replace("'", "\\'")
+    parsed = (
+        f"from_json({_text('value')}, '{literal}',"
+        f" map('columnNameOfCorruptRecord', '{_CORRUPT}')) AS _parsed"
+    )
+    fits = f"value IS NULL OR (_parsed IS NOT NULL AND _parsed.{_CORRUPT} IS NULL) AS fits_schema"
+    return records.selectExpr("*", parsed).selectExpr(
+        *expressions, *(f"_parsed.`{name}` AS `{name}`" for name in fields), fits
+    )
+
+
+def _expression(name: str) -> str:
+    if name in {"key", "value"}:
+        return _text(name)
+    return _DERIVED[name][1] if name in _DERIVED else f"`{name}`"
+
+
+def _records(
+    session: Any,
+    config: Path,
+    mirror: str,
+    window: TopicWindow,
+    side: Side,
+    columns: Collection[str],
+    node: str,
+) -> Any:
+    """Return the records as the data source `relay` has them."""
+    return (
+        session.read.format("relay")
+        .schema(", ".join(f"{name} {COLUMNS[name]}" for name in COLUMNS if name in columns))
+        .options(
+            config=str(config.absolute()),
+            mirror=mirror,
+            topic=window.topic,
+            side=side.value,
+            node=node,
+            chunks=json.dumps(window.offsets(side)),
+        )
+        .load()
+    )

@@ -26,7 +26,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.expectations import suite, volume
+from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.model import Cluster
 from relay_pipelines.output.formatting import seconds
@@ -106,11 +106,11 @@ def validate(
     if window.problem:
         return [_unknown(each, window.problem, window) for each in wanted]
     results: dict[str, Result] = {}
-    if not all(map(volume.is_about, wanted)):
+    if not all(map(suite.is_about, wanted)):
         session = started(session)  # its start is not for threads
 
     def run() -> None:
-        for each in filter(volume.is_about, wanted):
+        for each in filter(suite.is_about, wanted):
             results.update(
                 _never_raising(
                     lambda only: [_volume(only[0], name, mirror, window, clock)],
@@ -118,7 +118,7 @@ def validate(
                 )
             )
         for side in Side:
-            of_side = [each for each in wanted if each.side is side and not volume.is_about(each)]
+            of_side = [each for each in wanted if each.side is side and not suite.is_about(each)]
             if of_side:
                 of = SideRun(session, config, name, mirror, window, side, beside_copy)
                 results.update(_never_raising(of.results, of_side, window, sample))
@@ -313,7 +313,7 @@ class SideRun:
         # Arrow and Spark are slow to import, and Dagster loads this module
         from pyspark.logger import PySparkLogger
 
-        from relay_pipelines.expectations.frame import frame
+        from relay_pipelines.expectations.suite import frame
         from relay_pipelines.spark.session import slots_beside_copy
 
         target = renamed_target(self.window.topic, self.mirror.topics.rename)
@@ -450,7 +450,7 @@ def _shown_error(error: str, sample: SampleSettings) -> str:
 def _volume(
     expectation: Expectation, name: str, mirror: Mirror, window: TopicWindow, clock: Clock
 ) -> Result:
-    found = volume.measure(name, mirror, window, clock)
+    found = suite.measure(name, mirror, window, clock)
     tolerance = expectation.value
     return Result(expectation, found.is_within(tolerance), found.words(tolerance), window.records)
 

@@ -20,7 +20,7 @@ from relay_pipelines.output.formatting import plural
 from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Settings
-from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.windows.cut import cut_windows
 from relay_pipelines.windows.lane_run import LaneRun, failures

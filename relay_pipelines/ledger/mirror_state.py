@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror

@@ -30,8 +30,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror

@@ -1,4 +1,7 @@
-"""One broker process under its guardian: start, stop, kill, pause."""
+"""One broker process under its guardian: start, stop, kill, pause.
+
+The error in a broker's log.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relay_pipelines.local_kafka import guardian
-from relay_pipelines.local_kafka.errors import LocalKafkaError, PortTakenError
-from relay_pipelines.local_kafka.log import tail
-from relay_pipelines.local_kafka.ports import refuse_taken
+from relay_pipelines.local_kafka.ports import LocalKafkaError, PortTakenError, refuse_taken
 
 _STARTED = re.compile(rb"Kafka Server started|\[KafkaServer id=\d+\] started")
 """A broker's own words, since and before Kafka 4.0: at its port, a stranger might answer."""
@@ -171,3 +172,17 @@ class Broker:
             f"broker {self.node_id} at 127.0.0.1:{self._port} {what}: {said}",
             remedy=f"its log is {self.log}",
         )
+
+
+_ERROR = re.compile(r"\b(ERROR|FATAL)\b|Error\b|Exception\b")
+_PREFIX = re.compile(r"^\[[^\]]*\] ")
+
+
+def tail(log: Path, start: int) -> str:
+    """Return the last error after byte `start`, else the last line; no line of a stack trace."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    entries = [line for line in lines if line.strip() and not line.startswith(("\t", " "))]
+    errors = [line for line in entries if _ERROR.search(line)]
+    return _PREFIX.sub("", (errors or entries or ["its log is empty"])[-1])

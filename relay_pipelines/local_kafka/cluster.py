@@ -10,20 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from relay_pipelines.local_kafka import jars, java, server_properties
+from relay_pipelines.local_kafka import configuration, jars
 from relay_pipelines.local_kafka.broker import Broker
-from relay_pipelines.local_kafka.errors import PortTakenError
-from relay_pipelines.local_kafka.listeners import (
+from relay_pipelines.local_kafka.configuration import (
     MECHANISMS,
     Certificates,
     Listener,
     check_listeners,
     client_security,
+    cluster_id,
+    format_folders,
     listener_properties,
     scram_arguments,
 )
-from relay_pipelines.local_kafka.ports import free_ports
-from relay_pipelines.local_kafka.storage import cluster_id, format_folders
+from relay_pipelines.local_kafka.ports import PortTakenError, free_ports
 from relay_pipelines.model import Cluster
 
 # with only the first JIT compiler a start takes little more than half the CPU time, and these
@@ -157,7 +157,7 @@ class LocalCluster:
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cluster_id = cluster_id(self.folder / "cluster.id")
-        (self.folder / "log4j2.properties").write_text(server_properties.LOG4J2)
+        (self.folder / "log4j2.properties").write_text(configuration.LOG4J2)
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._configure()
             try:
@@ -172,33 +172,33 @@ class LocalCluster:
     def _configure(self) -> None:
         names = [
             *dict.fromkeys([Listener.PLAINTEXT, *self.listeners]),
-            server_properties.CONTROLLER,
+            configuration.CONTROLLER,
         ]
         free = iter(free_ports(self._count * len(names)))
         self._ports = [{name: next(free) for name in names} for _ in range(self._count)]
         voters = [
-            (node_id, ports[server_properties.CONTROLLER])
+            (node_id, ports[configuration.CONTROLLER])
             for node_id, ports in enumerate(self._ports, 1)
         ]
         for (node_id, _), ports, home in zip(voters, self._ports, self._homes(), strict=True):
             # server.properties holds the users' passwords
             home.mkdir(mode=0o700, exist_ok=True)
-            own = server_properties.broker_properties(node_id, ports, voters, home / "data")
+            own = configuration.broker_properties(node_id, ports, voters, home / "data")
             (home / "server.properties").write_text(
-                server_properties.render(self._shared() | own | self._config)
+                configuration.render(self._shared() | own | self._config)
             )
 
     def _shared(self) -> dict[str, str]:
-        properties = server_properties.cluster_properties(self._count)
+        properties = configuration.cluster_properties(self._count)
         if self._authorizer:
-            properties |= server_properties.authorizer_properties()
+            properties |= configuration.authorizer_properties()
         for listener in self.listeners:
             properties |= listener_properties(listener, self.users, self.certificates)
         return properties
 
     def _launch(self) -> None:
         run = [
-            java.tool("java"),
+            jars.tool("java"),
             *self._jvm_options,
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
         ]

@@ -1,4 +1,7 @@
-"""Free ports on the loopback interface."""
+"""Free ports on the loopback interface.
+
+Errors of embedded brokers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import itertools
 import random
 import socket
 
-from relay_pipelines.local_kafka.errors import LocalKafkaError, PortTakenError
+from relay_pipelines.errors import RelayError
 
 # Below the ephemeral range of every system: no outgoing connection takes the port of a broker that
 # is down, and a client that keeps dialling the port does not connect to itself.
@@ -52,3 +55,11 @@ def _bind(port: int, held: contextlib.ExitStack) -> bool:
     except OSError:
         return False
     return True
+
+
+class LocalKafkaError(RelayError):
+    """An embedded broker, its jars or its JDK failed."""
+
+
+class PortTakenError(LocalKafkaError):
+    """Another process took the port before the broker did; a start with other ports may work."""

@@ -1,4 +1,9 @@
-"""What a conversion builds: a relay.yaml, and notes on what is not translated and why."""
+"""The security settings of Kafka's Java clients as those of relay.yaml.
+
+Java's properties files (java.util.Properties.load).
+
+What a conversion builds: a relay.yaml, and notes on what is not translated and why.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import copy
 import re
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,168 @@ import yaml
 
 from relay_pipelines import settings
 from relay_pipelines.errors import ConfigError
+
+# quoted in one of two ways, as java.io.StreamTokenizer reads it, or not at all
+_JAAS_OPTION = re.compile(
+    r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
+)
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_NOT_PEM = "it is not PEM; export it with keytool and openssl, and set security.{ours}"
+_MSK = (
+    "write msk_tokens.py as docs/security.md shows, and install aws-msk-iam-sasl-signer-python;"
+    " set the region"
+)
+
+Take = Callable[[str], Any]
+
+
+def security(keys: Keys, cluster: str, document: Document, folder: Path) -> dict[str, Any]:
+    """Return the security settings of a cluster; empty for PLAINTEXT.
+
+    Its own keys win over those that all clusters share.
+    """
+
+    def take(key: str) -> Any:
+        own, shared = keys.take(f"{cluster}.{key}"), keys.take(key)
+        return own if own is not None else shared
+
+    def note(key: str, why: str) -> None:
+        keys.note(f"{cluster}.{key}" if f"{cluster}.{key}" in keys.found else key, why)
+
+    protocol = take("security.protocol") or "PLAINTEXT"
+    found: dict[str, Any] = {}
+    if protocol.startswith("SASL_"):
+        found |= _sasl(take, note, cluster, document)
+    if protocol.endswith("SSL"):
+        found |= _tls(take, note, cluster, document, folder)
+    return {"protocol": protocol, **found} if protocol != "PLAINTEXT" else {}
+
+
+def _sasl(
+    take: Take, note: Callable[[str, str], None], cluster: str, document: Document
+) -> dict[str, Any]:
+    mechanism = take("sasl.mechanism") or "GSSAPI"
+    jaas = {
+        name: "".join(value)  # one of them is there
+        for name, *value in _JAAS_OPTION.findall(take("sasl.jaas.config") or "")
+    }
+    take("sasl.client.callback.handler.class")
+    take("sasl.login.callback.handler.class")
+    if mechanism in _PASSWORD_MECHANISMS:
+        username = jaas.get("username", "")
+        if not username or "${" in username:  # from a provider of configuration, in Java
+            username = document.secret(cluster, "user name")
+        return {
+            "mechanism": mechanism,
+            "username": username,
+            "password": document.secret(cluster, "password"),
+        }
+    if mechanism == "AWS_MSK_IAM":
+        note("sasl.mechanism", _MSK)
+        return {
+            "mechanism": "OAUTHBEARER",
+            "token_provider": "msk_tokens:signed",
+            "token_provider_config": {"region": "eu-west-1"},
+        }
+    if mechanism == "OAUTHBEARER":
+        return _oauth(take, note, jaas, cluster, document)
+    note("sasl.mechanism", f"relay has no {mechanism}; this placeholder has to be replaced")
+    return {
+        "mechanism": "SCRAM-SHA-512",
+        "username": "relay",
+        "password": document.secret(cluster, "password"),
+    }
+
+
+def _oauth(
+    take: Take,
+    note: Callable[[str, str], None],
+    jaas: dict[str, str],
+    cluster: str,
+    document: Document,
+) -> dict[str, Any]:
+    extensions = {
+        name.removeprefix("extension_"): value
+        for name, value in jaas.items()
+        if name.startswith("extension_")
+    }
+    found: dict[str, Any] = {"mechanism": "OAUTHBEARER"}
+    if endpoint := take("sasl.oauthbearer.token.endpoint.url"):
+        found["token_endpoint"] = endpoint
+        found["client_id"] = jaas.get("clientId", "relay")
+        found["client_secret"] = document.secret(cluster, "client secret")
+        if "scope" in jaas:
+            found["scope"] = jaas["scope"]
+    else:
+        note("sasl.mechanism", "write a token provider in Python; docs/security.md shows one")
+        found["token_provider"] = "tokens:token"  # noqa: S105 - a function's name
+    return found | ({"sasl_extensions": extensions} if extensions else {})
+
+
+def _tls(
+    take: Take,
+    note: Callable[[str, str], None],
+    cluster: str,
+    document: Document,
+    folder: Path,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for store, ours in (("truststore", "ca_location"), ("keystore", "certificate_location")):
+        location, kind = take(f"ssl.{store}.location"), take(f"ssl.{store}.type") or "JKS"
+        take(f"ssl.{store}.password")  # of the store, which PEM does not have
+        if not location:
+            continue
+        if kind.upper() == "PEM":
+            found[ours] = str((folder / location).absolute())
+        else:
+            note(f"ssl.{store}.location", _NOT_PEM.format(ours=ours))
+    if take("ssl.key.password") and "certificate_location" in found:
+        found["key_password"] = document.secret(cluster, "key password")
+    if take("ssl.endpoint.identification.algorithm") == "":
+        found["verify_hostname"] = False
+    return found
+
+
+_ENTRY = re.compile(r"((?:\\.|[^\\\s=:])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse(text: str) -> dict[str, str]:
+    """Return the keys and values; the last one of a repeated key counts, as in Java."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = _ENTRY.fullmatch(line)
+        if match and match[1]:
+            found[_unescaped(match[1])] = _unescaped(match[2])
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Join lines that end with an odd number of backslashes with the next one."""
+    lines: list[str] = []
+    open_line = ""
+    for physical in text.splitlines():
+        stripped = physical.lstrip()
+        if not open_line and (not stripped or stripped[0] in "#!"):
+            continue
+        line = open_line + stripped
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            open_line = line[:-1]
+        else:
+            lines.append(line)
+            open_line = ""
+    return [*lines, open_line] if open_line else lines
+
+
+def _unescaped(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if len(code) > 1 else _LETTERS.get(code, code)
+
+    return _ESCAPE.sub(character, text).rstrip()
+
 
 _FILES = ("ca_location", "certificate_location", "key_location")
 _WIDTH = 100

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.migration import properties
-from relay_pipelines.migration.document import Document, Keys, mirror_name
-from relay_pipelines.migration.kafka_client import security
+from relay_pipelines.migration.document import Document, Keys, mirror_name, parse, security
 
 # topics of Connect and of MirrorMaker, which it never copies; as relay never copies __.*
 _INTERNAL = r".*[\-\.]internal"
@@ -56,7 +54,7 @@ def convert(text: str, folder: Path) -> str:
     Raises:
         ConfigError: no flow is enabled, or a cluster has no bootstrap servers.
     """
-    keys, document = Keys(dict(properties.parse(text))), Document()
+    keys, document = Keys(dict(parse(text))), Document()
     clusters = [name.strip() for name in keys.take("clusters", "").split(",") if name.strip()]
     flows = _flows(keys, clusters)
     if not flows:

@@ -16,13 +16,11 @@ from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, open_since
 from relay_pipelines.prepare import topic_configs, topics
-from relay_pipelines.prepare.reader_acls import AclReport
+from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.snapshot.lag import PartitionLag, total
+from relay_pipelines.snapshot.lag import PartitionLag, Rate, total, total_rate
 from relay_pipelines.snapshot.node_selection import NodeState
-from relay_pipelines.snapshot.rates import Rate
-from relay_pipelines.snapshot.rates import total_rate
 
 Document = dict[str, Any]
 

@@ -18,8 +18,8 @@ from relay_pipelines.plan.topic_selection import Target, TopicDecision
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.snapshot.lag import PERIOD_SECONDS
 from relay_pipelines.snapshot.node_selection import NodeState
-from relay_pipelines.snapshot.rates import PERIOD_SECONDS
 
 _UNKNOWN = "?"
 _NAME_WIDTH = 12

@@ -6,7 +6,6 @@ losses              moves the checkpoint past a loss that is accepted
 checkpoint_moves    commits a moved checkpoint, with a ledger entry
 topics              creates missing topics, adds partitions
 topic_configs       compares and sets topic configurations
-reader_acls         compares and creates the ACLs of the source's readers
 owners              claims topic-partitions for the ids under which the run copies them
 node_quarantine     puts a diverged node into quarantine
 permissions         which permissions are missing for all of this

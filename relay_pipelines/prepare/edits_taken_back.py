@@ -13,7 +13,7 @@ from functools import partial
 from relay_pipelines.errors import FencedError
 from relay_pipelines.model import Checkpoint, OffsetRange, policy_id
 from relay_pipelines.prepare.checkpoint_moves import move_checkpoint
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror

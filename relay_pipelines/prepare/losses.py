@@ -16,8 +16,7 @@ from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot

@@ -8,8 +8,7 @@ from functools import partial
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import CopyOptions
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror

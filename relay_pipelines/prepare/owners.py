@@ -16,8 +16,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, OwnerRecord
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, take_over
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import present_owner
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import retry

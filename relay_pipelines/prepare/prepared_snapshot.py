@@ -12,7 +12,7 @@ from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.plan.positions import OnDataLoss, data_loss
 from relay_pipelines.prepare import losses, topics
 from relay_pipelines.prepare.edits_taken_back import decide_again
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import state_topics

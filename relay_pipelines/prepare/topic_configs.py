@@ -10,8 +10,7 @@ from functools import partial
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, topic_configs
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry, retry_each
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs

@@ -16,8 +16,12 @@ from relay_pipelines.ledger.checkpoint import CreatedRecord
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.protocol.admin import ConfigValue, NewTopic, absent, create_topics, grow_topics
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import retry, retry_each

@@ -1,25 +1,36 @@
-"""Topics: their configurations and sizes, creating them and growing them. On the driver."""
+"""Topics: their configurations and sizes, creating them and growing them. On the driver.
+
+Consumer groups: what they have committed. On the driver.
+
+Access control lists of topics: what a cluster has, and adding to it. On the driver.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka.protocol.admin import (
     ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ACLResourceType,
+    CreateAclsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DescribeAclsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
 )
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.protocol import error_codes
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import GROUP, ClusterClient
 
 CLEANUP_POLICY = "cleanup.policy"
 RETENTIONS = ("retention.ms", "retention.bytes")
@@ -299,3 +310,96 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
 def size_on_disk(client: ClusterClient, at: TopicPartition) -> int | None:
     """Return bytes on the leader's disk; None without the permission."""
     return sizes_on_disk(client, [at.topic]).get(at)
+
+
+def committed_offsets(
+    client: ClusterClient, group: str, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the offsets that a group has committed; topic-partitions without a commit are absent.
+
+    Raises:
+        PermissionDeniedError: the user may not describe the group.
+    """
+    topics: dict[str, list[int]] = {}
+    for topic_partition in wanted:
+        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+    asked = [
+        OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=partitions)
+        for name, partitions in topics.items()
+    ]
+    request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True)
+    answer = client.call(client.coordinator(group, GROUP), request, 7)
+    doing = f"OffsetFetch of group {group}"
+    client.raise_for_error(answer, doing)
+    offsets: dict[TopicPartition, int] = {}
+    for topic in answer.topics:
+        for found in topic.partitions:
+            client.raise_for_error(found, doing)
+            if found.committed_offset >= 0:
+                at = TopicPartition(topic.name, found.partition_index)
+                offsets[at] = found.committed_offset
+    return offsets
+
+
+_LITERAL, _PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED
+_OPERATIONS = frozenset(Operation)
+_VERSION = 3
+
+
+def topic_acls(client: ClusterClient) -> list[Acl] | None:
+    """Return every ACL on topics; None if the cluster has no authorizer.
+
+    Raises:
+        PermissionDeniedError: the user may not describe the cluster.
+    """
+    request = DescribeAclsRequest(
+        resource_type_filter=ACLResourceType.TOPIC,
+        resource_name_filter=None,
+        pattern_type_filter=ACLResourcePatternType.ANY,
+        principal_filter=None,
+        host_filter=None,
+        operation=ACLOperation.ANY,
+        permission_type=ACLPermissionType.ANY,
+    )
+    answer = client.call_any(request, _VERSION)
+    if answer.error_code == error_codes.SECURITY_DISABLED:
+        return None
+    client.raise_for_error(answer, "DescribeAcls", "Describe on the cluster")
+    return [
+        Acl(
+            resource=resource.resource_name,
+            permission=Permission(acl.permission_type),
+            principal=acl.principal,
+            host=acl.host,
+            operation=Operation(acl.operation),
+            prefixed=resource.pattern_type == _PREFIXED,
+        )
+        for resource in answer.resources
+        if resource.pattern_type in {_LITERAL, _PREFIXED}
+        for acl in resource.acls
+        if acl.operation in _OPERATIONS
+    ]
+
+
+def create_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
+    """Add ACLs; those that exist stay as they are.
+
+    Raises:
+        PermissionDeniedError: the user may not alter the cluster, or it has no authorizer.
+        RelayError: the cluster refuses one; others may have been created.
+    """
+    creations = [
+        CreateAclsRequest.AclCreation(
+            resource_type=ACLResourceType.TOPIC,
+            resource_name=acl.resource,
+            resource_pattern_type=_PREFIXED if acl.prefixed else _LITERAL,
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission,
+        )
+        for acl in acls
+    ]
+    answer = client.call_any(CreateAclsRequest(creations=creations), _VERSION)
+    for acl, result in zip(acls, answer.results, strict=True):
+        client.raise_for_error(result, f"CreateAcls of {acl}", "Alter on the cluster")

@@ -1,6 +1,8 @@
 """A client of one cluster: which brokers lead and coordinate, and connections to them.
 
 Every call is tried once: the caller owns the retries.
+
+Clients of a mirror's clusters; brokers see them as `relay-MIRROR` in their logs and quotas.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Any, Self
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from relay_pipelines.errors import RelayError, RetriableError
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.errors import DestinationError, RelayError, RetriableError, SourceError
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.connection import Connection
 
@@ -543,3 +545,31 @@ def _epochs_request(
             for name, partitions in topics.items()
         ],
     )
+
+
+def source_client(mirror: str, node: Cluster, timeout_ms: int, purpose: str = "") -> ClusterClient:
+    """Return a client of a source node.
+
+    Args:
+        timeout_ms: of one request.
+        purpose: appended to the client id.
+    """
+    return _client(mirror, node, SourceError, timeout_ms, purpose)
+
+
+def destination_client(
+    mirror: str, destination: Cluster, options: CopyOptions, purpose: str = ""
+) -> ClusterClient:
+    """Return a client of the destination.
+
+    Args:
+        purpose: appended to the client id.
+    """
+    return _client(mirror, destination, DestinationError, options.request_timeout_ms, purpose)
+
+
+def _client(
+    mirror: str, cluster: Cluster, retriable: type[RetriableError], timeout_ms: int, purpose: str
+) -> ClusterClient:
+    client_id = "-".join(filter(None, ("relay", mirror, purpose)))
+    return ClusterClient(cluster, retriable, client_id, timeout_ms)

@@ -18,7 +18,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from relay_pipelines.errors import RelayError, RetriableError, UnsupportedError
 from relay_pipelines.model import Cluster
-from relay_pipelines.protocol import error_codes, sasl, tls
+from relay_pipelines.protocol import error_codes, security
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.tokens import TokenProvider
 
@@ -215,7 +215,7 @@ class Connection:
         tokens = TokenProvider(
             self.cluster.security, str(self), self._retriable, self.timeout_seconds
         )
-        seconds = sasl.authenticate(self, self.cluster.security, tokens)
+        seconds = security.authenticate(self, self.cluster.security, tokens)
         self._authenticate_at = time.monotonic() + max(
             _SESSION_LEAST_SECONDS, seconds * _SESSION_SHARE
         )
@@ -247,10 +247,10 @@ class Connection:
                 remedy="Kafka 2.4 or newer is needed",
             )
 
-    def _connect(self) -> socket.socket | tls.TlsSocket:
+    def _connect(self) -> socket.socket | security.TlsSocket:
         plain = self._connect_plain()
         try:
-            connected = tls.wrap(plain, self.cluster.security, self.address[0], str(self))
+            connected = security.wrap(plain, self.cluster.security, self.address[0], str(self))
         except (OSError, RelayError):
             plain.close()
             raise
@@ -323,7 +323,7 @@ class Connection:
 
     def _lost(self, error: OSError) -> RelayError:
         self.close()
-        refusal = tls.refusal(error, self.cluster.security, str(self))
+        refusal = security.refusal(error, self.cluster.security, str(self))
         if refusal is not None:
             return refusal
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed

@@ -2,6 +2,11 @@
 
 Runs in a task. The transaction protocol is that of Kafka 2.4 to 4.x with one producer id and epoch
 over all transactions.
+
+The Produce request, as fixed structs.
+
+Produce v8 (Kafka 2.4). The broker allows one batch per topic-partition and request (KIP-98), and
+five requests in flight.
 """
 
 from __future__ import annotations
@@ -25,11 +30,11 @@ from relay_pipelines.errors import (
     TransactionPendingError,
 )
 from relay_pipelines.model import CopyOptions, TopicPartition
-from relay_pipelines.protocol import error_codes, produce
+from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.batch import Batch, ProducerState, rehome
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.connection import Buffer, Connection
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.records import body_of
 
@@ -64,7 +69,7 @@ class _Sent(NamedTuple):
 class _Gathered:
     """Small batches that wait for a common request to their leader, at most one per target."""
 
-    batches: dict[tuple[bytes, int], produce.SentBatch] = field(default_factory=dict)
+    batches: dict[tuple[bytes, int], SentBatch] = field(default_factory=dict)
     sent: list[_Sent] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -183,11 +188,11 @@ class TransactionalProducer:
         if not is_small or target.key in self._gathered[target.leader].batches:
             self._send_gathered(target.leader)
         if not is_small:
-            self._send(target.leader, [produce.SentBatch(*target.key, header, body)], [sent])
+            self._send(target.leader, [SentBatch(*target.key, header, body)], [sent])
             return
         gathered = self._gathered[target.leader]
         # a copy, because the caller may reuse the bytes
-        gathered.batches[target.key] = produce.SentBatch(*target.key, header, bytes(body))
+        gathered.batches[target.key] = SentBatch(*target.key, header, bytes(body))
         gathered.sent.append(sent)
         gathered.size_bytes += len(body)
         if gathered.size_bytes >= _GATHERED_BYTES or len(gathered.sent) >= _GATHERED_BATCHES:
@@ -350,23 +355,21 @@ class TransactionalProducer:
         if gathered is not None and gathered.sent:
             self._send(leader, list(gathered.batches.values()), gathered.sent)
 
-    def _send(
-        self, leader: int, batches: Sequence[produce.SentBatch], sent: Sequence[_Sent]
-    ) -> None:
+    def _send(self, leader: int, batches: Sequence[SentBatch], sent: Sequence[_Sent]) -> None:
         while len(self._in_flight) >= self._most_in_flight:
             self._take_answer()
         connection = self._connections[leader]
-        parts = produce.encode(self._prefix, batches)
+        parts = encode(self._prefix, batches)
         if len(batches) > 1:
             parts = [b"".join(parts)]  # the kernel takes a limited number of parts
-        request = connection.send(produce.API_KEY, produce.VERSION, *parts)
+        request = connection.send(API_KEY, VERSION, *parts)
         self._in_flight.append(_InFlight(connection, request, sent))
 
     def _take_answer(self) -> None:
         connection, request, sent = self._in_flight.popleft()
         body = connection.receive(request)
         try:
-            answers = produce.decode(body)
+            answers = decode(body)
         except (ValueError, struct.error):
             answers = {}
         if answers.keys() != {batch.target.key for batch in sent}:
@@ -388,9 +391,9 @@ class TransactionalProducer:
             self._most_in_flight = 1
             self._throttled_until = self._clock.monotonic() + throttle_ms / 1000
         else:
-            self._most_in_flight = min(self._most_in_flight * 2, produce.MAX_IN_FLIGHT)
+            self._most_in_flight = min(self._most_in_flight * 2, MAX_IN_FLIGHT)
 
-    def _refused(self, target: _Target, answer: produce.ProduceResponse) -> RelayError:
+    def _refused(self, target: _Target, answer: ProduceResponse) -> RelayError:
         self._client.forget()
         refused = error_codes.failure(
             answer.error_code,
@@ -454,7 +457,94 @@ class TransactionalProducer:
         leader = self._client.leader(topic_partition)
         if leader not in self._connections:
             self._connections[leader] = self._client.acquire(leader)
-        self._prefix = produce.prefix(self._id, self._client.timeout_ms)
+        self._prefix = prefix(self._id, self._client.timeout_ms)
         key = encode_string(topic_partition.topic), topic_partition.partition
         target = self._targets[topic_partition] = _Target(topic_partition, leader, key)
         return target
+
+
+API_KEY = 0
+VERSION = 8
+MAX_IN_FLIGHT = 5
+_ACKS_ALL = -1
+_HEAD = struct.Struct(">hi")  # acks, timeout
+_COUNT = struct.Struct(">i")
+_PARTITION = struct.Struct(">ii")  # partition, size of the batch
+_NO_STRING = b"\xff\xff"
+# partition, error, base offset, append time, log start, record errors
+_ANSWER = struct.Struct(">ihqqqi")
+
+
+class SentBatch(NamedTuple):
+    """A batch in two parts, and where it goes; `topic` is as `encode_string` writes it."""
+
+    topic: bytes
+    partition: int
+    header: Buffer
+    body: Buffer
+
+
+def prefix(transactional_id: str | None, timeout_ms: int) -> bytes:
+    """Return the part of the request that all requests of a producer share."""
+    name = _NO_STRING if transactional_id is None else encode_string(transactional_id)
+    return name + _HEAD.pack(_ACKS_ALL, timeout_ms)
+
+
+def encode(of_producer: bytes, batches: Sequence[SentBatch]) -> list[Buffer]:
+    """Return a request in parts: a producer's `prefix`, and batches of different destinations."""
+    topics: dict[bytes, list[SentBatch]] = {}
+    for batch in batches:
+        topics.setdefault(batch.topic, []).append(batch)
+    parts: list[Buffer] = []
+    head = of_producer + _COUNT.pack(len(topics))
+    for topic, of_topic in topics.items():
+        head += topic + _COUNT.pack(len(of_topic))
+        for _, partition, header, body in of_topic:
+            head += _PARTITION.pack(partition, len(header) + len(body))
+            parts += (head, header, body)
+            head = b""
+    return parts
+
+
+class ProduceResponse(NamedTuple):
+    """What the broker answers for one batch; `base_offset` is that of its first record."""
+
+    error_code: int
+    base_offset: int
+    message: str
+    throttle_ms: int
+
+
+def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
+    """Read the answer to `encode`: by topic, as `encode_string` writes it, and partition.
+
+    Raises:
+        ValueError: it names a topic-partition twice.
+    """
+    answers = {}
+    topics, at = int.from_bytes(body[:4], "big"), 4
+    for _ in range(topics):
+        end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+        topic = bytes(body[at:end])
+        partitions, at = int.from_bytes(body[end : end + 4], "big"), end + 4
+        for _ in range(partitions):
+            partition, error_code, base_offset, _append_time, _log_start, record_errors = (
+                _ANSWER.unpack_from(body, at)
+            )
+            at += _ANSWER.size
+            message = ""
+            for _ in range(max(record_errors, 0)):
+                record_message, at = _nullable_string(body, at + 4)
+                message = message or record_message
+            summary, at = _nullable_string(body, at)
+            if (topic, partition) in answers:
+                raise ValueError("a topic-partition is named twice")
+            answers[topic, partition] = (error_code, base_offset, message or summary)
+    throttle_ms = int.from_bytes(body[at : at + 4], "big")
+    return {key: ProduceResponse(*answer, throttle_ms) for key, answer in answers.items()}
+
+
+def _nullable_string(body: memoryview, at: int) -> tuple[str, int]:
+    length = int.from_bytes(body[at : at + 2], "big", signed=True)
+    end = at + 2 + max(length, 0)
+    return bytes(body[at + 2 : end]).decode(), end

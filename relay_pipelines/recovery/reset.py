@@ -15,8 +15,7 @@ from relay_pipelines.errors import DestinationTopicLostError, FencedError, Relay
 from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
 from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror

@@ -28,8 +28,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.owners import own_id, present_owner, shared_id, topic_scope
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import gap_entry, replace_checkpoint
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.recovery.restore_plan import Act, Planner, Restore

@@ -4,7 +4,6 @@ request        what a replay is asked for
 own_mirror     the mirror of its own that it is
 replay         plans and copies a replay, and shows those there are
 replay_ranges  which offsets it reads
-preflight      whether it can: permissions, classes, SQL
 command        the command `relay replay`
 job            the Dagster job
 """

@@ -16,7 +16,7 @@ from relay_pipelines.replay.request import ReplayRequest, Side, digest
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.clusters import Health, Node, Source
 from relay_pipelines.settings.copying import FilterSettings, RecordSettings
-from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.models import Start
 from relay_pipelines.settings.topics import Topics
 
 _TIME_SPAN = "relay_pipelines.copy.filtering:TimeSpan"

@@ -2,6 +2,8 @@
 
 A replay is a mirror of its own, with its own checkpoints and ledger entries; docs/transactions.md
 argues why it doubles nothing.
+
+What can be wrong with a replay although its range is there. Writes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from relay_pipelines.copy import user_class
 from relay_pipelines.errors import (
     CheckpointLostError,
     ConfigError,
@@ -31,9 +34,10 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.plan.positions import Position, copy_again
 from relay_pipelines.plan.topic_selection import renamed_target, target
+from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.prepared_snapshot import record_starts
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.replay import replay_ranges
@@ -48,7 +52,6 @@ from relay_pipelines.replay.own_mirror import (
     selects,
     without_quarantined,
 )
-from relay_pipelines.replay.preflight import require_copyable
 from relay_pipelines.replay.replay_ranges import ReplayedRanges
 from relay_pipelines.replay.request import ReplayRequest, Side
 from relay_pipelines.run import run_plan
@@ -60,6 +63,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot, shared_destinations, state_topics
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.user_sources import Sources
 
 _RECORD_BYTES = 900_000  # brokers take a record of about 1 MB by default
 
@@ -495,3 +499,30 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
             " would replace newer ones",
             remedy="replay into another topic",
         )
+
+
+def require_copyable(snapshot: ClusterSnapshot, own: Mirror, session: Callable[[], Any]) -> None:
+    """Refuse a replay whose target, permissions, classes or SQL would fail it.
+
+    Args:
+        own: the mirror that the replay is.
+        session: as of `plan_replay`.
+
+    Raises:
+        ConfigError: a class or the SQL is wrong.
+        RelayError: the target has too few partitions, or a cluster refuses or does not answer.
+    """
+    policies, sources = set(snapshot.record_policy.values()), Sources()
+    for policy in policies:
+        user_class.construct_all(sources.fix(policy))
+    problems = [
+        *topics.too_small(snapshot).values(),
+        *permissions.missing_permissions(snapshot, own),
+    ]
+    for error in problems:
+        raise error
+    for policy in policies:
+        if policy.where or policy.select:
+            from relay_pipelines.spark import sql_rows  # Arrow and Spark are slow to import
+
+            sql_rows.check(session(), policy.sql)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from relay_pipelines.audit.coverage import Selected, select
 from relay_pipelines.audit.request import Selection
-from relay_pipelines.audit.selection import Selected, select
 from relay_pipelines.errors import (
     ConfigError,
     RetentionPassedError,
@@ -27,8 +27,12 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.retries import retry

@@ -21,8 +21,7 @@ from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol import admin
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark

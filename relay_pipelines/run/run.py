@@ -16,8 +16,12 @@ from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.plan.owners import owner_of, with_owners
 from relay_pipelines.prepare import node_quarantine, owners, topic_configs, topics
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    destination_client,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally

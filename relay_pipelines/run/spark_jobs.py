@@ -31,7 +31,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.task_packing import pack
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry, retry_until_no_progress
 from relay_pipelines.spark import job as spark_job

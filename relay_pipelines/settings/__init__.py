@@ -1,15 +1,13 @@
 """relay.yaml: its keys, and the only code that reads files and environment variables.
 
 loading            from the file to `Settings`, or to one error that names all problems
-models             the whole file: spark, metrics and the mirrors
+models             the whole file: spark, metrics and the mirrors, where they start, their audits
 clusters           the source's nodes and the destination: addresses, security, health
 topics             which topics are copied, their names, and their windows and lanes in Dagster
 copying            how records are copied, which ones, and how they change
 expectations       what the records must be like
-audits             the audit that Dagster repeats by itself
-start              where to start a topic that was never copied
+validation_errors  problems of a file as lines: where, what was expected, what was found
 config_types       what the keys above are made of: mappings, and the types of their values
-validation_errors  problems as lines: where, what was expected, what was found
 """
 
 from __future__ import annotations

@@ -2,22 +2,29 @@
 
 Sizes are in bytes, durations in milliseconds. A key without a value (null) has its default. `repr`
 never shows a secret.
+
+The audit that Dagster repeats by itself.
+
+The key `start`: where a mirror starts.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from relay_pipelines import model, redaction
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.positions import OnDataLoss
-from relay_pipelines.settings.audits import AuditSettings
+from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.config_types import (
     FileInExistingFolder,
@@ -25,6 +32,7 @@ from relay_pipelines.settings.config_types import (
     HostPort,
     LaneName,
     MirrorName,
+    NotNegative,
     Owner,
     Problem,
     Section,
@@ -34,7 +42,6 @@ from relay_pipelines.settings.config_types import (
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
 from relay_pipelines.settings.expectations import Expectation, Expectations, SampleSettings
-from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.topics import (
     LaneSettings,
     Override,
@@ -43,6 +50,131 @@ from relay_pipelines.settings.topics import (
     lane_name,
 )
 from relay_pipelines.settings.validation_errors import nearest
+
+
+class StartPolicy(StrEnum):
+    """Where a mirror starts."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    GIVEN = "given"
+
+
+_WORDS = (StartPolicy.EARLIEST, StartPolicy.LATEST)
+_PLACES = ("timestamp", "offsets", "group")
+_TOPIC_PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,9})")
+
+
+def _timestamp_ms(value: object) -> int:
+    text = value.isoformat() if isinstance(value, dt.date) else value  # YAML reads dates itself
+    try:
+        return moment_ms(text if isinstance(text, str) else "")
+    except ValueError:
+        raise expected("a date or time such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
+
+
+class Start(Section):
+    """Where a mirror starts: `earliest`, `latest`, or a place.
+
+    It is decided when the mirror begins, for all topics that it then has. Topics and partitions
+    that come later start at their first record, unless `offsets` names them.
+    """
+
+    policy: StartPolicy = StartPolicy.EARLIEST
+    """The long form of `start: earliest` and `start: latest`."""
+    timestamp: Annotated[int, BeforeValidator(_timestamp_ms)] | None = None
+    """At the first record that is not older than this, by the source's time index."""
+    offsets: dict[Text, NotNegative] = Field(default={})
+    """At these offsets, by topic-partition: `orders-0: 1200`; all others start at the earliest."""
+    group: Text | None = None
+    """Where this consumer group of the source has committed; without a commit, at the earliest."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            if data not in _WORDS:
+                raise expected("'earliest', 'latest', or one of timestamp, offsets and group")
+            return {"policy": data}
+        if isinstance(data, dict) and any(data.get(key) is not None for key in _PLACES):
+            return {"policy": StartPolicy.GIVEN, **data}
+        return data
+
+    def problems(self) -> Iterator[Problem]:
+        """Find more than one place to start, and names that are no topic-partitions."""
+        given = [key for key in _PLACES if key in self.model_fields_set]
+        surplus = given[1:] + (["policy"] if given and self.policy is not StartPolicy.GIVEN else [])
+        for key in surplus:
+            yield (key,), f"{given[0]} already says where to start; remove one of them"
+        for name in self.offsets:
+            if not _topic_partition(name):
+                yield ("offsets", name), "expected topic-partition, such as orders-0"
+
+    @property
+    def by_topic_partition(self) -> dict[TopicPartition, int]:
+        """The given offsets."""
+        return {
+            topic_partition: offset
+            for name, offset in self.offsets.items()
+            if (topic_partition := _topic_partition(name))
+        }
+
+
+def _topic_partition(name: str) -> TopicPartition | None:
+    match = _TOPIC_PARTITION.fullmatch(name)
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None
+
+
+_CRON_FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_CRON_PART = re.compile(r"(?:\*|(?P<first>\d{1,2})(?:-(?P<last>\d{1,2}))?)(?:/(?P<step>\d{1,2}))?")
+_PERCENTAGE = re.compile(r"(?P<number>\d{1,3}(?:\.\d+)?)\s*%")
+_ALL_PERCENT = 100.0
+
+
+def _cron(value: str) -> str:
+    fields = value.split()
+    if len(fields) != len(_CRON_FIELDS) or not all(
+        _is_cron_part(part, *limits)
+        for field, limits in zip(fields, _CRON_FIELDS, strict=True)
+        for part in field.split(",")
+    ):
+        raise expected(
+            'a cron schedule in quotes, such as "0 3 * * *"',
+            "minute, hour, day, month and day of the week, as numbers",
+        )
+    return " ".join(fields)
+
+
+def _is_cron_part(part: str, low: int, high: int) -> bool:
+    match = _CRON_PART.fullmatch(part)
+    if match is None or match["step"] in {"0", "00"}:
+        return False
+    if match["step"] and match["first"] and not match["last"]:
+        return False
+    first = int(match["first"] or low)
+    last = int(match["last"] or first)
+    return low <= first <= last <= high
+
+
+def _share(value: object) -> float:
+    match = _PERCENTAGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or not 0 < float(match["number"]) <= _ALL_PERCENT:
+        raise expected("a percentage above 0%, such as 1% or 0.5%")
+    return float(match["number"]) / _ALL_PERCENT
+
+
+class AuditSettings(Section):
+    """The audit that Dagster repeats."""
+
+    schedule: Annotated[str, AfterValidator(_cron)] | None = None
+    """When, as a cron schedule in UTC; never by default."""
+    level: Literal["ledger", "recount", "full", "sample"] = "sample"
+    """How much it reads: see `relay audit`."""
+    share: Annotated[float, BeforeValidator(_share)] = 0.01
+    """How much of each topic-partition the level `sample` compares, at least one chunk."""
+    strict: bool = False
+    """Whether whatever an audit notes, or cannot verify, fails the check as a difference does."""
+
 
 VERSION: Final = 1
 """Grows when a key changes its meaning or goes away, not when one is added."""

@@ -36,13 +36,13 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
     Metadata,
     TopicMetadata,
+    destination_client,
+    source_client,
 )
-from relay_pipelines.protocol.clients import destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import (
-    loop_guard,
     node_selection,
     shared_destinations,
     start_offsets,
@@ -660,11 +660,11 @@ class _SnapshotBuilder:
                 topic: _topics_written(destination, policies[topic])
                 for topic, destination in topics.destinations.items()
             }
-            found |= loop_guard.copies_onto_sources(
+            found |= shared_destinations.copies_onto_sources(
                 self._destination.cluster, written, self._selects
             )
         if checkpoint.TOPIC in self._at_source.topics:
-            found |= loop_guard.copies_of_copies(
+            found |= shared_destinations.copies_of_copies(
                 self._name, self._source, destination_id, topics.destinations, self._clock
             )
         return found

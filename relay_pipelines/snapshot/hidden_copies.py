@@ -9,8 +9,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import open_transactions
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clients import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.protocol.retries import retry

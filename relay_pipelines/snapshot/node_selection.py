@@ -1,4 +1,7 @@
-"""Asks all nodes of a source at once, so a slow one does not delay the others, and selects one."""
+"""Asks all nodes of a source at once, so a slow one does not delay the others, and selects one.
+
+Whether a source node holds the records that were copied, from it or from another node.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.copy.position import unproved_logs
+from relay_pipelines.copy.position import has_diverged, log_of, other_records, unproved_logs
 from relay_pipelines.errors import (
     DivergedNodeError,
     RelayError,
@@ -20,11 +23,10 @@ from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
 from relay_pipelines.plan.positions import ASK_SILENT, Loss, Position
 from relay_pipelines.plan.topic_selection import select
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
-from relay_pipelines.protocol.clients import source_client
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.start import StartPolicy
+from relay_pipelines.settings.models import StartPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,3 +390,34 @@ def _compared(
         unproved=frozenset(unproved),
         unreadable=unreadable,
     )
+
+
+def find_divergence(
+    name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock
+) -> RelayError | None:
+    """Compare the last copied record of every topic-partition with the node's.
+
+    Topic-partitions that end earlier at the node, or have no leader there, are left out: they make
+    the node ineligible anyway.
+
+    Returns:
+        the first difference: a `DivergedNodeError`, or a `TopicRecreatedError` if the node holds
+            another topic than it did, which the guards hold back without a quarantine; None if
+            there is none.
+
+    Raises:
+        RelayError: the node does not answer, or refuses.
+    """
+    with source_client(name, node, timeout_ms, "divergence") as client:
+        topics = client.metadata().topics
+        by_source = {
+            committed.source: committed
+            for committed in checkpoints
+            if committed.source.topic in topics
+            and topics[committed.source.topic].has_leader(committed.source.partition)
+        }
+        ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
+        for at, committed in sorted(by_source.items()):
+            if ends[at] >= committed.next_offset and has_diverged(client, committed, clock):
+                return other_records(log_of(client, at.topic), committed)
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol.clients import source_client
+from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot

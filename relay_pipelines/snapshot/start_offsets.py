@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.admin import committed_offsets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.protocol.groups import committed_offsets
-from relay_pipelines.settings.start import Start, StartPolicy
+from relay_pipelines.settings.models import Start, StartPolicy
 from relay_pipelines.snapshot.node_selection import NodeState
 
 

@@ -12,7 +12,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartition
 from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target
-from relay_pipelines.protocol.batch_timestamps import timestamps_ms
+from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import connectivity, properties_file
+from relay_pipelines.spark import answering, class_archive
 from relay_pipelines.spark.session import DEFAULTS, TASK_ATTEMPTS, first_line
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -50,7 +50,7 @@ class ConnectServer:
     @property
     def address(self) -> str:
         """Its address, without parameters, which may be secret."""
-        return connectivity.without_parameters(self.remote)
+        return answering.without_parameters(self.remote)
 
     def start(self, conf: Mapping[str, str]) -> bool:
         """Start it and wait until it answers; return False if it runs already.
@@ -161,7 +161,7 @@ class ConnectServer:
 
     def _ask(self, method: str, asked: Any) -> Any:
         """Call a method of the server, in a session that lasts as long as the call."""
-        connectivity.check(self.address)
+        answering.check(self.address)
 
         import grpc
         from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -208,11 +208,11 @@ class ConnectServer:
                 remedy="set spark.remote to sc://127.0.0.1:15002, or start that server with"
                 " Spark's start-connect-server.sh",
             )
-        return parts.hostname or "", parts.port or connectivity.PORTS["sc"]
+        return parts.hostname or "", parts.port or answering.PORTS["sc"]
 
     def _refuse_other_server(self) -> None:
         try:
-            connectivity.check(self.address)
+            answering.check(self.address)
         except RelayError:
             return
         raise RelayError(
@@ -224,13 +224,13 @@ class ConnectServer:
         from pyspark.find_spark_home import _find_spark_home
 
         script = Path(_find_spark_home(), "sbin", "start-connect-server.sh")
-        properties_file.write(self._conf, settings)
+        class_archive.write(self._conf, settings)
         folder = str(self._folder)
         own = {"SPARK_PID_DIR": folder, "SPARK_LOG_DIR": folder}
         with self._log.open("wb") as log:
             # in the foreground of the script, because its daemon needs `ps`
             process = subprocess.Popen(  # noqa: S603 - Spark's own script
-                [script, "--wait", *properties_file.options(self._conf)],
+                [script, "--wait", *class_archive.options(self._conf)],
                 env={"PYSPARK_PYTHON": sys.executable, **os.environ, **own},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
-from relay_pipelines.spark import (
-    class_archive,
-    connectivity,
-    package_archive,
-    properties_file,
-    task_python,
-)
+from relay_pipelines.spark import answering, class_archive, package_archive, task_python
 from relay_pipelines.spark.answering import ANSWER_SECONDS, within
 
 TASK_ATTEMPTS = 4
@@ -84,7 +78,7 @@ def connect(
     # tasks must run this Python, not whichever comes first on an executor's PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        connectivity.check(remote or master or "")
+        answering.check(remote or master or "")
         session = (
             within(_SERVER_STARTS_SECONDS, lambda: _remote(remote, conf or {}))
             if remote
@@ -95,7 +89,7 @@ def connect(
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         if remote:
             _leave_connect_mode()
-        where = connectivity.without_parameters(remote or master or "local[*]")
+        where = answering.without_parameters(remote or master or "local[*]")
         raise RelayError(
             f"Spark at {where} does not start a session: {first_line(error)}",
             remedy="check spark.master or spark.remote, and that JAVA_HOME is a JDK 17 or newer",
@@ -208,7 +202,7 @@ def is_alive(session: Any, remote: str | None) -> bool:
     if remote is None and _jvm_is_dead():
         return False
     try:
-        connectivity.check(remote or "")  # the client of a server that is away retries for minutes
+        answering.check(remote or "")  # the client of a server that is away retries for minutes
         slots(session)
     except RelayError as error:
         if isinstance(error.__cause__, TimeoutError):
@@ -339,7 +333,7 @@ def unreachable(session: Any) -> RetriableError | None:
     if not (server := server_of(session)):
         return None
     try:
-        connectivity.check(server)
+        answering.check(server)
     except RelayError as error:
         return RetriableError(
             error.what, remedy="start it; what is committed stays, run again to copy the rest"
@@ -422,7 +416,7 @@ def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
     # the JVM that only finds out how to start the other one
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SMALL_JVM)
     output = {} if verbose else {"stderr": subprocess.DEVNULL}
-    with properties_file.for_pyspark(settings):
+    with class_archive.for_pyspark(settings):
         gateway = launch_gateway(popen_kwargs=output)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
 

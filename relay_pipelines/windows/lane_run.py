@@ -23,9 +23,9 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.settings import Settings
-from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.rates import Rate, Rates
+from relay_pipelines.snapshot.lag import Rate, Rates
 from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows

@@ -7,7 +7,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.orchestration.run_log import say
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 

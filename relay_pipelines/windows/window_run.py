@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.audit import recount
-from relay_pipelines.audit.chunk_count import Why
 from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError

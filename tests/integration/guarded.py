@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
-from relay_pipelines.local_kafka.listeners import MECHANISMS
+from relay_pipelines.local_kafka.configuration import MECHANISMS
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import KEPT, numbered
 from tests.support import independent

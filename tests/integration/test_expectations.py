@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines import api
-from relay_pipelines.expectations import volume
+from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.selected import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, validate
@@ -177,9 +177,9 @@ def test_the_volume_of_last_week(mirror: Mirror, tmp_path: Path) -> None:
     settings = load(config_of(mirror, tmp_path, [])).mirror(mirror.name)
     window = window_of(mirror)
 
-    def measured(later_ms: int) -> volume.Volume:
+    def measured(later_ms: int) -> suite.Volume:
         moved = replace(window, copied_at_ms=window.copied_at_ms + later_ms)
-        return volume.measure(mirror.name, settings, moved, SystemClock())
+        return suite.measure(mirror.name, settings, moved, SystemClock())
 
     assert (measured(0).now, measured(0).before) == (19, None)
     assert measured(0).is_within(0.1)

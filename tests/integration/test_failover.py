@@ -38,7 +38,7 @@ from relay_pipelines.run import run_plan, spark_jobs
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, node_divergence
+from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered
 from tests.support import commands
@@ -398,12 +398,12 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     assert pair.snapshot(retry=1).node.name == "b"
     stored = mirror_state.read_checkpoints(name, mirror, CLOCK)
     assert (
-        node_divergence.find_divergence(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK)
+        node_selection.find_divergence(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK)
         is None
     )
     put_back = Cluster("b", pair.b.bootstrap_servers)
     assert (
-        node_divergence.find_divergence(name, put_back, stored.checkpoints.values(), 5_000, CLOCK)
+        node_selection.find_divergence(name, put_back, stored.checkpoints.values(), 5_000, CLOCK)
         is None
     ), "the last record is the same"
 

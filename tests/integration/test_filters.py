@@ -17,7 +17,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.metrics import mirror_metrics
+from relay_pipelines.metrics import exporter
 from relay_pipelines.model import (
     ClassSpec,
     CopyJob,
@@ -386,7 +386,7 @@ def test_a_quarantine_must_not_be_the_copy_of_a_topic(
     look = Looker(name, mirror, clock).look()
     held_back = [
         sample.labels
-        for sample in mirror_metrics.samples(look, mirror, by_partition=True)
+        for sample in exporter.samples(look, mirror, by_partition=True)
         if sample.name == "held_back"
     ]
     assert held_back == [(name, own, "", "ConfigError")]

@@ -14,10 +14,10 @@ import pytest
 from relay_pipelines.errors import SourceError
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.metrics.mirror_metrics import samples
+from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
-from relay_pipelines.protocol.batch_timestamps import timestamps_ms
+from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load

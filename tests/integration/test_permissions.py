@@ -27,7 +27,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
-from relay_pipelines.local_kafka.listeners import MECHANISMS
+from relay_pipelines.local_kafka.configuration import MECHANISMS
 from relay_pipelines.model import (
     Cluster,
     CopyJob,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.audit.chunk_count import Why
 from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.audit.retention import Why
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, OffsetRange, Status

@@ -28,7 +28,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
-from relay_pipelines.local_kafka.listeners import MECHANISMS, SCRAM
+from relay_pipelines.local_kafka.configuration import MECHANISMS, SCRAM
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import (
     ClassSpec,

@@ -12,7 +12,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.local_kafka import Listener, LocalCluster
-from relay_pipelines.metrics.mirror_metrics import samples
+from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.clock import SystemClock

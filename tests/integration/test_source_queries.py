@@ -14,7 +14,12 @@ from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
+from relay_pipelines.snapshot import (
+    cluster_snapshot,
+    lag,
+    node_selection,
+    offsets_by_time,
+)
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT
 from tests.support.independent import (

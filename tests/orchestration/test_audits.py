@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.loader import LoadingContextForTest
 
-from relay_pipelines.audit import dagster_run
+from relay_pipelines.audit import checks
 from relay_pipelines.cli import main
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
@@ -263,10 +263,10 @@ def test_a_ledger_with_a_record_that_is_no_entry(
     runs = [environment.job("audit"), by_schedule(environment, dt.datetime.now(dt.UTC))]
     for run in runs:
         assert "a record of __relay_ledger is no ledger entry" in failure(run)
-    for checks in (*map(found, runs), execute_checks(environment, topics[:2])):
+    for results in (*map(found, runs), execute_checks(environment, topics[:2])):
         assert {
             topic: (check.passed, check.severity, f"{ledger_at}" in str(check.description))
-            for topic, check in checks.items()
+            for topic, check in results.items()
         } == dict.fromkeys(topics[:2], (False, dg.AssetCheckSeverity.ERROR, True))
 
 
@@ -276,7 +276,7 @@ def test_the_pages_are_bounded(
     """The newest ones stay."""
     environment.write([topics[0].replace(".", r"\.")])
     assert environment.copy().success
-    monkeypatch.setattr(dagster_run, "KEPT_PAGES", 1)
+    monkeypatch.setattr(checks, "KEPT_PAGES", 1)
     runs = [environment.job("audit", {"level": "ledger"}) for _ in range(2)]
     (check,) = found(runs[1]).values()
     folder = environment.folder / "dagster" / "storage" / "audits"

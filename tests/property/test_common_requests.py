@@ -78,8 +78,7 @@ class WithIds(FakeCluster):
 
 
 def _logs(topic: str, records: list[bytes]) -> Iterator[fake_cluster.Log]:
-    from relay_pipelines.protocol.python_codec import Record
-    from relay_pipelines.protocol.records import BatchBuilder
+    from relay_pipelines.protocol.records import BatchBuilder, Record
 
     cluster = FakeCluster(topic)
     for first in range(0, len(records), 5):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.audit.range_index import RangeIndex
+from relay_pipelines.audit.coverage import RangeIndex
 from relay_pipelines.model import OffsetRange, TopicPartition
 
 AT = TopicPartition("orders", 0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
-from relay_pipelines.protocol import python_codec
+from relay_pipelines.protocol import records as records_module
 from relay_pipelines.protocol.batch import (
     CRC_END,
     HEADER,
@@ -112,11 +112,11 @@ def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int
     for data in built(wanted, codec):
         stamped = bytearray(data)
         stamped[22] |= timestamp_type
-        found = list(python_codec.records(memoryview(stamped)))
+        found = list(records_module.records(memoryview(stamped)))
         assert [(record.offset, seen(record)) for record in found] == [
             (record.offset, seen(record)) for record in decode(memoryview(stamped))
         ]
-        builder = python_codec.Builder(codec, 1 << 20)
+        builder = records_module.Builder(codec, 1 << 20)
         for record in decode(data):
             assert (
                 builder.append(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.difference import Difference, ShownRecord
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import (

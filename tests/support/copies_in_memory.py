@@ -21,8 +21,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.batch import HEADER_BYTES, Batch, BatchHeader
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.python_codec import Record
-from relay_pipelines.protocol.records import BatchBuilder
+from relay_pipelines.protocol.records import BatchBuilder, Record
 from tests.copying import copy_as_it_is
 from tests.support.fake_cluster import FakeCluster, FakeSocket, put
 from tests.support.filled import Clock

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from relay_pipelines.protocol.batch import CRC_END, BatchRun, split
-from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import BatchBuilder
+from relay_pipelines.protocol.records import BatchBuilder, Record
 
 
 def batch(

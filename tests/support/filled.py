@@ -12,8 +12,7 @@ from relay_pipelines.ledger.chain import Chain, verify_chains
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.python_codec import Record
-from relay_pipelines.protocol.records import BatchBuilder
+from relay_pipelines.protocol.records import BatchBuilder, Record
 from tests.support.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120

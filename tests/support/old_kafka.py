@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from relay_pipelines.local_kafka import Broker, jars, java
+from relay_pipelines.local_kafka import Broker, jars
 from relay_pipelines.local_kafka.cluster import JVM_OPTIONS
+from relay_pipelines.local_kafka.configuration import render
 from relay_pipelines.local_kafka.ports import free_ports
-from relay_pipelines.local_kafka.server_properties import render
 from relay_pipelines.model import Cluster
 
 _START_TIMEOUT_SECONDS = 60.0
@@ -50,7 +50,7 @@ class OldKafka:
         log4j = self.folder / "log4j.properties"
         log4j.write_text(_LOG4J)
         run = [
-            java.tool("java"),
+            jars.tool("java"),
             *JVM_OPTIONS,
             f"-Dlog4j.configuration=file:{log4j}",
             "-cp",

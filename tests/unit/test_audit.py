@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.difference import Difference
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import PartResult, RecountPart, merged, parts_of
 from relay_pipelines.audit.request import Level

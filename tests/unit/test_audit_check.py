@@ -11,10 +11,15 @@ import dagster as dg
 import pytest
 
 from relay_pipelines.audit.audit import PartitionAudit
-from relay_pipelines.audit.checks import evaluations, last_evaluations, not_audited
+from relay_pipelines.audit.checks import (
+    AuditReport,
+    evaluations,
+    last_evaluations,
+    not_audited,
+    numbers,
+)
+from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import CoverageMap, coverage
-from relay_pipelines.audit.dagster_run import AuditReport, numbers
-from relay_pipelines.audit.difference import Difference, ShownRecord
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import PartResult, RecountPart
 from relay_pipelines.audit.request import AuditRequest, Level

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from relay_pipelines.audit.audit import PartitionAudit
+from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import Stretch, coverage
-from relay_pipelines.audit.difference import Difference
 from relay_pipelines.audit.page import HEIGHT, WIDTH, bars, mark, page
 from relay_pipelines.audit.request import Level
 from relay_pipelines.ledger.chain import Chain

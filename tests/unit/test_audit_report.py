@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from relay_pipelines.audit import metrics, tables
+from relay_pipelines.audit import metrics
+from relay_pipelines.audit import report as shown_as
 from relay_pipelines.audit.command import report
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.document import audit_document as document_of
 from relay_pipelines.audit.page import page
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import PartResult
+from relay_pipelines.audit.report import audit_document as document_of
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.output.tables import show
 from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
@@ -33,7 +34,7 @@ def test_a_row_per_topic_partition() -> None:
     found = audited()
     found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
     found.uncompared["a reason"] = 10
-    lines = shown(tables.audit_table(audit(found))).splitlines()
+    lines = shown(shown_as.audit_table(audit(found))).splitlines()
     title, _, row = [line.strip() for line in lines if line.strip("─ ")]
     assert title == "m: audit, level full"
     assert row.split() == [
@@ -58,8 +59,8 @@ def test_a_row_per_topic_partition() -> None:
 
 def test_what_differs() -> None:
     found = audit(audited(DIFFERENCE))
-    assert "differs" in shown(tables.audit_table(found))
-    text = shown(tables.difference_table("orders-0", DIFFERENCE))
+    assert "differs" in shown(shown_as.audit_table(found))
+    text = shown(shown_as.difference_table("orders-0", DIFFERENCE))
     for part in ("orders-0: 1 record differs", BAD, "no record", "2023-11-14T22:13:20Z"):
         assert part in text
 

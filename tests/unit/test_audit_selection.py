@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from relay_pipelines.audit.coverage import select
 from relay_pipelines.audit.request import Selection
-from relay_pipelines.audit.selection import select
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, TopicPartition
 from tests.support.audited import AT, entry

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay_pipelines.audit.comparison import BatchSide, Side, compare
-from relay_pipelines.audit.difference import excerpts
+from relay_pipelines.audit.comparison import BatchSide, Side, compare, excerpts
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.protocol.batch import CRC_END, TIMESTAMP_TYPE_BIT, split
-from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import Record
 from tests.support.fetched_spans import batch, span
 
 Batches = Sequence[Sequence[Record]]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from relay_pipelines.cli import main
-from relay_pipelines.migration.properties import parse
+from relay_pipelines.migration.document import parse
 from relay_pipelines.plan.topic_selection import destinations, select
 from relay_pipelines.settings import load
 

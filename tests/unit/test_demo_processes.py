@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.demo.relay_process import RelayProcess, variables_for
+from relay_pipelines.demo.dagster import RelayProcess, variables_for
 from relay_pipelines.errors import RelayError
 
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from relay_pipelines.demo.provenance import Share, shares
+from relay_pipelines.demo.proof import Share, shares
 from relay_pipelines.demo.reporter import shares_table
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 

@@ -17,7 +17,7 @@ from dagster_postgres.utils import get_conn_string
 from sqlalchemy import create_engine
 
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
-from relay_pipelines.metrics.serving import HEALTH
+from relay_pipelines.metrics.run_metrics import HEALTH
 from relay_pipelines.settings import load
 from tests.support import postgres
 from tests.support.deployment import DEPLOY, IMAGE, ROOT, Instruction, compose, instructions

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.migration.properties import parse
+from relay_pipelines.migration.document import parse
 from relay_pipelines.settings import load
 from scripts import architecture, docs_hooks, reference
 from tests.support.doc_blocks import CANNOT_RUN, NOT_RUN, ROOT, Block, blocks

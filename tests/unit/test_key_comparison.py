@@ -16,8 +16,8 @@ from relay_pipelines.audit.key_comparison import (
 )
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
-from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import Record
 from tests.support.fetched_spans import batch, span
 
 AT = TopicPartition("orders", 0)

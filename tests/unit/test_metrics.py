@@ -11,7 +11,7 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
-from relay_pipelines.metrics.serving import Endpoint
+from relay_pipelines.metrics.run_metrics import Endpoint
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals

@@ -12,8 +12,7 @@ import pytest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.metrics import METRICS
-from relay_pipelines.metrics.exporter import Exporter
-from relay_pipelines.metrics.mirror_metrics import samples
+from relay_pipelines.metrics.exporter import Exporter, samples
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.page.advice import State
 from relay_pipelines.page.look import Look, Looker

@@ -10,11 +10,11 @@ import pytest
 
 from relay_pipelines import redaction
 from relay_pipelines.errors import RelayError, SourceError
-from relay_pipelines.migration.properties import parse
+from relay_pipelines.migration.document import parse
 from relay_pipelines.output import messages
 from relay_pipelines.redaction import hide, hide_named, hide_parameters, redacted
 from relay_pipelines.settings import load
-from relay_pipelines.spark import properties_file
+from relay_pipelines.spark import class_archive
 from tests.support.config_files import MINIMAL
 
 
@@ -95,7 +95,7 @@ def test_a_properties_file_keeps_any_value(tmp_path: Path, value: str) -> None:
     """As java.util.Properties reads it; only its user may, even if another file was there."""
     path = tmp_path / "spark.conf"
     path.write_text("old")
-    properties_file.write(path, {"spark.a b": value}, "spark.c=1")
+    class_archive.write(path, {"spark.a b": value}, "spark.c=1")
     assert path.stat().st_mode & 0o777 == 0o600
     found = parse(path.read_text())
     assert found["spark.c"] == "1"
@@ -111,7 +111,7 @@ def test_arguments_of_the_user_stay_in_force(
     own.write_text("spark.a=1\nspark.b=1\n")
     given = f"--properties-file {own} --packages x:y:1 pyspark-shell"
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
-    with properties_file.for_pyspark({"spark.b": "2"}):
+    with class_archive.for_pyspark({"spark.b": "2"}):
         option, name, *others = os.environ["PYSPARK_SUBMIT_ARGS"].split()
         assert option == "--properties-file"
         assert others == ["--load-spark-defaults", "--packages", "x:y:1", "pyspark-shell"]

@@ -8,7 +8,7 @@ import pytest
 
 from relay_pipelines.audit.request import Level
 from relay_pipelines.settings import load
-from relay_pipelines.settings.audits import AuditSettings
+from relay_pipelines.settings.models import AuditSettings
 from tests.support.config_files import cases, changed
 
 REFUSED = [

@@ -8,7 +8,7 @@ import pytest
 
 from relay_pipelines import model
 from relay_pipelines.settings import load
-from relay_pipelines.settings.start import StartPolicy
+from relay_pipelines.settings.models import StartPolicy
 from tests.support.config_files import MINIMAL, cases, changed
 
 REFUSED = [

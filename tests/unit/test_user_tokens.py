@@ -10,8 +10,8 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import ClassSpec
-from relay_pipelines.protocol import user_tokens
-from relay_pipelines.protocol.user_tokens import request
+from relay_pipelines.protocol import tokens
+from relay_pipelines.protocol.tokens import request
 from tests.support import token_providers
 
 MODULE = """
@@ -114,7 +114,7 @@ def test_a_call_that_never_returns_is_not_the_last(
         with pytest.raises(SourceError):
             ask(spec, 0.2)
     assert token_providers.calls[topic_name] == 1
-    monkeypatch.setattr(user_tokens, "_HUNG_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "_HUNG_SECONDS", 0.0)
     with pytest.raises(SourceError):
         ask(spec, 0.2)
     assert token_providers.calls[topic_name] == 2

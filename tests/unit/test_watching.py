@@ -21,8 +21,7 @@ from relay_pipelines.page.held import Held
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import away, page_of
 from relay_pipelines.plan.positions import Position, lag_records
-from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
-from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rate, Rates
+from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
 from tests.support.filled import Clock
 from tests.support.run_plans import snapshot_of
 

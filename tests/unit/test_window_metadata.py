@@ -12,8 +12,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from relay_pipelines.audit.chunk_count import Why
 from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.retention import Why
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, logged_start

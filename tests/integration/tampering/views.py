@@ -14,7 +14,7 @@ from relay_pipelines.audit.audit import PartitionAudit, begin
 from relay_pipelines.audit.request import AuditRequest, Client, Level
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError
-from relay_pipelines.metrics.mirror_metrics import samples
+from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.page.look import Looker
 from relay_pipelines.plan.frozen_window import FrozenWindow
