@@ -17,6 +17,7 @@ from relay_pipelines.expectations.validation import SideRun, Suite
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
 from relay_pipelines.settings.expectations import Side, snake_case
+from tests.support.config_files import cases
 
 
 def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
@@ -79,66 +80,71 @@ def test_an_override_replaces_the_list_or_the_sample(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("entry", "line"),
-    [
-        ("keys_not_nul", "[0]: unknown expectation 'keys_not_nul'; did you mean 'keys_not_null'?"),
-        (
-            {"ExpectColumnToExit": {}},
-            "[0]: unknown expectation 'ExpectColumnToExit'; did you mean 'expect_column_to_exist'?",
-        ),
-        ({"keys_not_null": 3}, "[0].keys_not_null: takes no value"),
-        ({"size_below": None}, "[0].size_below: needs a size, as in size_below: 1MiB"),
-        ({"size_below": "big"}, "[0].size_below: expected a size, as in size_below: 1MiB"),
-        ({"schema": {"a": "doubel"}}, "[0].schema.a: unknown type; did you mean 'double'?"),
-        (
-            {"schema": {"key": "int"}},
-            "[0].schema.key: a record has a column of this name; leave it out of the schema",
-        ),
-        (
-            {"no_pii": ["["]},
-            (
-                "[0].no_pii[0]: expected a list of regular expressions, as in no_pii:"
-                ' ["[0-9]{16}"]: unterminated character set at position 0'
-            ),
-        ),
-        (
-            {"no_pii": [r"([a-z])\\1", r"([0-9])\1{3}"]},
-            "[0].no_pii[1]: a back-reference needs a no_pii of its own, with a name",
-        ),
-        (
-            {"expect_column_to_exist": 3},
-            (
-                "[0].expect_column_to_exist: expected a mapping of its arguments, as in {column:"
-                " partition}"
-            ),
-        ),
-        (
-            {"keys_not_null": None, "json_parses": None},
-            (
-                "[0]: expected one expectation, with side, severity, blocking and name beside it,"
-                " got a mapping"
-            ),
-        ),
-        (
-            {"keys_not_null": None, "side": "sourc"},
-            "[0].side: expected 'source' or 'destination', got 'sourc'",
-        ),
-        (
-            {"keys_not_null": None, "severity": "warn", "blocking": True},
-            "[0].blocking: a warning fails no run; leave out severity, or blocking",
-        ),
-        (
-            {"keys_not_null": None, "name": "message_counts"},
-            "[0].name: a topic has a check message_counts; choose another name",
-        ),
-    ],
-)
-def test_a_wrong_entry_is_one_line(tmp_path: Path, entry: Any, line: str) -> None:
-    """The line names the key, and the nearest name of a misspelled one."""
-    with pytest.raises(ConfigError) as refused:
-        mirror(tmp_path, [entry])
-    assert str(refused.value).partition("mirrors.m.expectations")[2] == line
+REFUSED = [
+    ("a misspelt word", {"@/expectations": ["keys_not_nul"]}, "@.expectations[0]"),
+    ("a misspelt class", {"@/expectations": [{"ExpectColumnToExit": {}}]}, "@.expectations[0]"),
+    (
+        "a value for a word without one",
+        {"@/expectations": [{"keys_not_null": 3}]},
+        "@.expectations[0].keys_not_null",
+    ),
+    ("no size", {"@/expectations": [{"size_below": None}]}, "@.expectations[0].size_below"),
+    (
+        "text for a size",
+        {"@/expectations": [{"size_below": "big"}]},
+        "@.expectations[0].size_below",
+    ),
+    (
+        "a misspelt type",
+        {"@/expectations": [{"schema": {"a": "doubel"}}]},
+        "@.expectations[0].schema.a",
+    ),
+    (
+        "a column that every record has",
+        {"@/expectations": [{"schema": {"key": "int"}}]},
+        "@.expectations[0].schema.key",
+    ),
+    (
+        "an invalid regular expression",
+        {"@/expectations": [{"no_pii": ["["]}]},
+        "@.expectations[0].no_pii[0]",
+    ),
+    (
+        "a back-reference beside another expression",
+        {"@/expectations": [{"no_pii": [r"([a-z])\\1", r"([0-9])\1{3}"]}]},
+        "@.expectations[0].no_pii[1]",
+    ),
+    (
+        "a number for arguments",
+        {"@/expectations": [{"expect_column_to_exist": 3}]},
+        "@.expectations[0].expect_column_to_exist",
+    ),
+    (
+        "two expectations in one entry",
+        {"@/expectations": [{"keys_not_null": None, "json_parses": None}]},
+        "@.expectations[0]",
+    ),
+    (
+        "a misspelt side",
+        {"@/expectations": [{"keys_not_null": None, "side": "sourc"}]},
+        "@.expectations[0].side",
+    ),
+    (
+        "a warning that blocks",
+        {"@/expectations": [{"keys_not_null": None, "severity": "warn", "blocking": True}]},
+        "@.expectations[0].blocking",
+    ),
+    (
+        "the name of another check",
+        {"@/expectations": [{"keys_not_null": None, "name": "message_counts"}]},
+        "@.expectations[0].name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
+def test_is_refused_in_one_line(assert_refused, changes, place):
+    assert_refused(changes, place)
 
 
 def test_a_back_reference_keeps_its_group(tmp_path: Path) -> None:
