@@ -22,6 +22,27 @@ PLAIN = "-"
 Step = tuple[str, int | Literal["commit", "abort"]]
 # offset -> the record's value, or why there is none
 Account = dict[int, str]
+LOGS: dict[str, list[Step]] = {
+    "one batch": [("-", 5)],
+    "two batches": [("-", 5), ("-", 3)],
+    "many small batches": [("-", 1)] * 12,
+    "committed": [("a", 3), ("a", 2), ("a", "commit"), ("-", 1)],
+    "aborted": [("a", 3), ("a", 2), ("a", "abort"), ("-", 1)],
+    "nothing but aborted": [("a", 3), ("a", "abort"), ("a", 2), ("a", "abort")],
+    "the same producer both ways": [
+        ("a", 2),
+        ("a", "abort"),
+        ("a", 2),
+        ("a", "commit"),
+        ("a", 2),
+        ("a", "abort"),
+        ("-", 1),
+    ],
+    "interleaved": [
+        *(("a", 2), ("b", 3), ("-", 1), ("a", 1), ("b", "abort"), ("b", 2), ("a", "commit")),
+        *(("a", 2), ("-", 2), ("b", 1), ("a", "abort"), ("b", "commit"), ("-", 1)),
+    ],
+}
 
 
 def value_of(offset: int) -> str:

@@ -9,30 +9,8 @@ import pytest
 from relay_pipelines.errors import DataLossError, SourceError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import SmallBatch
-from tests.contract.log import Step, account_of
+from tests.contract.log import LOGS, Step, account_of
 from tests.contract.sources import FakeSource, RealSource, Source, account_read, client_of
-
-LOGS: dict[str, list[Step]] = {
-    "one batch": [("-", 5)],
-    "two batches": [("-", 5), ("-", 3)],
-    "many small batches": [("-", 1)] * 12,
-    "committed": [("a", 3), ("a", 2), ("a", "commit"), ("-", 1)],
-    "aborted": [("a", 3), ("a", 2), ("a", "abort"), ("-", 1)],
-    "nothing but aborted": [("a", 3), ("a", "abort"), ("a", 2), ("a", "abort")],
-    "the same producer both ways": [
-        ("a", 2),
-        ("a", "abort"),
-        ("a", 2),
-        ("a", "commit"),
-        ("a", 2),
-        ("a", "abort"),
-        ("-", 1),
-    ],
-    "interleaved": [
-        *(("a", 2), ("b", 3), ("-", 1), ("a", 1), ("b", "abort"), ("b", 2), ("a", "commit")),
-        *(("a", 2), ("-", 2), ("b", 1), ("a", "abort"), ("b", "commit"), ("-", 1)),
-    ],
-}
 
 
 @pytest.fixture(params=["real", "fake"])
