@@ -10,20 +10,14 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
 )
 
-from relay_pipelines.local_kafka import Listener, LocalCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import recent
@@ -42,7 +36,6 @@ from tests.support.independent import (
 )
 from tests.support.terminal import in_a_terminal
 
-PASSWORD = "relay-secret"
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
 COPIED_LINE = re.compile(
     r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$",
@@ -480,73 +473,6 @@ def test_a_taken_metrics_address_stops_no_copy(copied: Copied, tmp_path: Path) -
         f"warning: metrics cannot be served at {taken}: Address already in use;"
         " set metrics.address to a free port of this machine, or leave it out\n"
     )
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker with passwords and ACLs; user `relay` may only describe topics."""
-    with LocalCluster(
-        "guarded",
-        listeners=(Listener.SASL_PLAINTEXT,),
-        folder=tmp_path_factory.mktemp("guarded"),
-        users={"relay": PASSWORD},
-        authorizer=True,
-    ) as cluster:
-        facts = (
-            ResourceType.TOPIC,
-            "*",
-            ResourcePatternType.LITERAL,
-            "User:relay",
-            "*",
-            AclOperation.DESCRIBE,
-        )
-        acl = AclBinding(*facts, AclPermissionType.ALLOW)
-        admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
-        admin.create_acls([acl])[acl].result(30)
-        create(cluster.cluster(Listener.PLAINTEXT), "guarded")
-        theirs = AdminClient(client(cluster.cluster()))
-        until(lambda: "guarded" in theirs.list_topics(timeout=30).topics, "the ACL")
-        yield cluster
-
-
-def test_a_wrong_password_is_reported_without_the_password(
-    copied: Copied, guarded: LocalCluster, tmp_path: Path
-) -> None:
-    """The error names the broker and the user, but never the password: exit code 1."""
-    wrong = mirror(guarded.cluster(), copied.destination, ".*")
-    wrong["source"]["nodes"][0]["security"]["password"] = "not-the-word"
-    done = relay(configured(tmp_path, {"locked": wrong}), "run")
-    assert done.returncode == 1
-    line = error_line(done)
-    assert line.startswith(
-        f"locked: one broker {guarded.bootstrap_servers[0]} refused user 'relay'"
-    )
-    assert line.endswith("; check security.username, password and mechanism")
-    assert "not-the-word" not in done.stderr
-
-
-def test_a_missing_acl_is_reported(copied: Copied, guarded: LocalCluster, tmp_path: Path) -> None:
-    """A missing permission at either side is named with the request that needed it: exit code 1."""
-    mirrors = {
-        "reading": mirror(guarded.cluster(), copied.destination, ".*"),
-        "writing": mirror(copied.source, guarded.cluster(), copied.plain),
-    }
-    config = configured(tmp_path, mirrors)
-    reading = relay(config, "run", "-m", "reading")
-    assert reading.returncode == 1
-    assert re.search(
-        r"^reading: guarded-0: one \(.*\) answered DescribeConfigs of topic guarded with TOPIC_A",
-        error_line(reading),
-    )
-    writing = relay(config, "run", "-m", "writing")
-    assert writing.returncode == 1
-    assert re.search(
-        r"^writing: destination \(.*\) answered CreateTopics of .* with \w+_AUTHORIZATION_FAILED",
-        error_line(writing),
-    )
-    checked = relay(config, "check", "-m", "reading")
-    assert checked.returncode == 1
-    assert "error   reading: node one" in checked.stdout
 
 
 @pytest.mark.timeout(600)

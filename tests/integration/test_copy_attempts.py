@@ -31,9 +31,13 @@ def fail_at(
     number: int,
     kind: type[RelayError],
     clock: HurriedClock | None = None,
-) -> None:
-    """Fail when the copy passes a failpoint for the n-th time, and hurry the clock after that."""
-    passes = 0
+) -> list[Failpoint]:
+    """Fail when the copy passes a failpoint for the n-th time, and hurry the clock after that.
+
+    Returns:
+        what has failed so far.
+    """
+    passes, failed = 0, []
 
     def failpoint(reached: Failpoint) -> None:
         nonlocal passes
@@ -41,9 +45,11 @@ def fail_at(
         if reached is point and passes == number:
             if clock is not None:
                 clock.hurried = True
+            failed.append(reached)
             raise kind("made to fail")
 
     monkeypatch.setattr(transaction, "failpoint", failpoint)
+    return failed
 
 
 class HurriedClock(SystemClock):
@@ -58,11 +64,23 @@ class HurriedClock(SystemClock):
         return super().monotonic() + self._ahead
 
 
-@pytest.mark.parametrize("kind", [DestinationError, SourceError, AbortableError])
+IN_A_CHUNK = [
+    Failpoint.MID_CHUNK,
+    Failpoint.BEFORE_CHECKPOINT,
+    Failpoint.BEFORE_END_TXN,
+    Failpoint.AFTER_END_TXN,
+]
+
+
 @pytest.mark.parametrize(
-    "point", [point for point in Failpoint if point is not Failpoint.BEFORE_OUTCOME]
+    ("point", "number", "kind"),
+    [
+        (Failpoint.AFTER_INIT_PRODUCER_ID, 1, DestinationError),
+        *((point, number, DestinationError) for point in IN_A_CHUNK for number in (1, 2)),
+        *((point, 2, AbortableError) for point in IN_A_CHUNK),
+        (Failpoint.MID_CHUNK, 2, SourceError),
+    ],
 )
-@pytest.mark.parametrize("number", [1, 2])
 def test_a_failed_attempt_is_repeated(
     mirror: Mirror,
     point: Failpoint,
@@ -77,11 +95,12 @@ def test_a_failed_attempt_is_repeated(
             for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20))
         )
     )
-    fail_at(monkeypatch, point, number, kind)
+    failed = fail_at(monkeypatch, point, number, kind)
     assert (
         mirror.with_options(chunk_bytes=10_000, fetch_max_bytes=1000).try_copy().status
         is Status.DONE
     )
+    assert failed == [point]
     mirror.assert_equal()
     mirror.assert_ledger_closes()
 

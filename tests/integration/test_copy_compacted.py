@@ -52,7 +52,7 @@ def test_batches_with_holes(mirror: Mirror, size: int, codec: str) -> None:
     assert outcome.skipped["compaction_gap"] == end - len(expected)
 
 
-@pytest.mark.parametrize("cut", [1, 10, 19, 20, 25])
+@pytest.mark.parametrize("cut", [10, 20])
 def test_a_range_that_ends_in_a_hole(mirror: Mirror, cut: int) -> None:
     """Two ranges may meet at an offset that the cleaner removed."""
     mirror.write(keyed(20, 1000), keyed(20, 1000))

@@ -42,14 +42,14 @@ class TestInterleaved(InterleavedTransactions):
 
 
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
-@pytest.mark.parametrize("cut", range(0, 25, 4))
+@pytest.mark.parametrize("cut", [4, 10, 16, 21])
 def test_ranges_that_cut_transactions(mirror: Mirror, size: int, cut: int) -> None:
     """Ranges may meet in an aborted batch, at a marker or in a committed batch without loss."""
     transaction(mirror, commit=False, size=size)
     transaction(mirror, commit=True, size=size, first=10)
     assert settled_end(mirror.source, mirror.at) == 22
-    mirror.copy(0, min(cut, 22))
-    mirror.copy(min(cut, 22))
+    mirror.copy(0, cut)
+    mirror.copy(cut)
     mirror.assert_equal()
     assert len(mirror.copied()) == 10
 

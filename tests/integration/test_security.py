@@ -51,16 +51,13 @@ from tests.support.token_endpoint import TokenEndpoint
 
 # who lacks what of what a copy needs; relay lacks nothing
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger")
-WITH_PASSWORD = [
-    (listener, mechanism)
-    for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL)
-    for mechanism in MECHANISMS
-]
 WAYS = [
-    *WITH_PASSWORD,
     (Listener.SSL, ""),
-    (Listener.SASL_PLAINTEXT, OAUTHBEARER),
-    (Listener.SASL_SSL, OAUTHBEARER),
+    *(
+        (listener, mechanism)
+        for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL)
+        for mechanism in (*MECHANISMS, OAUTHBEARER)
+    ),
 ]
 # a retry would take longer than a test may
 ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
@@ -140,29 +137,22 @@ def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeni
     assert mirror.copied() == []
 
 
-@pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
 def test_a_copy_over_every_protocol_and_mechanism(
     guarded: LocalCluster,
     mirror: Mirror,
     listener: Listener,
     mechanism: str,
-    side: str,
     tokens: TokenEndpoint,
 ) -> None:
-    """A copy is complete over every protocol and mechanism on either side, with minimal ACLs."""
+    """A copy is complete over every protocol and mechanism on both sides, with minimal ACLs."""
     grant(mirror, "relay")
     way = way_in(guarded, listener, mechanism, tokens)
-    outcome = (
-        copy_as(mirror, way, mirror.destination)
-        if side == "source"
-        else copy_as(mirror, mirror.source, way)
-    )
+    outcome = copy_as(mirror, way, way)
     assert (outcome.error, outcome.records) == ("", 20)
     mirror.assert_equal()
     mirror.assert_ledger_closes()
-    if side == "source":
-        assert read_by_librdkafka(mirror, way) == 20
+    assert read_by_librdkafka(mirror, way) == 20
 
 
 def read_by_librdkafka(mirror: Mirror, way: Cluster) -> int:
@@ -480,17 +470,16 @@ def test_large_batches_over_tls(guarded: LocalCluster, mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-@pytest.mark.parametrize(("listener", "mechanism"), WITH_PASSWORD)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_refused_once(
     guarded: LocalCluster,
     mirror: Mirror,
-    listener: Listener,
     mechanism: str,
     side: str,
     tokens: TokenEndpoint,
 ) -> None:
     """The line names broker and user but no password, on either side."""
-    right = way_in(guarded, listener, mechanism, tokens)
+    right = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
     wrong = replace(right, security=replace(right.security, password="wrong-horse"))
     grant(mirror, "relay")
     mirror.with_options(**ONCE)

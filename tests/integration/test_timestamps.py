@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import LocalCluster
@@ -19,20 +20,35 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, numbered
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
+from tests.support.independent import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    configure,
+    create,
+    read,
+    write,
+)
 
 CLOCK = SystemClock()
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
 
-@pytest.fixture(scope="module")
-def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A destination whose brokers use LogAppendTime by default."""
-    config = {"log.message.timestamp.type": "LogAppendTime"}
-    cluster = LocalCluster("stamping", folder=tmp_path_factory.mktemp("stamping"), config=config)
-    cluster.start()
-    yield cluster
-    cluster.discard()
+@pytest.fixture
+def stamping_cluster(destination_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The destination, whose broker uses LogAppendTime by default for one test."""
+    (broker,) = destination_cluster.brokers
+
+    def use(timestamp_type: str) -> None:
+        configure(
+            destination_cluster.cluster(),
+            ResourceType.BROKER,
+            str(broker.node_id),
+            log_message_timestamp_type=timestamp_type,
+        )
+
+    use("LogAppendTime")
+    yield destination_cluster
+    use("CreateTime")
 
 
 def mirror_of(
