@@ -16,7 +16,7 @@ from relay_pipelines.audit.librdkafka import LibrdkafkaReader
 from relay_pipelines.errors import RetriableError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol.clients import source_client
+from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import SystemClock
 from tests.contract.log import LOGS, Step, account_of, value_of
 from tests.contract.sources import RealSource
