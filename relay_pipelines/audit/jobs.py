@@ -1,7 +1,7 @@
 """`audit`: what people audit from the UI; and the audits that a schedule repeats."""
 
 import datetime as dt
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,17 +9,16 @@ import dagster as dg
 from pydantic import Field
 
 from relay_pipelines.audit import checks
-from relay_pipelines.audit import checks as check
 from relay_pipelines.audit.checks import AuditReport
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
-from relay_pipelines.orchestration.request_config import config_schema
-from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.request import filled
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.validation_errors import nearest
 
@@ -36,47 +35,37 @@ _SHOWN = 3
 def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(
-        name=naming.job(prefix, "audit_selected"),
-        config_schema=config_schema(
-            AuditRequest,
-            mirror=(str, Field(next(iter(settings.mirrors)), description="The mirror's name.")),
-        ),
-        out={},
-        pool=naming.AUDITS_POOL,
-        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
-    )
-    def audit_selected(context: dg.OpExecutionContext) -> Iterator[Event]:
-        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
+    def audit(
+        context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
+    ) -> Iterator[Event]:
         name = context.op_config["mirror"]
-        if name not in settings.mirrors:
-            valid = ", ".join(settings.mirrors)
-            raise _failure(f"no mirror is called {name!r}; there are: {valid}")
-        request, known = _request(context.op_config), _known(name, settings.mirrors[name], catalog)
+        try:
+            mirror, request = settings.mirror(name), filled(AuditRequest, context.op_config)
+        except ConfigError as error:
+            raise _failure(str(error)) from None
+        known = _known(name, mirror, catalog)
         for topic in request.topics:
             if topic not in known:
                 remedy = nearest(topic, known, "topics")
                 raise _failure(f"{name} has no source topic {topic!r}; {remedy}")
         path = naming.path(prefix, name)
         turns.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
+        yield from _audit(context, kafka, session, stop, path, request, known)
 
-        def audit(stop: Stop, session: Session) -> Iterator[Event]:
-            yield from _audit(context, kafka, session, stop, path, request, known)
-
-        checks.give_way()
-        yield from stoppable(context, pyspark, audit)
-
-    @dg.job(
-        name=naming.job(prefix, "audit"),
-        description="Audits what was copied, as `relay audit` does, and reports the check `audit`"
-        " of each topic.",
+    first = next(iter(settings.mirrors))
+    return build_job(
+        naming.job(prefix, "audit"),
+        naming.job(prefix, "audit_selected"),
+        "Audits what was copied, as `relay audit` does, and reports the check `audit` of each"
+        " topic.",
+        audit,
+        prefix=prefix,
+        config=config_schema(
+            AuditRequest, mirror=(str, Field(first, description="The mirror's name."))
+        ),
         tags=_TAGS,
-        executor_def=dg.in_process_executor,
+        pool=naming.AUDITS_POOL,
     )
-    def audit_job() -> None:
-        audit_selected()
-
-    return audit_job
 
 
 def scheduled(
@@ -90,38 +79,27 @@ def scheduled(
     settings = mirror.audit
     if settings.schedule is None:
         return None
-    path, by_itself = naming.path(prefix, name), check.scheduled_request(settings)
+    path, by_itself = naming.path(prefix, name), checks.scheduled_request(settings)
     op_name = f"sample_{naming.group(path)}"
 
-    @dg.op(
-        name=op_name,
-        config_schema=config_schema(
-            AuditRequest,
-            {"level": by_itself.level, "share": by_itself.share, "strict": by_itself.strict},
-        ),
-        out={},
-        pool=naming.AUDITS_POOL,
-        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
-    )
-    def audit_mirror(context: dg.OpExecutionContext) -> Iterator[Event]:
-        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
-        request, known = _request(context.op_config), _known(name, mirror, catalog)
+    def audit(
+        context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
+    ) -> Iterator[Event]:
+        request, known = filled(AuditRequest, context.op_config), _known(name, mirror, catalog)
+        (report,) = yield from _audit(context, kafka, session, stop, path, request, known)
+        yield _history(report)
 
-        def audit(stop: Stop, session: Session) -> Iterator[Event]:
-            (report,) = yield from _audit(context, kafka, session, stop, path, request, known)
-            yield _history(report)
-
-        checks.give_way()
-        yield from stoppable(context, pyspark, audit)
-
-    @dg.job(
-        name=naming.sample_audit(path),
-        description=f"Audits {name}: what its schedule repeats.",
+    defaults = {"level": by_itself.level, "share": by_itself.share, "strict": by_itself.strict}
+    sample_audit = build_job(
+        naming.sample_audit(path),
+        op_name,
+        f"Audits {name}: what its schedule repeats.",
+        audit,
+        prefix=prefix,
+        config=config_schema(AuditRequest, defaults),
         tags=_TAGS | {naming.TAG_MIRROR: path},
-        executor_def=dg.in_process_executor,
+        pool=naming.AUDITS_POOL,
     )
-    def sample_audit() -> None:
-        audit_mirror()
 
     @dg.schedule(
         name=naming.sample_audit(path),
@@ -136,13 +114,6 @@ def scheduled(
         return dg.RunRequest(run_config={"ops": {op_name: {"config": {"seed": seed}}}})
 
     return schedule
-
-
-def _request(config: Mapping[str, Any]) -> AuditRequest:
-    try:
-        return filled(AuditRequest, config)
-    except ConfigError as error:
-        raise _failure(str(error)) from None
 
 
 def _known(name: str, mirror: Mirror, catalog: Catalog) -> set[str]:
@@ -167,6 +138,7 @@ def _audit(
     Raises:
         dg.Failure: something could not be read, or the ledger does not have it.
     """
+    checks.give_way()
     reports: list[AuditReport] = []
     failures: list[str] = []
     for one in request.one_by_one():
@@ -175,11 +147,11 @@ def _audit(
         except RelayError as error:
             if isinstance(error, TamperedError):
                 named = replace(one, topics=one.topics or tuple(sorted(known)))
-                yield from check.not_audited(path, named, error, kafka.clock)
+                yield from checks.not_audited(path, named, error, kafka.clock)
             failures.append(str(error))
     checks.write_page(context, reports, kafka.clock.now_ms())
     for report in reports:
-        yield from check.evaluations(report, kafka)
+        yield from checks.evaluations(report, kafka)
         failures += report.audit.errors
     if failures:
         raise _failure(f"{path.rpartition('/')[2]}: {'; '.join(failures[:_SHOWN])}")

@@ -6,123 +6,104 @@ looks them up once.
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.audit.request import parse_time
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.failing import final_failure
+from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
-from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.formatting import plural
-from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.request import asked, filled
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
-from relay_pipelines.settings.models import Start
+from relay_pipelines.settings.models import Start, StartPolicy
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.windows.cut import cut_windows
 from relay_pipelines.windows.lane_run import LaneRun, failures
 from relay_pipelines.windows.window_events import Event
 from relay_pipelines.windows.window_run import WindowReport
 
-_SPAN = {
-    "from": dg.Field(
-        str,
-        # without a default: it would repeat everything
-        description="Start of the time span, inclusive, in ISO 8601: 2026-01-31 or"
-        " 2026-01-31T12:00:00Z. UTC unless the text has a time zone.",
-    ),
-    "to": dg.Field(
-        str,
-        is_required=False,
-        description="Where the span ends: before the first record that is not older. Without it the"
-        " span ends now.",
-    ),
-}
-
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """The job's configuration: a mirror and a time span, as text and in milliseconds."""
+class BackfillRequest:
+    """Which records are copied, by the timestamps that Kafka looks up.
 
-    mirror: str
-    since: str
-    since_ms: int
-    until_ms: int | None
+    Args:
+        since_ms: has no default, which would repeat everything.
+        until_ms: the span ends before the first record that is not older; None for now.
+    """
 
+    since_ms: int = asked(
+        "Start of the time span, inclusive, in ISO 8601: 2026-01-31 or 2026-01-31T12:00:00Z. UTC"
+        " unless the text has a time zone.",
+        name="from",
+        parse=parse_time,
+    )
+    until_ms: int | None = asked(
+        "Where the span ends: before the first record that is not older. Without it the span ends"
+        " now.",
+        None,
+        name="to",
+        parse=parse_time,
+    )
 
-def _config(settings: Settings) -> dict[str, Any]:
-    """The schema; the launchpad opens with the first mirror."""
-    first = next(iter(settings.mirrors))
-    return {"mirror": dg.Field(str, default_value=first, description="The mirror's name.")} | _SPAN
+    def __post_init__(self) -> None:
+        if self.until_ms is not None and self.until_ms <= self.since_ms:
+            raise ConfigError(
+                "the time span ends before it begins", remedy="give a `to` later than `from`"
+            )
 
 
 def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(
-        name=naming.job(prefix, "copy_time_span"),
-        config_schema=_config(settings),
-        out={},
-        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    def copy(
+        context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
+    ) -> Iterator[Event]:
+        name = context.op_config["mirror"]
+        try:
+            request, mirror = filled(BackfillRequest, context.op_config), settings.mirror(name)
+        except ConfigError as error:
+            raise final_failure(context, str(error)) from None
+        reports: list[WindowReport] = []
+        problems: list[str] = []
+        for lane in lanes_of(name, mirror, catalog.known(name, mirror), prefix):
+            turns.take(context, lane, kafka.clock, stop)
+            copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
+            try:
+                reports += yield from _copy(copying, request)
+            except RelayError as error:
+                problems.append(f"{lane.mirror}/{lane.name}: {error}")
+            problems += yield from copying.finish_checks()
+        if stop():
+            raise dg.DagsterExecutionInterruptedError
+        if problems := [*problems, *failures(reports)]:
+            raise dg.Failure("; ".join(problems))
+
+    first = next(iter(settings.mirrors))
+    return build_job(
+        naming.job(prefix, "backfill_by_date"),
+        naming.job(prefix, "copy_time_span"),
+        "Cuts the records of a time span into windows, and copies them in order.",
+        copy,
+        prefix=prefix,
+        config=config_schema(
+            BackfillRequest, mirror=(str, Field(first, description="The mirror's name."))
+        ),
     )
-    def copy_time_span(context: dg.OpExecutionContext) -> Iterator[Event]:
-        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
-        request = _request(context, settings)
-        mirror = settings.mirror(request.mirror)
-
-        def copy(stop: Stop, session: Session) -> Iterator[Event]:
-            reports: list[WindowReport] = []
-            problems: list[str] = []
-            known = catalog.known(request.mirror, mirror)
-            for lane in lanes_of(request.mirror, mirror, known, prefix):
-                turns.take(context, lane, kafka.clock, stop)
-                copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
-                try:
-                    reports += yield from _copy(copying, request)
-                except RelayError as error:
-                    problems.append(f"{lane.mirror}/{lane.name}: {error}")
-                problems += yield from copying.finish_checks()
-            if stop():
-                raise dg.DagsterExecutionInterruptedError
-            if problems := [*problems, *failures(reports)]:
-                raise dg.Failure("; ".join(problems))
-
-        yield from stoppable(context, pyspark, copy)
-
-    @dg.job(
-        name=naming.job(prefix, "backfill_by_date"),
-        description="Cuts the records of a time span into windows, and copies them in order.",
-        executor_def=dg.in_process_executor,
-    )
-    def backfill_by_date() -> None:
-        copy_time_span()
-
-    return backfill_by_date
 
 
-def _request(context: dg.OpExecutionContext, settings: Settings) -> _Request:
-    config = context.op_config
-    since_ms = _parse_ms(context, config["from"])
-    until_ms = _parse_ms(context, config["to"]) if "to" in config else None
-    if config["mirror"] not in settings.mirrors:
-        raise final_failure(
-            context,
-            f"no mirror is called {config['mirror']!r}; there are: {', '.join(settings.mirrors)}",
-        )
-    if until_ms is not None and until_ms <= since_ms:
-        what = "the time span ends before it begins; give a `to` later than `from`"
-        raise final_failure(context, what)
-    return _Request(config["mirror"], config["from"], since_ms, until_ms)
-
-
-def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[WindowReport]]:
+def _copy(copying: LaneRun, request: BackfillRequest) -> Generator[Event, None, list[WindowReport]]:
     """Cut the windows of the time span, and copy one after the other."""
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     # a mirror that has not copied anything yet starts where the time span does
-    start = Start.model_validate({"timestamp": request.since})
+    start = Start.model_construct(policy=StartPolicy.GIVEN, timestamp=request.since_ms)
     snapshot = copying.survey(start=start)
     options = kafka.mirror(lane.mirror).copy_options
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)
@@ -144,11 +125,3 @@ def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[Wi
             snapshot = copying.survey(start=start)
             reports.append((yield from copying.copy(snapshot, window)))
     return reports
-
-
-def _parse_ms(context: dg.OpExecutionContext, text: str) -> int:
-    try:
-        return moment_ms(text)
-    except ValueError:
-        what = f"{text!r} is not a valid timestamp; write 2026-01-31 or 2026-01-31T12:00:00Z"
-        raise final_failure(context, what) from None

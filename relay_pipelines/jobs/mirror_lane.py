@@ -8,13 +8,14 @@ from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import heartbeat, naming, turns
+from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import say
-from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds
-from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.windows.config_watch import ConfigWatch
 from relay_pipelines.windows.lane_run import LaneRun, failures
 from relay_pipelines.windows.resting import Resting
@@ -29,37 +30,31 @@ _POLL_SECONDS = 0.25
 def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     """Build the job of a lane."""
 
-    @dg.op(
-        name=f"copy_{lane.identifier}",
-        out={},
-        required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
-    )
-    def copy_windows(context: dg.OpExecutionContext) -> Iterator[Event]:
-        kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
+    def copy(
+        context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
+    ) -> Iterator[Event]:
+        # a session tries again soon, and must end soon when it is told to
+        if waiting := context.run_tags.get(naming.TAG_WAITING):
+            context.log.info("the planner requested this run: %s", waiting)
+        stays = lane.window.session > 0
+        copying = LaneRun(
+            *(context, lane, kafka, session, stop, catalog),
+            patient=not stays,
+            brief=stays,
+            yields=True,
+        )
+        return _Session(copying).run()
 
-        def session_of(stop: Stop, session: Session) -> Iterator[Event]:
-            # a session tries again soon, and must end soon when it is told to
-            if waiting := context.run_tags.get(naming.TAG_WAITING):
-                context.log.info("the planner requested this run: %s", waiting)
-            stays = lane.window.session > 0
-            copying = LaneRun(
-                *(context, lane, kafka, session, stop, catalog),
-                patient=not stays,
-                brief=stays,
-                yields=True,
-            )
-            return _Session(copying).run()
-
-        yield from stoppable(context, pyspark, session_of)
-
-    @dg.job(
-        name=naming.lane_job(lane.path, lane.name),
-        description=f"Copies {lane.mirror}/{lane.name}: what is new, "
-        + (
-            f"every {seconds(lane.window.every / 1000)} for {seconds(lane.window.session / 1000)}."
-            if lane.window.session
-            else "in one window."
-        ),
+    pace = "in one window."
+    if lane.window.session:
+        every, session_seconds = lane.window.every / 1000, lane.window.session / 1000
+        pace = f"every {seconds(every)} for {seconds(session_seconds)}."
+    return build_job(
+        naming.lane_job(lane.path, lane.name),
+        f"copy_{lane.identifier}",
+        f"Copies {lane.mirror}/{lane.name}: what is new, {pace}",
+        copy,
+        prefix=lane.prefix,
         tags={
             **naming.tags(lane.path, lane.name),
             # from the start: a process that dies before it says so itself would block its lane
@@ -67,13 +62,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             # the planner starts the next run, which copies what this one left out
             naming.TAG_MAX_RETRIES: "0",
         },
-        # a run is one op: a separate process for it would cost two seconds
-        executor_def=dg.in_process_executor,
     )
-    def mirror_lane() -> None:
-        copy_windows()
-
-    return mirror_lane
 
 
 class _Session:

@@ -14,9 +14,9 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.failing import final_failure, forbid_retries
-from relay_pipelines.orchestration.request_config import config_schema
+from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.run_log import RunLog
-from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.plan.owners import topic_scope
@@ -24,7 +24,7 @@ from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.request import filled
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings
@@ -45,35 +45,24 @@ def _config(settings: Settings, catalog: Catalog) -> Any:
 def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(
-        name=naming.job(prefix, "replay_range"),
-        config_schema=_config(settings, catalog),
-        out={},
-        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    def copy(
+        context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
+    ) -> Iterator[dg.AssetMaterialization]:
+        try:
+            yield from _replay(context, kafka, stop, session, prefix)
+        except RelayError as error:
+            if error.needs_operator:
+                raise final_failure(context, str(error)) from None
+            raise dg.Failure(str(error)) from None
+
+    return build_job(
+        naming.job(prefix, "replay"),
+        naming.job(prefix, "replay_range"),
+        "Copies a range of a topic again, into another topic, exactly once. A dry run by default.",
+        copy,
+        prefix=prefix,
+        config=_config(settings, catalog),
     )
-    def replay_range(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization]:
-        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
-
-        def copy(stop: Stop, session: Session) -> Iterator[dg.AssetMaterialization]:
-            try:
-                yield from _replay(context, kafka, stop, session, prefix)
-            except RelayError as error:
-                if error.needs_operator:
-                    raise final_failure(context, str(error)) from None
-                raise dg.Failure(str(error)) from None
-
-        yield from stoppable(context, pyspark, copy)
-
-    @dg.job(
-        name=naming.job(prefix, "replay"),
-        description="Copies a range of a topic again, into another topic, exactly once. A dry run"
-        " by default.",
-        executor_def=dg.in_process_executor,
-    )
-    def replay() -> None:
-        replay_range()
-
-    return replay
 
 
 def _replay(

@@ -122,13 +122,13 @@ def test_a_mirror_that_starts_by_date(environment: InProcessEnvironment, topics:
     [
         (
             {"from": "yesterday"},
-            "'yesterday' is not a valid timestamp; write 2026-01-31 or 2026-01-31T12:00:00Z",
+            "from: 'yesterday' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z",
         ),
         (
             {"from": "2026-01-02", "to": "2026-01-01"},
             "the time span ends before it begins; give a `to` later than `from`",
         ),
-        ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; there are: m"),
+        ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; "),
     ],
     ids=["no time", "a span that ends before it begins", "no mirror"],
 )

@@ -1,14 +1,63 @@
-"""The configuration of a job that is asked for something."""
+"""Builds jobs: one op in the run's own process, which a signal stops at the next commit."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import dagster as dg
 from pydantic import Field, create_model
 
+from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.request import AskedField, asked_fields
+from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+
+Body = Callable[[dg.OpExecutionContext, KafkaResource, Stop, Session], Iterator[Any]]
+"""Gets what asks for a stop, and what starts Spark; yields the events."""
+
+
+def build_job(
+    name: str,
+    op: str,
+    description: str,
+    body: Body,
+    *,
+    prefix: tuple[str, ...] = (),
+    config: Any = None,
+    tags: Mapping[str, str] | None = None,
+    pool: str | None = None,
+) -> dg.JobDefinition:
+    """Build a job of one op.
+
+    Args:
+        name: of the job.
+        prefix: the key prefix of the definitions.
+        config: the schema of the op's configuration.
+    """
+
+    @dg.op(
+        name=op,
+        config_schema=config,
+        out={},
+        pool=pool,
+        required_resource_keys={kafka_key(prefix), spark_key(prefix)},
+    )
+    def run(context: dg.OpExecutionContext) -> Iterator[Any]:
+        kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
+        yield from stoppable(context, pyspark, partial(body, context, kafka))
+
+    @dg.job(
+        name=name,
+        description=description,
+        tags=dict(tags or {}),
+        # a separate process for the op would cost two seconds
+        executor_def=dg.in_process_executor,
+    )
+    def job() -> None:
+        run()
+
+    return job
 
 
 def config_schema(
