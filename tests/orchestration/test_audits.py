@@ -231,7 +231,7 @@ def test_mistakes(environment: InProcessEnvironment, topics: list[str]) -> None:
     """Each is one line, and no retry repeats it."""
     mistakes: list[tuple[Mapping[str, Any], str]] = [
         ({}, "the ledger has no copies in what is to be audited; "),
-        ({"mirror": "none"}, "no mirror is called 'none'; there are: "),
+        ({"mirror": "none"}, "no mirror is called 'none'; "),
         ({"topics": ["none"]}, f"{environment.name} has no source topic 'none'; valid topics: "),
         ({"since": "today"}, "since: 'today' is no time; write "),
         ({"since": "2026-01-02", "until": "2026-01-01"}, "the time span ends before it begins; "),
