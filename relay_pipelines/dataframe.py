@@ -44,7 +44,7 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.ledger import checkpoint, ledger_columns, ledger_topic
-from relay_pipelines.ledger.own_chunks import OwnBatches, destination_offsets, source_offsets
+from relay_pipelines.ledger.accounted import OwnBatches, destination_offsets, source_offsets
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger, read_records
 from relay_pipelines.model import Cluster, Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, renamed_target

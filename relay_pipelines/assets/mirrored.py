@@ -9,17 +9,17 @@ import dagster as dg
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks, validation
-from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
-from relay_pipelines.orchestration.failing import final_failure, forbid_retries
+from relay_pipelines.orchestration import naming, turns, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.turns import final_failure, forbid_retries
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark.session import free_slots
-from relay_pipelines.windows import expected, message_counts, run_snapshot, window_events
+from relay_pipelines.windows import run_snapshot, window_checks, window_events
 from relay_pipelines.windows.window_run import WindowReport, copy_window
 
 _RETRY_NUMBER = "dagster/retry_number"
@@ -33,7 +33,7 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
         name=f"window_{lane.identifier}",
         specs=_specs(lane, mirror),
         check_specs=[
-            *(message_counts.spec(lane.path, topic) for topic in lane.topics),
+            *(window_events.spec(lane.path, topic) for topic in lane.topics),
             *(
                 checks.spec(lane.path, topic, each)
                 for topic in lane.topics
@@ -142,7 +142,7 @@ def _copy(
             snapshot,
             frozen,
             topics,
-            [run_log, heartbeat.of(context.run.run_id)],
+            [run_log, turns.of(context.run.run_id)],
             lane=lane.name,
             stop=stop,
             run_id=context.run.run_id,
@@ -167,7 +167,7 @@ def _expectations(
 ) -> Iterator[dg.AssetCheckResult]:
     """Run the expectations of what is copied; the lane's other runs do not wait for them."""
     mirror = kafka.mirror(lane.mirror)
-    wanted = expected.topic_windows(report, lane.mirror, mirror, kafka.clock)
+    wanted = window_checks.topic_windows(report, lane.mirror, mirror, kafka.clock)
     if not wanted:
         return
     turns.tag(context.instance, lane, context.run.run_id, turns.Turn.CHECKING)

@@ -17,10 +17,9 @@ from relay_pipelines.audit.coverage import RangeIndex
 from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, Retention
 from relay_pipelines.audit.verdict import Coverage
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
+from relay_pipelines.ledger.accounted import BeforeLedger, own_and_replayed, read_before_ledger
 from relay_pipelines.ledger.chain import vouched_records
 from relay_pipelines.ledger.checkpoint import Heads, read_heads, wait_until_stable
-from relay_pipelines.ledger.own_chunks import own_and_replayed
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.model import (
     Cluster,

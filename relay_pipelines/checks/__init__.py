@@ -9,5 +9,5 @@ other_deployments  only this Dagster instance copies the topics
 source_topics   every copied topic still exists at the source
 
 Those of a feature are in its folder: `audit/checks.py`, `expectations/checks.py`,
-`windows/message_counts.py`.
+`windows/window_events.py`.
 """

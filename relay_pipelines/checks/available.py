@@ -3,7 +3,7 @@
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.model import Cluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
@@ -36,7 +36,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
         kafka = kafka_of(context, prefix)
         settings = kafka.mirror(mirror)
         try:
-            stored = mirror_state.read_checkpoints(mirror, settings, kafka.clock)
+            stored = reader.read_checkpoints(mirror, settings, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
         states = node_selection.probe(mirror, settings, kafka.clock, stored)

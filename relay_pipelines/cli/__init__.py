@@ -5,7 +5,6 @@
     entry                 the entry point: errors become one line and an exit code
     run_command           the command run
     rounds_command        run --every: rounds of all mirrors
-    lasting_problems      what keeps failing from round to round
     inspect_commands      the commands that only show: check, plan, status
     watch_command         status --watch
     ledger_commands       the commands ledger and attest

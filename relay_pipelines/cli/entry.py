@@ -10,7 +10,7 @@ import typer
 
 from relay_pipelines.cli.app import app
 from relay_pipelines.errors import INTERRUPTED, RelayError
-from relay_pipelines.output import messages
+from relay_pipelines.output import formatting
 
 _FAILED = 1
 _GLOBAL_FLAGS = ("--debug",)
@@ -31,15 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RelayError, typer.TyperException) as error:
         return _failed(error, debug=debug)
     except (KeyboardInterrupt, typer.Abort):  # before or during the command
-        messages.error("interrupted")
+        formatting.error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # such as `relay ledger | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except Exception as error:  # noqa: BLE001 - a bug; users still get one line
         if debug:
-            messages.trace(error)
-        messages.error(
+            formatting.trace(error)
+        formatting.error(
             f"unexpected {type(error).__name__}: {_first_line(error)}"
             + ("" if debug else "; run with --debug to see where")
         )
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: RelayError | typer.TyperException, *, debug: bool) -> int:
     if debug:
-        messages.trace(error)
+        formatting.trace(error)
     if isinstance(error, RelayError):
-        messages.error(str(error))
+        formatting.error(str(error))
     else:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "relay"
-        messages.error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
+        formatting.error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
     return error.exit_code
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
 from relay_pipelines.invocation import Invocation, selected_mirrors
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
-from relay_pipelines.output import json_output, messages, tables
+from relay_pipelines.output import formatting, json_output, tables
 from relay_pipelines.output.formatting import stdout
-from relay_pipelines.prepare import node_quarantine
+from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
@@ -24,7 +24,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             try:
-                stored = mirror_state.read_checkpoints(name, mirror, clock, patient=False)
+                stored = reader.read_checkpoints(name, mirror, clock, patient=False)
             except RelayError as error:  # the nodes can still be compared with each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
@@ -37,7 +37,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
                 why = f"no node can be read: {choice.why}"
                 invocation.fail(SourceError(why, remedy="the table says why, per node"), name)
     if as_json:
-        messages.document({"mirrors": found})
+        formatting.document({"mirrors": found})
     return invocation.exit_code
 
 
@@ -52,9 +52,9 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
         with invocation.reporting_errors(name):
-            quarantined = mirror_state.read_checkpoints(name, mirror, clock).quarantined
+            quarantined = reader.read_checkpoints(name, mirror, clock).quarantined
             no_longer = {node: "" for node in nodes if node in quarantined}
-            node_quarantine.set_quarantine(name, mirror, no_longer, clock)
+            owners.set_quarantine(name, mirror, no_longer, clock)
             for node in (node.name for node in mirror.nodes if node.name in nodes):
                 done = (
                     f"cleared; it was in quarantine: {quarantined[node]}"

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from relay_pipelines import api
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.invocation import Invocation, observed, selected_mirrors
-from relay_pipelines.output import messages, run_report
+from relay_pipelines.output import formatting, run_report
 from relay_pipelines.output.formatting import stderr
 from relay_pipelines.output.progress import progress
-from relay_pipelines.run.session import Session
-from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.settings import Mirror
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def run(
                     _mirror(invocation, name, mirror, topic, session, metrics, as_json=as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
-            messages.error("interrupted; committed records stay, run again to continue")
+            formatting.error("interrupted; committed records stay, run again to continue")
         finally:
             session.stop()
     return invocation.exit_code
@@ -46,7 +45,7 @@ def _serve(publication: Publication) -> MetricsObserver:
     try:
         publication.serve()
     except ConfigError as error:
-        messages.warning(str(error))
+        formatting.warning(str(error))
     return publication.observer
 
 
@@ -65,7 +64,7 @@ def _mirror(
     try:
         planned = bound.prepare(topic)
         for line in run_report.warnings(mirror, planned):
-            messages.warning(f"{name}: {line}")
+            formatting.warning(f"{name}: {line}")
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
             result = bound.copy(planned, topic, observers)

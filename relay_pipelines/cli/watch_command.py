@@ -8,13 +8,13 @@ from typing import Any
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
-from relay_pipelines.output import json_output, messages, watching
+from relay_pipelines.output import formatting, json_output, watching
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import away, page_of
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.run.session import StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, Rates
 
@@ -39,7 +39,7 @@ def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bo
                 clock.sleep(max(0.0, began + pause - clock.monotonic()))
         except KeyboardInterrupt:
             pass
-    messages.note("stopped")
+    formatting.note("stopped")
     return invocation.exit_code
 
 

@@ -13,8 +13,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.expectations import validation
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations
-from relay_pipelines.ledger.mirror_state import read_checkpoints
-from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.ledger.reader import read_checkpoints, read_ledger
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.clock import Clock

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.audit.coverage import last_history
-from relay_pipelines.ledger.own_chunks import destination_offsets, source_offsets
+from relay_pipelines.ledger.accounted import destination_offsets, source_offsets
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.settings.expectations import Side
 

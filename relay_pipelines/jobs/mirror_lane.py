@@ -7,7 +7,7 @@ import dagster as dg
 from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.orchestration import heartbeat, naming, turns
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import say
@@ -17,8 +17,8 @@ from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.windows.config_watch import ConfigWatch
+from relay_pipelines.windows.cut import Resting
 from relay_pipelines.windows.lane_run import LaneRun, failures
-from relay_pipelines.windows.resting import Resting
 from relay_pipelines.windows.window_events import Event
 from relay_pipelines.windows.window_run import WindowReport
 
@@ -198,7 +198,7 @@ class _Session:
                     return
 
     def _wait(self, duration: float) -> None:
-        heartbeat.of(self._copying.context.run_id).move()  # it waits, and has nothing to move
+        turns.of(self._copying.context.run_id).move()  # it waits, and has nothing to move
         moment = self._clock.monotonic() + duration
         while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
             self._clock.sleep(min(left, _POLL_SECONDS))

@@ -7,16 +7,13 @@ why (`prepare/checkpoint_moves.py`). Nobody else writes here. Audits, replays, s
 windows read only what `verified` has verified.
 
     checkpoint      how far each topic-partition is copied; start offsets; quarantined nodes
-    mirror_state    reads the checkpoints of a mirror
     ledger_topic    the entries: how they are encoded, and chained
-    reader          reads the ledger as it grows
+    reader          reads the checkpoints of a mirror, and the ledger as it grows
     fencing         takes a transactional id over, and commits a few records under it
 
     chain           whether entries are those that were committed
     verified        reads a mirror's ledger, and verifies its chains
-    accounted       the destination offsets of which the ledger has every entry
-    retention       since when no entry can have been deleted
-    own_chunks      the chunks of a mirror on one side, without the records of others
+    accounted       the destination offsets of which the ledger has every entry; chunks of a mirror
     statement       what a ledger said at some time, signed if wanted
     ledger_columns  entries as a table
 """

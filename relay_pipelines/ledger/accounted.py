@@ -2,21 +2,27 @@
 
 A mirror and its replays may write to one topic, at the same time. Their ledger entries are in
 several partitions of the ledger, and retention removes those at different times.
+
+Since when the retention of the ledger's topic can have removed no entry.
+
+The chunks of a mirror on one side, without the records of others.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import REPLAY, TOPIC, home, key_of, read_all_mirrors
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
-from relay_pipelines.ledger.retention import ledger_kept_since_ms
-from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.model import Checkpoint, Intervals, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import FetchedSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,9 @@ class BeforeLedger:
             if entry.records:
                 copied[entry.destination.topic_partition].append(entry)
         starts = dict.fromkeys(self.ends, 0)
-        for checkpoint in self.checkpoints:
-            at, own = _copies_in(checkpoint), grouped[checkpoint.mirror, checkpoint.source]
-            start = self._complete_from(checkpoint, own, copied[at])
+        for each in self.checkpoints:
+            at, own = _copies_in(each), grouped[each.mirror, each.source]
+            start = self._complete_from(each, own, copied[at])
             starts[at] = max(starts.get(at, 0), start)
         return {at: OffsetRange(at, starts[at], end) for at, end in self.ends.items()}
 
@@ -120,3 +126,87 @@ def read_before_ledger(
 def _copies_in(checkpoint: Checkpoint) -> TopicPartition:
     """Return the topic-partition with the last record copied; without one, where it would go."""
     return checkpoint.copies.topic_partition if checkpoint.copies else checkpoint.destination
+
+
+_RETENTION_MS, _RETENTION_BYTES = RETENTIONS
+
+
+def ledger_kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:
+    """Return since when no entry can have been removed by retention, by ledger topic-partition.
+
+    0 means never, because nothing was removed. Empty if there is no ledger.
+    """
+    if not client.has_topic(ledger_topic.TOPIC):
+        return {}
+    low = client.list_offsets(checkpoint.homes(ledger_topic.TOPIC), EARLIEST, READ_COMMITTED)
+    configs, _ = readable_topic_configs(client, [ledger_topic.TOPIC], RETENTIONS)
+    values = {key: config.value for key, config in configs[ledger_topic.TOPIC].items()}
+    retention_ms = int(values.get(_RETENTION_MS, ledger_topic.CONFIGS[_RETENTION_MS]))
+    now_ms = clock.now_ms()
+    since = now_ms - retention_ms + CLOCK_SKEW_MS if retention_ms >= 0 else 0
+    if int(values.get(_RETENTION_BYTES, -1)) >= 0:
+        since = now_ms + CLOCK_SKEW_MS  # any entry may be gone
+    return {at: since if offset else 0 for at, offset in low.items()}
+
+
+def source_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:
+    """Return the source offsets of chunks by partition, in order; neighbours are joined."""
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.source):
+        some, offsets = found[entry.source.topic_partition.partition], entry.source
+        if some and offsets.start <= some[-1][1]:
+            some[-1] = some[-1][0], max(some[-1][1], offsets.end)
+        else:
+            some.append((offsets.start, offsets.end))
+    return {partition: tuple(some) for partition, some in sorted(found.items())}
+
+
+def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:
+    """Return the destination offsets of each chunk with records, by partition, in order."""
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for entry in entries:
+        if entry.records:
+            offsets = entry.destination
+            found[offsets.topic_partition.partition].append((offsets.start, offsets.end))
+    return {partition: tuple(sorted(some)) for partition, some in sorted(found.items())}
+
+
+class OwnBatches:
+    """Tells the batches of chunks at the destination from those of others.
+
+    A chunk is one transaction: it has one producer, and begins with a record of its own. Records of
+    others may lie within it, and between two chunks.
+
+    Args:
+        chunks: their destination offsets, in order.
+    """
+
+    def __init__(self, chunks: Intervals) -> None:
+        self._chunks = chunks
+        self._producers: dict[int, int] = {}
+
+    def include(self, span: FetchedSpan) -> bool:
+        """Whether the span holds records of a chunk; the spans must come in order."""
+        if span.run is None or span.skipped is not None:
+            return False
+        index = bisect_right(self._chunks, span.start, key=lambda chunk: chunk[0]) - 1
+        if index < 0 or span.start >= self._chunks[index][1]:
+            return False
+        producer = span.run.first.producer_id
+        return self._producers.setdefault(index, producer) == producer
+
+
+def own_and_replayed(
+    mirror: str, entries: Iterable[LedgerEntry]
+) -> tuple[list[LedgerEntry], list[OffsetRange]]:
+    """Separate a mirror's entries from what its replays wrote, by destination offsets.
+
+    For a replay, the others are its mirror and the mirror's other replays.
+    """
+    own, others = [], []
+    for entry in entries:
+        if entry.mirror == mirror:
+            own.append(entry)
+        elif entry.records:
+            others.append(entry.destination)
+    return own, others

@@ -1,4 +1,7 @@
-"""The ledger as it grows: what the tasks of a run have committed so far."""
+"""The ledger as it grows: what the tasks of a run have committed so far.
+
+Reads a mirror's checkpoints, as its settings say where.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,26 @@ from typing import Any
 
 from relay_pipelines.errors import DestinationError, RetriableError, TamperedError, UnsupportedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import homes, key_prefixes, wait_for_open_transactions
+from relay_pipelines.ledger.checkpoint import (
+    CheckpointSnapshot,
+    homes,
+    key_prefixes,
+    wait_for_open_transactions,
+)
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
 
 CLOCK_SKEW_MS = 600_000
 """Entries have the time of the machine that committed them; clocks may differ by this much."""
@@ -256,3 +271,38 @@ def _ledger_record(
             return None
         error.topic_partition, error.offset = at, record.offset
         raise
+
+
+def read_checkpoints(
+    name: str,
+    mirror: Mirror,
+    clock: Clock,
+    *,
+    settled: bool = False,
+    patient: bool = True,
+    only_readable: bool = False,
+) -> CheckpointSnapshot:
+    """Read only a mirror's checkpoints, start records and quarantined nodes.
+
+    Args:
+        settled: first wait for all transactions open now to end; those of other mirrors hide
+            checkpoints, too.
+        patient: as in `retry`.
+        only_readable: as of `checkpoint.read_all`.
+
+    Raises:
+        RelayError: the destination does not answer.
+    """
+    options = mirror.copy_options
+
+    def ask() -> CheckpointSnapshot:
+        with destination_client(name, mirror.destination_cluster, options) as destination:
+            if not destination.has_topic(checkpoint.TOPIC):
+                return CheckpointSnapshot()
+            if settled:
+                checkpoint.wait_for_open_transactions(
+                    destination, checkpoint.homes(checkpoint.TOPIC), options, clock
+                )
+            return checkpoint.read_all(destination, name, clock, only_readable=only_readable)
+
+    return retry(ask, name, options, clock, patient=patient)

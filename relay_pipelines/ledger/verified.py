@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
+from relay_pipelines.ledger.accounted import (
+    BeforeLedger,
+    ledger_kept_since_ms,
+    own_and_replayed,
+    read_before_ledger,
+)
 from relay_pipelines.ledger.chain import (
     Chain,
     ChainBreak,
@@ -18,10 +23,7 @@ from relay_pipelines.ledger.chain import (
     vouched_records,
 )
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.mirror_state import read_checkpoints
-from relay_pipelines.ledger.own_chunks import own_and_replayed
-from relay_pipelines.ledger.reader import LedgerFollower
-from relay_pipelines.ledger.retention import ledger_kept_since_ms
+from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
 from relay_pipelines.model import (
     Checkpoint,
     CopyOptions,

@@ -21,7 +21,7 @@ from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.metrics.catalog import METRICS, PREFIX, By
 from relay_pipelines.metrics.run_metrics import COMMITTED, CommittedCounters
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.page.advice import OTHERS, State
+from relay_pipelines.page.held import OTHERS, State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.page.page import Page, away, page_of
 from relay_pipelines.plan.node_choice import NodeVerdict

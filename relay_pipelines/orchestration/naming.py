@@ -38,7 +38,7 @@ TAG_NEW_TOPICS = "relay/new_topics"
 """The topics that the planner assigns to the run's lane, and that the lane did not have when the
 code location was loaded."""
 TAG_RESTING = "relay/resting"
-"""The topics that failed in the runs before, from the planner: see `windows/resting.py`."""
+"""The topics that failed in the runs before, from the planner: see `windows/cut.py`."""
 TAG_FAILED_TOPICS = "relay/failed_topics"
 """The same after this run. A run that has it did not fail as a whole."""
 TAG_MAX_RETRIES = "dagster/max_retries"

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
-from relay_pipelines.orchestration import heartbeat, turns
+from relay_pipelines.orchestration import turns
 from relay_pipelines.orchestration.run_log import logged_start, without_noise
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.run.run import never
-from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.run.session import StopSignal
 from relay_pipelines.spark.session import first_line
 
 Event = TypeVar("Event")
@@ -40,7 +40,7 @@ def stoppable(
     without_noise(context.log)
     tags = partial(turns.add_tags, context.instance, context.run_id)
     with (
-        heartbeat.beating(context.run_id, tags, context.log) as heart,
+        turns.beating(context.run_id, tags, context.log) as heart,
         _database_errors_in_one_line(),
         _ending_as_reported(context),
     ):

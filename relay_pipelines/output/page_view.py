@@ -8,8 +8,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.output import formatting
 from relay_pipelines.output.formatting import count, format_time, plural, seconds
-from relay_pipelines.page.advice import State
-from relay_pipelines.page.held import Held, commands
+from relay_pipelines.page.held import Held, State, commands
 from relay_pipelines.page.page import Page
 from relay_pipelines.snapshot.lag import PartitionLag
 

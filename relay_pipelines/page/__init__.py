@@ -1,7 +1,6 @@
 """What an operator reads of a mirror, on one page.
 
-look     asks the clusters
-advice   the states and reasons, where they are explained, and the next command
-held     what is held back, and why
+look     looks at both clusters
+held     what is held back, why, and what to do about it
 page     the page
 """

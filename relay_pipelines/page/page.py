@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from relay_pipelines.errors import DivergedNodeError, RelayError
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.page import held
-from relay_pipelines.page.advice import RUNBOOKS, STATES, State
-from relay_pipelines.page.held import Held
+from relay_pipelines.page.held import RUNBOOKS, STATES, Held, State
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.prepare import topics

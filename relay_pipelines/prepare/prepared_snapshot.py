@@ -1,18 +1,30 @@
-"""The snapshot that a run copies from: new topics have start records, and losses are accepted."""
+"""The snapshot that a run copies from: new topics have start records, and losses are accepted.
+
+Accepts losses if the configuration says so: moves checkpoints past them, with a ledger entry.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from relay_pipelines.errors import DataLossError, FencedError
+from relay_pipelines.errors import (
+    DataLossError,
+    FencedError,
+    RetriableError,
+    TopicRecreatedError,
+    TransactionPendingError,
+)
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.fencing import commit, take_over
-from relay_pipelines.plan.positions import OnDataLoss, data_loss
-from relay_pipelines.prepare import losses, topics
+from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange
+from relay_pipelines.plan.positions import Loss, OnDataLoss, Position, data_loss, losses
+from relay_pipelines.prepare import topics
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.prepare.edits_taken_back import decide_again
-from relay_pipelines.protocol.client import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import state_topics
@@ -46,7 +58,7 @@ def prepare_snapshot(
     lost = any(isinstance(data_loss(position), DataLossError) for position in snapshot.positions)
     if mirror.on_data_loss is OnDataLoss.FAIL or not lost:
         return snapshot
-    accepted = losses.accept_losses(snapshot, mirror, clock)
+    accepted = accept_losses(snapshot, mirror, clock)
     return replace(take_snapshot(), accepted=tuple(accepted))
 
 
@@ -83,3 +95,114 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
         ]
         if batches:
             commit(client, producer, batches, options, clock)
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> list[DataLossError]:
+    """Move every checkpoint with a loss to where the copy can resume, and return what was lost.
+
+    A checkpoint that has moved since the snapshot is left alone: another driver has dealt with it.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    lost = [
+        position
+        for position in snapshot.positions
+        if isinstance(data_loss(position), DataLossError)
+    ]
+    options = mirror.copy_options
+    accepted: list[DataLossError] = []
+    topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
+    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+        for position in lost:
+            at = position.topic_partition
+            try:
+                error = _accept_loss(client, snapshot, position, options, clock)
+            except FencedError:
+                continue  # another driver deals with it at the same time
+            except TransactionPendingError as failed:  # of this id, not of the destination
+                _LOG.warning("%s: %s; the loss stays held back", snapshot.mirror, failed.of(at))
+                continue
+            except RetriableError as failed:
+                if not accepted:
+                    raise
+                _LOG.warning(
+                    "%s: %s; losses that are not accepted yet stay held back",
+                    snapshot.mirror,
+                    failed,
+                )
+                break
+            if error is not None:
+                accepted.append(error)
+    return accepted
+
+
+def _accept_loss(
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    position: Position,
+    options: CopyOptions,
+    clock: Clock,
+) -> DataLossError | None:
+    """Move one checkpoint; None if it has already moved, or there is nothing to accept."""
+    lost, error = losses(position), data_loss(position)
+    if not isinstance(error, DataLossError):
+        return None
+    moved = _moved_checkpoint(snapshot, position, lost[0], clock.now_ms())
+    source, why = _gap(position, lost[0]), "; ".join(loss.what for loss in lost)
+    is_moved = move_checkpoint(client, snapshot, moved, (source, why), options, clock)
+    return error if is_moved else None
+
+
+def _moved_checkpoint(
+    snapshot: ClusterSnapshot, position: Position, loss: Loss, now_ms: int
+) -> Checkpoint:
+    before = _checkpoint_before(snapshot, position)
+    is_recreated = loss.error is TopicRecreatedError
+    rewound = is_recreated or loss.resume < before.next_offset
+    return replace(
+        before,
+        next_offset=loss.resume,
+        leader_epoch=-1,
+        leader_epoch_end=-1,
+        # the ids of the deleted topic do not apply to the new one
+        topic_ids={} if is_recreated else before.topic_ids,
+        cluster_ids={} if is_recreated else before.cluster_ids,
+        fingerprint=None if rewound else before.fingerprint,
+        copies=None if position.destination_lost else before.copies,
+        destination=before.bound_to or snapshot.destination_of(before.source),
+        is_dense=False,
+        run_id=BY_DRIVER,
+        committed_at_ms=now_ms,
+        generation=before.generation + (not _skips_offsets(position, loss)),
+    )
+
+
+def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
+    """The checkpoint; what is known from the start record if nothing was copied."""
+    at = position.topic_partition
+    if at in snapshot.checkpoints:
+        return snapshot.checkpoints[at]
+    to = snapshot.destination_of(at)
+    return replace(
+        Checkpoint.initial(snapshot.mirror, at, to, position.begin),
+        node=snapshot.node.name,
+        policy=snapshot.record_policy[at.topic].digests,
+    )
+
+
+def _skips_offsets(position: Position, loss: Loss) -> bool:
+    """Whether the loss is a gap between offsets that still mean the same records and copies."""
+    copied = position.next_offset
+    is_kept = not position.recreated and not position.destination_lost
+    return copied is not None and is_kept and copied < loss.resume
+
+
+def _gap(position: Position, loss: Loss) -> OffsetRange:
+    """The offsets that are given up; empty if they now mean other records, or other copies."""
+    copied = position.next_offset
+    start = copied if copied is not None and _skips_offsets(position, loss) else loss.resume
+    return OffsetRange(position.topic_partition, start, loss.resume)

@@ -10,7 +10,7 @@ from relay_pipelines.ledger.chain import REMEDY
 from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import restore
-from relay_pipelines.recovery.restore_plan import Act, Restore
+from relay_pipelines.recovery.restore import Act, Restore
 
 
 def run(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> int:

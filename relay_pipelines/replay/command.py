@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.invocation import Invocation, observed, the_mirror
-from relay_pipelines.output import json_output, messages, run_report
+from relay_pipelines.output import formatting, json_output, run_report
 from relay_pipelines.output.formatting import plural, stderr, stdout
 from relay_pipelines.output.progress import progress
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.replay import Replay, copy_replay, plan_replay
 from relay_pipelines.replay.request import ReplayRequest
-from relay_pipelines.run.session import Session
-from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.run.session import Session, StopSignal
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import Publication
@@ -51,7 +50,7 @@ def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how:
                 _copy(invocation, session, replay, publication, as_json=how.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
-            messages.error("interrupted; committed records stay, run again to continue")
+            formatting.error("interrupted; committed records stay, run again to continue")
         finally:
             session.stop()
     return invocation.exit_code
@@ -80,10 +79,10 @@ def _show(replay: Replay, request: ReplayRequest, how: How) -> None:
     """Print what is left, as `relay plan` does."""
     now_ms = SystemClock().now_ms()
     for note in replay.notes:
-        messages.warning(f"{replay.name}: {note}")
+        formatting.warning(f"{replay.name}: {note}")
     if how.as_json:
         if how.dry_run or not replay.plan.windows:
-            messages.document(json_output.plan(replay.plan, now_ms))
+            formatting.document(json_output.plan(replay.plan, now_ms))
         return
     if replay.is_complete:
         stdout().print(

@@ -27,7 +27,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
-from relay_pipelines.ledger.mirror_state import read_checkpoints
+from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow

@@ -16,9 +16,9 @@ from relay_pipelines.errors import (
     TamperedError,
     TopicRecreatedError,
 )
+from relay_pipelines.ledger.accounted import OwnBatches
 from relay_pipelines.ledger.checkpoint import wait_until_stable
-from relay_pipelines.ledger.mirror_state import read_checkpoints
-from relay_pipelines.ledger.own_chunks import OwnBatches
+from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import (
     Intervals,

@@ -15,7 +15,7 @@ from relay_pipelines.ledger.fencing import fence
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.plan.owners import owner_of, with_owners
-from relay_pipelines.prepare import node_quarantine, owners, topic_configs, topics
+from relay_pipelines.prepare import owners, topic_configs, topics
 from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
@@ -26,7 +26,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.run.signals import StoppableClock
+from relay_pipelines.run.session import StoppableClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.user_sources import Sources
@@ -239,7 +239,7 @@ class _Run:
         result.diverged = {
             node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
         }
-        node_quarantine.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
+        owners.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
 
 
 def abort_open_transactions(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:

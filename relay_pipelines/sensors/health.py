@@ -12,7 +12,7 @@ import dagster as dg
 
 from relay_pipelines.checks import available, divergence
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
@@ -94,7 +94,7 @@ def _read_checkpoints(
 ) -> tuple[CheckpointSnapshot, str]:
     """Read the checkpoints; if that fails, the nodes can still be compared with each other."""
     try:
-        return mirror_state.read_checkpoints(name, settings, kafka.clock, patient=False), ""
+        return reader.read_checkpoints(name, settings, kafka.clock, patient=False), ""
     except RelayError as error:
         return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
 

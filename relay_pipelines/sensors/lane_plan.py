@@ -8,20 +8,18 @@ import dagster as dg
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, TopicPartition
-from relay_pipelines.orchestration.assignment import Share
-from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.page_view import held_line
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors import source_events
-from relay_pipelines.sensors.evaluations import dated, released
-from relay_pipelines.sensors.planner_cursor import Cursor
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.sensors.run_requests import RunRequests
+from relay_pipelines.sensors.source_events import Cursor, dated, released
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows import message_counts
+from relay_pipelines.windows import window_events
 
 _LAG_SECONDS = 300.0
 _LAG_CHANGE_SECONDS = 60.0
@@ -158,7 +156,7 @@ class LaneTick:
         lane, instance = self._lane, self.context.instance
         errors = self._held_topics(measured)
         events = [
-            message_counts.held(lane.path, topic, held_line(lane.mirror, errors[topic]))
+            window_events.held(lane.path, topic, held_line(lane.mirror, errors[topic]))
             for topic in sorted(errors)
             if topic not in cursor.held
         ]

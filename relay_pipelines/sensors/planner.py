@@ -16,22 +16,22 @@ from relay_pipelines.checks import other_deployments
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.assignment import Share, shares
-from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.lane import Lane, Share, lanes_of, shares
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.page_view import held_line
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
-from relay_pipelines.sensors.evaluations import (
+from relay_pipelines.sensors.lane_plan import LanePlan, LaneTick
+from relay_pipelines.sensors.source_events import (
+    Cursor,
+    MirrorCursor,
     dated,
     no_longer_mirrored,
     no_longer_there,
     report_unknown_lag,
 )
-from relay_pipelines.sensors.lane_plan import LanePlan, LaneTick
-from relay_pipelines.sensors.planner_cursor import Cursor, MirrorCursor
 from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, all_topics
 

@@ -8,13 +8,12 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.orchestration import naming, turns
-from relay_pipelines.orchestration.assignment import Share
-from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows.resting import Resting
+from relay_pipelines.windows.cut import Resting
 
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0

@@ -2,16 +2,110 @@
 
 The graph shows an external asset in green only if it was materialised: an observation leaves it
 grey. Nothing deletes events that belong to no run, so there are few of them.
+
+Evaluations of checks that a planner reports: dated, and also while a cluster does not answer.
+
+What a planner remembers from tick to tick.
 """
 
-from collections.abc import Iterator, Sequence
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import dagster as dg
 
+from relay_pipelines.checks import lag, lag_target
+from relay_pipelines.checks.other_deployments import Foreign
+from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.output.formatting import HELD_BACK, count, format_time, plural
+from relay_pipelines.page.page import away
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows import window_events
+
+
+@dataclass(slots=True)
+class Cursor:
+    """What was reported last of a lane.
+
+    Args:
+        lag_seconds: how old the oldest record was.
+        missing: topics that are missing or have no asset, each with which of the two.
+        foreign: runs of other deployments.
+        foreign_at: when they were reported.
+        held: topics of which a guard holds something back.
+        late: topics that miss the lag target.
+        topics: how many topics had an asset.
+        source: the last source topic at which a tick looked.
+        known_at: when the clusters answered last.
+    """
+
+    lag_passed: bool | None = None
+    lag_at: float = 0.0
+    lag_seconds: float = 0.0
+    missing: list[str] | None = None
+    foreign: dict[str, Foreign] | None = None
+    foreign_at: float = 0.0
+    held: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    topics: int = 0
+    source: str = ""
+    known_at: float = 0.0
+
+    def of_tick(self, lane: Lane, now: float) -> "Cursor":
+        """The cursor of a tick in which the clusters answer.
+
+        After a time in which the lag was reported as unknown, all of it is reported anew.
+        """
+        if self.is_unknown(lane, now):
+            return replace(self, lag_passed=None, late=[], topics=0, known_at=now)
+        return replace(self, known_at=now)
+
+    def is_unknown(self, lane: Lane, now: float) -> bool:
+        """Whether the lag has not been known for longer than its target."""
+        return (now - self.known_at) * 1000 > lane.window.lag_target
+
+
+def _cursor(foreign: Mapping[str, Sequence[Any]] | None = None, **others: Any) -> Cursor:
+    found = None if foreign is None else {run: Foreign(*each) for run, each in foreign.items()}
+    return Cursor(foreign=found, **others)
+
+
+@dataclass(slots=True)
+class MirrorCursor:
+    """What was reported last of a mirror.
+
+    Args:
+        lanes: by name.
+        denied: topics with an asset that are no longer mirrored.
+    """
+
+    lanes: dict[str, Cursor] = field(default_factory=dict)
+    denied: list[str] = field(default_factory=list)
+
+    def of(self, lane: Lane) -> Cursor:
+        """What was reported of a lane; nothing at its first tick."""
+        return self.lanes.get(lane.name, Cursor())
+
+    @staticmethod
+    def load(text: str | None) -> "MirrorCursor":
+        """Return what `dump` stored; nothing at the first tick."""
+        found = json.loads(text) if text else {"lanes": {}}
+        lanes = {lane: _cursor(**values) for lane, values in found.pop("lanes").items()}
+        return MirrorCursor(lanes, **found)
+
+    @property
+    def looked_at(self) -> float:
+        """When the last tick looked at all lanes; 0 if none has."""
+        return min((cursor.known_at for cursor in self.lanes.values()), default=0.0)
+
+    def dump(self) -> str:
+        """Return it as Dagster stores it."""
+        return json.dumps(asdict(self))
+
 
 PER_TICK = 10
 LOOKS_PER_TICK = 50
@@ -89,3 +183,102 @@ def _event(
             **({} if rate is None else {"rate (offsets/s)": rate}),
         },
     )
+
+
+_LOOKED_AT = 20
+"""How many evaluations of a check are looked at for that of the last window."""
+
+
+def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
+    """Add the time as the partition: without one, the next window makes the check "not evaluated".
+
+    Dagster shows the last evaluation of a check unless its asset, or that partition of it, has been
+    materialised since.
+    """
+    return dg.AssetCheckEvaluation(
+        asset_key=event.asset_key,
+        check_name=event.check_name,
+        passed=event.passed,
+        metadata=event.metadata,
+        severity=event.severity,
+        description=event.description,
+        # to the millisecond: Dagster refuses a second evaluation of a partition without a run
+        partition=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCheckEvaluation:
+    """What `message_counts` says when nothing of a topic is held back any more.
+
+    It is what the last window has found: nothing else was counted since.
+    """
+    key = dg.AssetCheckKey(naming.mirrored_asset(lane.path, topic), naming.MESSAGE_COUNTS)
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, _LOOKED_AT):
+        found = record.evaluation
+        if found is None or not naming.is_window_key(found.partition or ""):
+            continue
+        if HELD_BACK not in (found.description or ""):
+            return dg.AssetCheckEvaluation(
+                asset_key=found.asset_key,
+                check_name=found.check_name,
+                passed=found.passed,
+                metadata=found.metadata,
+                severity=found.severity,
+                description=f"window {found.partition}: {found.description}",
+            )
+    return window_events.held(lane.path, topic, "")
+
+
+def no_longer_mirrored(
+    lane: Lane, topic: str, why: str, *, was_held: bool
+) -> list[dg.AssetCheckEvaluation]:
+    """What the checks of a topic say once, which nothing evaluates any more.
+
+    Args:
+        was_held: whether `message_counts` failed because a guard held something back. If it failed
+            because a count differs, that stays.
+    """
+    words = f"no longer mirrored: {why}; reload the code location"
+    asset = naming.mirrored_asset(lane.path, topic)
+    return [
+        dg.AssetCheckEvaluation(asset_key=asset, check_name=name, passed=True, description=words)
+        for name in (naming.LAG_TARGET, *([naming.MESSAGE_COUNTS] if was_held else []))
+    ]
+
+
+def no_longer_there(lane: Lane) -> list[dg.AssetCheckEvaluation]:
+    """What the checks of a lane say once that relay.yaml no longer has."""
+    words = "the lane is no longer in relay.yaml: others copy its topics; reload the code location"
+    return [
+        dg.AssetCheckEvaluation(
+            asset_key=lane.windows_asset, check_name=name, passed=True, description=words
+        )
+        for name in (naming.LAG, naming.SOURCE_TOPICS, naming.OTHER_DEPLOYMENTS)
+    ]
+
+
+def report_unknown_lag(
+    context: dg.SensorEvaluationContext, lane: Lane, cursor: Cursor, error: Exception, now: float
+) -> None:
+    """Fail the lag's checks, once, if the lag has not been known for longer than its target.
+
+    A tick that fails stores no events and no cursor, so they are stored here.
+    """
+    if not cursor.is_unknown(lane, now):
+        return
+    since = f" since {format_time(round(cursor.known_at * 1000))}" if cursor.known_at else ""
+    words = f"not known{since}"
+    key = dg.AssetCheckKey(lane.windows_asset, naming.LAG)
+    storage = context.instance.event_log_storage
+    last = storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    evaluation = last.evaluation if last else None
+    if evaluation is not None and (evaluation.description or "").startswith(words):
+        return
+    why = f"{words}: {error}"
+    topics = dict.fromkeys(lane.topics, why)
+    page = None
+    if isinstance(error, RelayError):
+        since_ms = round(cursor.known_at * 1000) or None
+        page = away(lane.mirror, error, round(now * 1000), since_ms)
+    for event in [lag.unknown(lane, why, page), *lag_target.evaluations(lane, topics)]:
+        context.instance.report_runless_asset_event(dated(event, now))

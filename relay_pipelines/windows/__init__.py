@@ -5,16 +5,12 @@ Both come here:
 
     run_snapshot    takes the snapshot of a run, and writes what the run must know before it copies
     lane_run        cuts, freezes, copies and reports one window of a lane, then the next one
-    cut             cuts what is new into a window
+    cut             cuts what is new into a window, without topics that have just failed
     window_run      copies one frozen window, and recounts it
-    message_counts  the check that the destination holds exactly the records of a window
-    expected        which chunks of a window its expectations look at
-    window_checks   runs these expectations behind the copy
-    window_events   what a window's copy tells Dagster
-    metadata        metadata of a topic's materialisation
+    window_checks   runs the expectations of its topics behind the copy
+    window_events   what it tells Dagster: materialisations, and the check `message_counts`
 
 Between two windows:
 
-    resting         topics that failed, which windows leave out for a while
     config_watch    whether relay.yaml has changed since a session has read it
 """

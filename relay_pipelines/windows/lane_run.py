@@ -11,17 +11,15 @@ import dagster as dg
 from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
-from relay_pipelines.orchestration.assignment import homes
-from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration import naming, turns, window_log
+from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, say
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
-from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.window_sizing import WindowLimits
+from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.run.other_writers import OtherWriters
+from relay_pipelines.run.run_plan import OtherWriters
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -172,7 +170,7 @@ class LaneRun:
             run_id=self.context.run_id,
             looks_only=self._writers.waits,
         )
-        heartbeat.of(self.context.run_id).move()
+        turns.of(self.context.run_id).move()
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
@@ -220,7 +218,7 @@ class LaneRun:
             snapshot,
             frozen,
             frozen.topics,
-            [run_log, heartbeat.of(self.context.run_id)],
+            [run_log, turns.of(self.context.run_id)],
             lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,

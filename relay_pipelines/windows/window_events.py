@@ -1,14 +1,26 @@
-"""What a window's copy tells Dagster: materialisations, and the results of checks."""
+"""What a window's copy tells Dagster: materialisations, and the results of checks.
 
-from collections.abc import Iterator
+Metadata of a topic's materialisation: numbers to plot, and tables of its topic-partitions.
+
+Every key of a number names its unit: Dagster plots all numbers of one key.
+
+Whether the destination holds exactly the records of a window.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.verdict import State
 from relay_pipelines.checks import divergence, topic_configs
-from relay_pipelines.orchestration import naming
+from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.windows import message_counts, metadata
-from relay_pipelines.windows.window_run import WindowReport
+from relay_pipelines.output.formatting import count, plural, seconds, size
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
@@ -25,9 +37,9 @@ def of_job(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> 
             yield dg.AssetMaterialization(
                 naming.mirrored_asset(lane.path, topic.topic),
                 partition=window,
-                metadata=metadata.of_topic(lane, report, topic, context.run_id),
+                metadata=of_topic(lane, report, topic, context.run_id),
             )
-        yield message_counts.evaluation(lane.path, topic, window)
+        yield evaluation(lane.path, topic, window)
 
 
 def of_assets(
@@ -38,10 +50,10 @@ def of_assets(
         if topic.is_complete:
             yield dg.MaterializeResult(
                 asset_key=naming.mirrored_asset(lane.path, topic.topic),
-                metadata=metadata.of_topic(lane, report, topic, context.run.run_id),
+                metadata=of_topic(lane, report, topic, context.run.run_id),
             )
         if not topic.failure:
-            yield message_counts.result(lane.path, topic)
+            yield result(lane.path, topic)
 
 
 def of_lane(
@@ -53,3 +65,256 @@ def of_lane(
         yield divergence.evaluation(lane.path, node, why)
     if all_topics:
         yield topic_configs.evaluation(lane, report.differences)
+
+
+_COUNTS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("committed", description="records of the window, by its ledger entries"),
+        dg.TableColumn(
+            "counted",
+            description="records found at the destination, of all chunks that cover the window",
+        ),
+        dg.TableColumn("result", description="complete, or what is wrong"),
+        dg.TableColumn("source offsets", description="of the window, half-open: [start, end)"),
+    ]
+)
+_DETAILS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("node", description="source node that the run read"),
+        dg.TableColumn(
+            "decoded",
+            description="committed records that were decoded and encoded again, because their"
+            " batches were small, or for a filter or a transform",
+        ),
+        dg.TableColumn(
+            "left out",
+            description="source offsets without a record in the copy: transaction markers, aborted"
+            " records, records that compaction has removed at the source, filtered or quarantined"
+            " records, and accepted losses",
+        ),
+        dg.TableColumn(
+            "destination offsets", description="that were recounted, with transaction markers"
+        ),
+        dg.TableColumn("source end", description="end offset when the run began"),
+    ]
+)
+_REASONS = {
+    Skipped.CONTROL: "transaction markers",
+    Skipped.ABORTED: "aborted",
+    Skipped.COMPACTION_GAP: "compacted away",
+    Skipped.FILTERED: "filtered",
+    Skipped.QUARANTINED: "quarantined",
+    Skipped.LOST: "lost",
+}
+
+
+def of_topic(
+    lane: Lane, window: WindowReport, topic: TopicReport, run_id: str
+) -> Mapping[str, Any]:
+    """The metadata of one topic's materialisation; docs/metrics.md explains the keys."""
+    copied, spent = topic.totals.records, topic.copying_seconds
+    found = {
+        "summary": _summary(topic),
+        "records": topic.records,
+        "copied by this run (records)": copied,
+        "copied by this run (bytes)": topic.totals.size_bytes,
+        "copying (seconds)": round(spent, 3) if copied else None,
+        "copying (records per second)": round(copied / spent, 1) if copied and spent else None,
+        "latency (seconds)": _latency_seconds(window, topic),
+        "lag before (records)": topic.lag_before,
+        "lag after (records)": topic.lag_after,
+        "lag after (seconds)": topic.lag_after_seconds,
+        "source end (offsets)": sum(topic.end_offsets.values()),
+        "source rate (records per second)": None
+        if topic.source_rate is None
+        else round(topic.source_rate, 1),
+        "first record": _time(topic.first_ms),
+        "last record": _time(topic.last_ms),
+        "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
+        "code": ", ".join(sorted(topic.totals.code)) or None,
+        "topic-partitions": counts(topic),
+        "topic-partitions, details": _details(topic),
+        "plan": dg.MetadataValue.asset(lane.windows_asset),
+        "run": dg.MetadataValue.dagster_run(run_id),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def counts(topic: TopicReport) -> dg.TableMetadataValue:
+    """A row per topic-partition of the window: few columns, because Dagster cuts wide tables."""
+    return _table(
+        _COUNTS,
+        [_count(planned, topic.recounts.get(planned.topic_partition)) for planned in topic.ranges],
+    )
+
+
+def _summary(topic: TopicReport) -> str:
+    """The first line for people: Dagster shows a number without separators."""
+    parts = [f"{plural(topic.records, 'record')} of {plural(len(topic.ranges), 'topic-partition')}"]
+    if topic.totals.records:
+        parts.append(f"{size(topic.totals.size_bytes)} copied in {seconds(topic.copying_seconds)}")
+    if topic.lag_after:
+        parts.append(f"{plural(topic.lag_after, 'record')} wait")
+    return "; ".join(parts)
+
+
+def _details(topic: TopicReport) -> dg.TableMetadataValue:
+    return _table(
+        _DETAILS,
+        [
+            _detail(found, topic.end_offsets.get(at, 0))
+            for at, found in sorted(topic.recounts.items())
+        ],
+    )
+
+
+def _table(schema: dg.TableSchema, rows: list[dict[str, str | int]]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
+
+
+def _latency_seconds(window: WindowReport, topic: TopicReport) -> float | None:
+    """From the timestamp of the oldest record until the copies were readable."""
+    if topic.first_ms is None or not topic.totals.records:
+        return None
+    return max(0, window.readable_ms - topic.first_ms) / 1000
+
+
+def _time(ms: int | None) -> dg.TimestampMetadataValue | None:
+    return None if ms is None else dg.MetadataValue.timestamp(ms / 1000)
+
+
+def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
+    return {
+        "partition": planned.topic_partition.partition,
+        "committed": count(found.records if found else 0),
+        "counted": count(found.counted if found else 0),
+        "result": _result(found) if found else "",
+        "source offsets": f"[{planned.start}, {planned.end})",
+    }
+
+
+def _detail(found: Recount, source_end: int) -> dict[str, str | int]:
+    left_out = [
+        f"{count(found.skipped[reason])} {name}"
+        for reason, name in _REASONS.items()
+        if found.skipped[reason]
+    ]
+    return {
+        "partition": found.range.topic_partition.partition,
+        "node": ", ".join(sorted(found.nodes)),
+        "decoded": count(found.rewritten),
+        "left out": ", ".join(left_out),
+        "destination offsets": f"[{found.scanned.start}, {found.scanned.end})"
+        if found.scanned
+        else "",
+        "source end": count(source_end),
+    }
+
+
+def _result(found: Recount) -> str:
+    if found.problems:
+        return "; ".join(found.problems)
+    done = f"superseded: {count(found.superseded)} offsets" if found.superseded else "complete"
+    return "; ".join([done, *found.not_verified])
+
+
+_DESCRIPTION = (
+    "The ledger accounts for every source offset of the window, and the destination, read again,"
+    " holds exactly those records."
+)
+
+
+def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
+    """The check of one topic: blocking, and part of the run that copies."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", dg.PreviewWarning
+        )  # one warning per topic and process would flood the log
+        return dg.AssetCheckSpec(
+            naming.MESSAGE_COUNTS,
+            asset=naming.mirrored_asset(mirror, topic),
+            description=_DESCRIPTION,
+            blocking=True,
+            partitions_def=window_log.windows(mirror, topic),
+        )
+
+
+def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
+    """The recount of a topic, for the run that copied it."""
+    return dg.AssetCheckResult(
+        asset_key=naming.mirrored_asset(mirror, topic.topic),
+        check_name=naming.MESSAGE_COUNTS,
+        **_found(topic),
+    )
+
+
+def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEvaluation:
+    """The recount of a topic, as an event outside a run."""
+    return dg.AssetCheckEvaluation(
+        asset_key=naming.mirrored_asset(mirror, topic.topic),
+        check_name=naming.MESSAGE_COUNTS,
+        **_found(topic),
+        partition=window,
+    )
+
+
+def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
+    """What a planner reports of a topic of which a guard holds something back.
+
+    A window says it, too, but a topic that is held back as a whole has none.
+
+    Args:
+        why: empty if nothing is held back any more.
+    """
+    return dg.AssetCheckEvaluation(
+        asset_key=naming.mirrored_asset(mirror, topic),
+        check_name=naming.MESSAGE_COUNTS,
+        passed=not why,
+        description=why or "nothing is held back any more; the next window is counted",
+    )
+
+
+def _found(topic: TopicReport) -> dict[str, Any]:
+    return {
+        "passed": not topic.warnings and not topic.verdict.exit_code(),
+        "severity": _severity(topic),
+        "description": _words(topic),
+        "metadata": _metadata(topic),
+    }
+
+
+def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
+    """A warning if retention at the destination is why records are gone, or cannot be verified."""
+    is_alarm = topic.verdict.state in {State.DIFFERS, State.FAILED}
+    passes = not topic.warnings and not topic.verdict.exit_code()
+    return dg.AssetCheckSeverity.ERROR if is_alarm or passes else dg.AssetCheckSeverity.WARN
+
+
+def _words(topic: TopicReport) -> str:
+    if topic.failure:
+        return topic.failure
+    verdict, found = topic.verdict, topic.problems + topic.warnings
+    if verdict.state is State.DIFFERS:
+        return "; ".join(found)
+    offsets = plural(sum(map(len, topic.ranges)), "source offset")
+    more = topic.recorded - topic.records
+    beyond = [f"its chunks reach beyond the window, with {plural(more, 'record')}"] if more else []
+    return "; ".join([str(verdict), *found, f"the ledger accounts for {offsets}", *beyond])
+
+
+def _metadata(topic: TopicReport) -> dict[str, Any]:
+    seen = topic.verdict.coverage
+    return {
+        "verdict": str(topic.verdict.state),
+        "compared by content (records)": seen.by_content,
+        "compared by count (records)": seen.by_count,
+        "not verified (records)": seen.unverified,
+        "committed (records)": topic.records,
+        "counted (records)": sum(found.counted for found in topic.recounts.values()),
+        "of other windows (records)": topic.recorded - topic.records,
+        "superseded (offsets)": sum(found.superseded for found in topic.recounts.values()),
+        "written by others (records)": sum(found.foreign for found in topic.recounts.values()),
+        "topic-partitions": counts(topic),
+    }

@@ -10,7 +10,7 @@ from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.output.formatting import held_back
@@ -248,7 +248,7 @@ def _next_offsets(
     snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
 ) -> dict[TopicPartition, int]:
     """Look up the next offset to copy of each topic-partition, after the run."""
-    stored = mirror_state.read_checkpoints(snapshot.mirror, mirror, clock, settled=True)
+    stored = reader.read_checkpoints(snapshot.mirror, mirror, clock, settled=True)
     # a topic-partition without a checkpoint is complete up to where the mirror starts
     starts = {
         position.topic_partition: position.begin

@@ -38,7 +38,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.prepare.node_quarantine import set_quarantine
+from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load

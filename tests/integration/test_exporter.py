@@ -15,7 +15,7 @@ import yaml
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import PREFIX
-from relay_pipelines.prepare.node_quarantine import set_quarantine
+from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from tests.copying import Mirror

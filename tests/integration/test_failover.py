@@ -20,7 +20,7 @@ from relay_pipelines.copy.row_reader import MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges
 from relay_pipelines.errors import DataLossError, SourceError
 from relay_pipelines.ledger import checkpoint as checkpoints
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import (
@@ -147,7 +147,7 @@ class Pair:
     def _reached(self, name: str) -> dict[TopicPartition, int]:
         return {
             at: committed.next_offset
-            for at, committed in mirror_state.read_checkpoints(
+            for at, committed in reader.read_checkpoints(
                 name, self.mirror(), CLOCK
             ).checkpoints.items()
         }
@@ -358,7 +358,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
     )
 
-    assert mirror_state.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
+    assert reader.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
@@ -393,10 +393,10 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
     ).stdout
     assert again == f"{name}: node b: not in quarantine\n"
-    assert not mirror_state.read_checkpoints(name, mirror, CLOCK).quarantined
+    assert not reader.read_checkpoints(name, mirror, CLOCK).quarantined
 
     assert pair.snapshot(retry=1).node.name == "b"
-    stored = mirror_state.read_checkpoints(name, mirror, CLOCK)
+    stored = reader.read_checkpoints(name, mirror, CLOCK)
     assert (
         node_selection.find_divergence(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK)
         is None
@@ -549,9 +549,9 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
     pair.write(10)
     assert pair.copy() == "a"
-    checkpoint = mirror_state.read_checkpoints(
-        pair.snapshot().mirror, pair.mirror(), CLOCK
-    ).checkpoints[at]
+    checkpoint = reader.read_checkpoints(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[
+        at
+    ]
     assert checkpoint.leader_epoch > 0
     for cluster in (pair.a.cluster(), pair.b):
         sender = transactional(cluster, f"{pair.topic}-aborted")
@@ -563,7 +563,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     pair.a.brokers[0].kill()
     try:
         assert pair.copy() == "b"
-        checkpoint = mirror_state.read_checkpoints(
+        checkpoint = reader.read_checkpoints(
             pair.snapshot().mirror, pair.mirror(), CLOCK
         ).checkpoints[at]
         assert (checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (0, 12), (
@@ -670,7 +670,7 @@ def _shifted_pair(pair: Pair) -> CopyJob:
 
 def _range(pair: Pair, job: CopyJob, start: int, end: int) -> CopyRange:
     at = TopicPartition(pair.topic, 0)
-    committed = mirror_state.read_checkpoints(job.mirror, pair.mirror(), CLOCK)
+    committed = reader.read_checkpoints(job.mirror, pair.mirror(), CLOCK)
     return CopyRange(
         OffsetRange(at, start, end),
         TopicPartition(f"pair.{pair.topic}", 0),

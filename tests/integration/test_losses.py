@@ -39,7 +39,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import shared_id
-from relay_pipelines.prepare import checkpoint_moves, losses
+from relay_pipelines.prepare import checkpoint_moves, prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
@@ -419,8 +419,8 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     retention(copied)
     mirror = copied.mirror("continue")
     first, second = (cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK) for _ in range(2))
-    assert len(losses.accept_losses(first, mirror, CLOCK)) == 1
-    assert losses.accept_losses(second, mirror, CLOCK) == []
+    assert len(prepared_snapshot.accept_losses(first, mirror, CLOCK)) == 1
+    assert prepared_snapshot.accept_losses(second, mirror, CLOCK) == []
     assert [bool(entry.gap) for entry in copied.ledger()] == [False, True]
 
 

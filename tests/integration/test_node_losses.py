@@ -20,7 +20,7 @@ from relay_pipelines.errors import (
     SourceError,
     TopicRecreatedError,
 )
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
@@ -31,7 +31,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.prepare import node_quarantine, prepared_snapshot
+from relay_pipelines.prepare import owners, prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset
 from relay_pipelines.recovery.reset import Reset, ResetTo
@@ -115,8 +115,8 @@ class Pair:
     def quarantine(self, **reasons: str) -> None:
         """Put nodes into quarantine, or take them out of it with an empty reason."""
         mirror = Mirror.model_validate(self.settings())
-        node_quarantine.set_quarantine(self.name, mirror, reasons, CLOCK)
-        mirror_state.read_checkpoints(self.name, mirror, CLOCK, settled=True)
+        owners.set_quarantine(self.name, mirror, reasons, CLOCK)
+        reader.read_checkpoints(self.name, mirror, CLOCK, settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
         """Compare every record on both sides."""

@@ -18,7 +18,7 @@ from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import PolicySupersededError
 from relay_pipelines.invocation import Invocation
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import TOPIC, home, to_record
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
@@ -136,7 +136,7 @@ class Deployment:
         return [str(error) for error in planned.data_losses]
 
     def checkpoint(self, at: TopicPartition) -> Checkpoint:
-        stored = mirror_state.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
         return stored.checkpoints[at]
 
     def policies(self, at: TopicPartition) -> list[str]:

@@ -22,7 +22,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.invocation import Invocation
-from relay_pipelines.ledger import checkpoint, mirror_state
+from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.recovery import reset, reset_command
@@ -380,7 +380,7 @@ def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: 
     assert f"let the copy go on in {there}, and relay.yaml now names {former}" in str(error)
     # a task with the former relay.yaml that was planned after the reset
     assert there.topic not in moved.snapshot().copied_to, "nothing is there that could be altered"
-    now = mirror_state.read_checkpoints(moved.name, moved.mirror(), CLOCK).checkpoints[moved.at]
+    now = reader.read_checkpoints(moved.name, moved.mirror(), CLOCK).checkpoints[moved.at]
     (planned,) = run_plan.plan(ours).ranges
     job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
     (outcome,) = copy_ranges(job, [replace(planned, checkpoint=now)])

@@ -11,11 +11,11 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
-from relay_pipelines.ledger import checkpoint, ledger_topic, mirror_state
+from relay_pipelines.ledger import checkpoint, ledger_topic, reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.recovery import restore
-from relay_pipelines.recovery.restore_plan import Act
+from relay_pipelines.recovery.restore import Act
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from tests.copying import KEPT, numbered
@@ -232,7 +232,7 @@ def put_both_back(copied: Copied) -> None:
 def test_both_are_put_back(copied: Copied, relay: Command) -> None:
     """Neither knows of the records since, but the copies show who wrote them; an audit, too."""
     put_both_back(copied)
-    assert mirror_state.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
+    assert reader.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets == {
         copied.at: 10
     }
     loss = copied.loss()

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot
@@ -66,7 +66,7 @@ class Begun:
             lambda: (
                 {
                     at: committed.next_offset
-                    for at, committed in mirror_state.read_checkpoints(
+                    for at, committed in reader.read_checkpoints(
                         name, mirror, CLOCK
                     ).checkpoints.items()
                 }.items()

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import FencedError, RetentionPassedError
-from relay_pipelines.ledger import mirror_state
+from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
@@ -101,12 +101,12 @@ class Topic:
         ]
 
     def reached(self) -> dict[TopicPartition, int]:
-        stored = mirror_state.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
         """Return the start record."""
-        stored = mirror_state.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:

@@ -19,7 +19,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.plan.window_sizing import WindowLimits
+from relay_pipelines.plan.frozen_window import WindowLimits
 from relay_pipelines.resources import SparkResource, kafka_key, spark_key
 from relay_pipelines.settings import load
 from relay_pipelines.windows import run_snapshot

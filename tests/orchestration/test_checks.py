@@ -13,10 +13,10 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from relay_pipelines.prepare import node_quarantine
+from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key
-from relay_pipelines.run import other_writers
+from relay_pipelines.run import run_plan
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -209,7 +209,7 @@ def test_another_deployment_is_seen_that_never_commits_last(
     assert environment.copy().success
     before = environment.tick()
     assert [each.passed for each in evaluations(before, naming.OTHER_DEPLOYMENTS)] == [True]
-    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
+    monkeypatch.setattr(run_plan, "QUIET_SECONDS", 0.0)  # the other one does not wait
     (tmp_path / "other" / "dagster").mkdir(parents=True)
     environment.fill(topic, ["by the other one"])
     with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:
@@ -371,7 +371,7 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     why = {"other": str(found.description)}
     kafka = environment.resources[kafka_key()]
     settings = kafka.mirror(environment.name)
-    node_quarantine.set_quarantine(environment.name, settings, why, kafka.clock)
+    owners.set_quarantine(environment.name, settings, why, kafka.clock)
     second = environment.health(first.cursor)
     assert divergences(second) == [("other", False)]
     assert "quarantined" in str(second.skip_reason)
@@ -379,7 +379,7 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     (available,) = evaluations(second, naming.AVAILABLE)
     assert not available.passed
     assert not environment.check(available.asset_key, naming.AVAILABLE).passed
-    node_quarantine.set_quarantine(environment.name, settings, {"other": ""}, kafka.clock)
+    owners.set_quarantine(environment.name, settings, {"other": ""}, kafka.clock)
     third = environment.health(second.cursor)
     assert divergences(third) == [("other", True)]
     assert seen(third) == {"other": "AssetMaterialization"}

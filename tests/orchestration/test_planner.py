@@ -14,9 +14,9 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.run import other_writers
+from relay_pipelines.run import run_plan
 from relay_pipelines.sensors import lane_plan, pruning
-from relay_pipelines.windows.resting import Resting
+from relay_pipelines.windows.cut import Resting
 from tests.integration.guarded import Permitted
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
@@ -334,7 +334,7 @@ def test_a_lane_that_is_superseded_costs_the_others_nothing(
     environment.write(allow, lanes=lanes)
     for lane in range(2):
         assert environment.copy(lane).success
-    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
+    monkeypatch.setattr(run_plan, "QUIET_SECONDS", 0.0)  # the other one does not wait
     (tmp_path / "other" / "dagster").mkdir(parents=True)
     environment.fill(first, ["by the other one"])
     with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:

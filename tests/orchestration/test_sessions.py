@@ -24,7 +24,7 @@ from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
 from relay_pipelines.resources import kafka as kafka_resource
-from relay_pipelines.run import other_writers
+from relay_pipelines.run import run_plan
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -294,7 +294,7 @@ def test_of_two_deployments_one_copies(
             time.sleep(1)
         assert other.environment.windows() == []
 
-        monkeypatch.setattr(other_writers, "QUIET_SECONDS", 3.0)
+        monkeypatch.setattr(run_plan, "QUIET_SECONDS", 3.0)
         assert sessions.end(first)[0].success
         environment.fill(topics[0], ["after"])
         sessions.copied(topics[0], "after")

@@ -14,7 +14,7 @@ from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import Checkpoint
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
-from relay_pipelines.prepare import losses
+from relay_pipelines.prepare import prepared_snapshot
 from tests.support.copies_in_memory import AT, DESTINATION, Clock, checkpoints_of
 from tests.support.filled import chains
 from tests.support.world import World
@@ -46,8 +46,8 @@ def accept(
         destination_topics={},
         owner_of=lambda at: own_id("m", at),
     )
-    with world.answering(), patch.object(losses.topics, "create_state_topics"):
-        (lost,) = losses.accept_losses(snapshot, world.mirror, Clock())
+    with world.answering(), patch.object(prepared_snapshot.topics, "create_state_topics"):
+        (lost,) = prepared_snapshot.accept_losses(snapshot, world.mirror, Clock())
     return lost.what
 
 

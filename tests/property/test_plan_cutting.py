@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import is_topic_name, literal_names
-from relay_pipelines.plan.window_sizing import WindowLimits, cut
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)

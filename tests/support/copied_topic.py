@@ -10,7 +10,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import (
     RelayError,
 )
-from relay_pipelines.ledger import checkpoint, mirror_state
+from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.ledger.verified import read_verified_ledger
@@ -106,7 +106,7 @@ class Copied:
 
     def reached(self) -> dict[TopicPartition, int]:
         """Return the next offset of each checkpoint."""
-        stored = mirror_state.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def arrived(self) -> list[Record]:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from relay_pipelines.metrics import METRICS, PREFIX
-from relay_pipelines.page.advice import State
+from relay_pipelines.page.held import State
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.assignment import shares
-from relay_pipelines.orchestration.lane import MOST_TOPICS, Lane, lanes_of
+from relay_pipelines.orchestration.lane import MOST_TOPICS, Lane, lanes_of, shares
 from relay_pipelines.orchestration.naming import MAIN
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.settings import Mirror

@@ -14,7 +14,7 @@ from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceErro
 from relay_pipelines.metrics import METRICS
 from relay_pipelines.metrics.exporter import Exporter, samples
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.page.advice import State
+from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records

@@ -20,8 +20,8 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.output import json_output, page_view
-from relay_pipelines.page import advice
-from relay_pipelines.page.advice import GUARDS, OTHERS, STATES, State, of_guard
+from relay_pipelines.page import held
+from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import away, page_of
 from relay_pipelines.plan.positions import Position, lag_records
@@ -345,7 +345,7 @@ class TestRunbooks:
 
     def test_every_guard_has_a_section(self) -> None:
         """A new guard without one fails here, and so does a section that nothing shows."""
-        page = (ROOT / advice.RUNBOOKS / "RelayGuard.md").read_text()
+        page = (ROOT / held.RUNBOOKS / "RelayGuard.md").read_text()
         assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == {
             kind.__name__ for kind in GUARDS
         }
@@ -369,7 +369,7 @@ class TestRunbooks:
         named = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", CLI, re.MULTILINE)
         page = found.runbook and f"[{Path(found.runbook).stem}](runbooks/{found.runbook})"
         assert named == [page or "nothing to do"]
-        assert not found.runbook or (ROOT / advice.RUNBOOKS / found.runbook).exists()
+        assert not found.runbook or (ROOT / held.RUNBOOKS / found.runbook).exists()
         assert bool(found.command) == bool(page) or name == State.HELD_BACK
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
-from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.plan.positions import Position, uncopied
 from relay_pipelines.plan.topic_selection import literal_names
-from relay_pipelines.plan.window_sizing import WindowLimits, cut
 
 UNLIMITED = 2**63
 

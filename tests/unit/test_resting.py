@@ -5,7 +5,7 @@ from __future__ import annotations
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.run.result import RunResult
-from relay_pipelines.windows.resting import Resting
+from relay_pipelines.windows.cut import Resting
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from relay_pipelines.cli import main, rounds_command
-from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
+from relay_pipelines.cli.rounds_command import LastingProblems, Problem, problem, problems
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
@@ -20,8 +20,8 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
-from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run_plan import OtherWriters
 
 FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.run.session import StopSignal
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -14,12 +14,10 @@ import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.orchestration import heartbeat, naming, turns
-from relay_pipelines.orchestration.failing import forbid_retries
-from relay_pipelines.orchestration.heartbeat import Watcher
+from relay_pipelines.orchestration import naming, stopping, turns
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.orchestration.turns import Turn
+from relay_pipelines.orchestration.turns import Turn, Watcher, forbid_retries
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
 from tests.support.independent import until
@@ -235,27 +233,27 @@ def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tm
 
 def test_a_heartbeat_says_what_moves(monkeypatch):
     """A run that waits for its copy says so, and one whose thread does nothing ends."""
-    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(stopping, "_BEAT_SECONDS", 0.0)
     clock, tags, cpu, said = Clock(), {}, [0.0], []
 
     def until_said(expected: str) -> None:
         until(lambda: tags.get(naming.TAG_HEARTBEAT) == expected, expected)
 
     log = SimpleNamespace(error=said.append)
-    made = partial(heartbeat.Heartbeat, clock, lambda: cpu[-1])
-    monkeypatch.setattr(heartbeat, "Heartbeat", made)
-    with heartbeat.beating("r", tags.update, log) as heart:
+    made = partial(turns.Heartbeat, clock, lambda: cpu[-1])
+    monkeypatch.setattr(stopping, "Heartbeat", made)
+    with turns.beating("r", tags.update, log) as heart:
         until_said("2027-01-15T08:00:00Z")
         clock.passed += 100
         heart.committed([])
         until_said("2027-01-15T08:01:40Z: nothing has moved for 1 min 40 s")
-        heartbeat.of("r").committed([object()])
+        turns.of("r").committed([object()])
         until_said("2027-01-15T08:01:40Z")
         for _ in range(4):  # it waits for a cluster, again and again
             cpu.append(cpu[-1] + 1)
             clock.passed += 100
             until_said(str(heart))
-        clock.passed += heartbeat.STANDSTILL_SECONDS + 1
+        clock.passed += turns.STANDSTILL_SECONDS + 1
         until(lambda: said, "the end")
     assert said[0].startswith("nothing has happened for 5 min 0 s: this run hangs, and ends;")
 
@@ -266,7 +264,7 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
     found = queue.Queue()
 
     def run() -> None:
-        found.put(heartbeat.Heartbeat().cpu_seconds)
+        found.put(turns.Heartbeat().cpu_seconds)
         while not asks.wait(0.001):
             pass
         ends.wait()
@@ -286,7 +284,7 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
 
 def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     """Dagster reads all tags of a run, and writes them back with those that are new."""
-    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(stopping, "_BEAT_SECONDS", 0.0)
     own = run(instance, Turn.COPYING)
     context = SimpleNamespace(instance=instance, run_id=own, run_tags={}, log=None)
     has_read, is_written = threading.Event(), threading.Event()
@@ -301,7 +299,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
         return found
 
     monkeypatch.setattr(instance.run_storage, "_get_run_by_id", read)
-    with heartbeat.beating(own, partial(turns.add_tags, instance, own), context.log):
+    with turns.beating(own, partial(turns.add_tags, instance, own), context.log):
         assert has_read.wait(10)
         forbid_retries(context)
         is_written.set()

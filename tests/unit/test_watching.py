@@ -16,8 +16,7 @@ from relay_pipelines.errors import RetentionPassedError, SourceError
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.output import json_output, tables, watching
 from relay_pipelines.output.watching import Watched
-from relay_pipelines.page.advice import State
-from relay_pipelines.page.held import Held
+from relay_pipelines.page.held import Held, State
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import away, page_of
 from relay_pipelines.plan.positions import Position, lag_records

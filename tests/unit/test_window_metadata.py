@@ -25,7 +25,7 @@ from relay_pipelines.protocol.batch import (
 )
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
-from relay_pipelines.windows import message_counts, metadata
+from relay_pipelines.windows import window_events
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
@@ -61,7 +61,7 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
 def found(**changes: Any) -> dict[str, Any]:
     """The metadata as Dagster has it."""
     window, topic = report(**changes)
-    told = metadata.of_topic(LANE, window, topic, "run")
+    told = window_events.of_topic(LANE, window, topic, "run")
     event = dg.AssetMaterialization("orders", metadata=told)
     return {
         key: value.records if isinstance(value, dg.TableMetadataValue) else value.value
@@ -134,7 +134,7 @@ class TestMetadata:
         """The first one has few columns; the second one says why offsets have no record."""
         window, topic = report(end_offsets={AT: 1160})
         topic.recounts[AT].recorded = topic.recounts[AT].counted = 1050
-        told = metadata.of_topic(LANE, window, topic, "run")
+        told = window_events.of_topic(LANE, window, topic, "run")
         (counted,) = [record.data for record in told["topic-partitions"].records]
         assert counted == {
             "partition": 0,
@@ -223,7 +223,7 @@ class TestRunLog:
 
 def checked(**changes: Any) -> dg.AssetCheckResult:
     """The check `message_counts` of a window."""
-    return message_counts.result("m", report(**changes)[1])
+    return window_events.result("m", report(**changes)[1])
 
 
 class TestCheck:

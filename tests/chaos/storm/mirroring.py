@@ -11,7 +11,7 @@ from typing import Any
 
 from relay_pipelines.errors import DivergedNodeError, RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Status
-from relay_pipelines.prepare.node_quarantine import set_quarantine
+from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult

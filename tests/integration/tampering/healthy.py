@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.prepare.node_quarantine import set_quarantine
+from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.recovery import reset
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.replay.replay import plan_replay, start_replay

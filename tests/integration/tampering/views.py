@@ -21,7 +21,7 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.windows import message_counts
+from relay_pipelines.windows import window_events
 from relay_pipelines.windows.window_run import TopicReport, copy_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
 
@@ -134,7 +134,7 @@ def window_check(stage: Stage, mirror: str) -> Cells:
 
 
 def _checked(mirror: str, topic: TopicReport) -> Cell:
-    result = message_counts.result(mirror, topic)
+    result = window_events.result(mirror, topic)
     lines = (str(result.description),)
     if result.passed:
         return _of_verdict(topic.verdict, lines)
