@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 from relay_pipelines.protocol.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class Invocation:
     def fail(self, error: RelayError, mirror: str = "") -> None:
         """Print the error in one line, with its traceback if `debug`, and raise the exit code."""
         self.note(error)
-        formatting.error(f"{mirror}: {error}" if mirror else str(error))
+        messages.error(f"{mirror}: {error}" if mirror else str(error))
 
     def note(self, error: RelayError) -> None:
         """Print the traceback if `debug`, and raise the exit code; the caller shows the error."""
         if self.debug:
-            formatting.trace(error)
+            messages.trace(error)
         self.raise_exit_code(error.exit_code)
 
     @contextmanager
@@ -107,7 +107,7 @@ class FollowedMirrors:
         except ConfigError as error:
             problem = str(error)
         if problem and problem != self._problem:
-            formatting.note(f"relay.yaml has changed, and its last version stays in use: {problem}")
+            messages.note(f"relay.yaml has changed, and its last version stays in use: {problem}")
         self._problem = problem
         before, self.mirrors = self.mirrors, found
         return before != found

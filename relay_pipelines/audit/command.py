@@ -19,7 +19,7 @@ from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import stderr, stdout
 from relay_pipelines.output.progress import bytes_progress
 from relay_pipelines.output.tables import show
@@ -78,7 +78,7 @@ def run(
                     audits.append((name, audit))
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
-            formatting.error("interrupted; run again, or audit less with --since or --level sample")
+            messages.error("interrupted; run again, or audit less with --since or --level sample")
         finally:
             session.stop()
     found = [audit for _, audit in audits if audit is not None]
@@ -91,7 +91,7 @@ def run(
 
         written.html.write_text(page.page(found, SystemClock().now_ms()))
     if as_json:
-        formatting.document({"mirrors": [audit_document(audit) for audit in found]})
+        messages.document({"mirrors": [audit_document(audit) for audit in found]})
     return invocation.exit_code
 
 
@@ -140,10 +140,10 @@ def run_against(
     verdict, statement = found.verdict, found.statement
     wrong, passed = _lines(verdict, found.differences, found.notes, strict=strict)
     for line in wrong:
-        formatting.error(f"{name}: {line}")
+        messages.error(f"{name}: {line}")
     invocation.raise_exit_code(verdict.exit_code(strict=strict))
     if as_json:
-        formatting.document(statement_document(found))
+        messages.document(statement_document(found))
         return invocation.exit_code
     signed = f"signed by {statement.signer}" if statement.signer else "not signed"
     for line in [f"the statement of {statement.made_at} is {signed}", *passed]:
@@ -185,7 +185,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     found, notes = [*audit.problems, *audit.errors], list(_notes(audit))
     wrong, passed = _lines(audit.verdict, found, notes, strict=audit.request.strict)
     for line in wrong:
-        formatting.error(f"{audit.mirror}: {line}")
+        messages.error(f"{audit.mirror}: {line}")
     invocation.raise_exit_code(audit.exit_code)
     if as_json:
         return

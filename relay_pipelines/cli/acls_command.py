@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay_pipelines.invocation import Invocation, selected_mirrors
-from relay_pipelines.output import formatting, json_output, tables
+from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.prepare import permissions
 from relay_pipelines.prepare.permissions import AclReport
@@ -29,7 +29,7 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
                 done = "created" if apply else "missing; --apply creates them"
                 stdout().print(f"{name}: {what} {done}", soft_wrap=True)
     if as_json:
-        formatting.document({"mirrors": found})
+        messages.document({"mirrors": found})
     return invocation.exit_code
 
 
@@ -45,7 +45,7 @@ def _show(name: str, report: AclReport) -> None:
             soft_wrap=True,
         )
     for topic in report.first:
-        formatting.warning(
+        messages.warning(
             f"{name}: {topic} has no ACLs at the destination yet: if its brokers have"
             " allow.everyone.if.no.acl.found=true, the first ACL revokes what all others may do,"
             " including the mirror's own user; grant that user Write first"

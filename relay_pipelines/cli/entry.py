@@ -10,7 +10,7 @@ import typer
 
 from relay_pipelines.cli.app import app
 from relay_pipelines.errors import INTERRUPTED, RelayError
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 
 _FAILED = 1
 _GLOBAL_FLAGS = ("--debug",)
@@ -31,15 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RelayError, typer.TyperException) as error:
         return _failed(error, debug=debug)
     except (KeyboardInterrupt, typer.Abort):  # before or during the command
-        formatting.error("interrupted")
+        messages.error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # such as `relay ledger | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except Exception as error:  # noqa: BLE001 - a bug; users still get one line
         if debug:
-            formatting.trace(error)
-        formatting.error(
+            messages.trace(error)
+        messages.error(
             f"unexpected {type(error).__name__}: {_first_line(error)}"
             + ("" if debug else "; run with --debug to see where")
         )
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: RelayError | typer.TyperException, *, debug: bool) -> int:
     if debug:
-        formatting.trace(error)
+        messages.trace(error)
     if isinstance(error, RelayError):
-        formatting.error(str(error))
+        messages.error(str(error))
     else:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "relay"
-        formatting.error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
+        messages.error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
     return error.exit_code
 
 

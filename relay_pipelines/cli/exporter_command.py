@@ -12,7 +12,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.run_metrics import HEALTH, Endpoint
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import StopSignal
@@ -55,15 +55,15 @@ def run(
         endpoint.open()
         exporter.look_at(followed.mirrors)
         served = f"metrics of {plural(len(followed.mirrors), 'mirror')} at http://{where}/metrics"
-        formatting.note(f"{served}, its own health at {HEALTH}; Ctrl-C ends it")
+        messages.note(f"{served}, its own health at {HEALTH}; Ctrl-C ends it")
         try:
             while True:
                 clock.sleep(pause)
                 if followed.changed():
-                    formatting.note("relay.yaml has changed")
+                    messages.note("relay.yaml has changed")
                     exporter.look_at(followed.mirrors)
         except KeyboardInterrupt:
-            formatting.note("stopped")
+            messages.note("stopped")
         finally:
             exporter.end()
             endpoint.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 
 _FILES = {
     "relay.yaml": ("relay.example.yaml", "your clusters and topics: every key, with its default"),
@@ -25,13 +25,13 @@ def run(folder: Path) -> int:
                 with path.open("x", encoding="utf-8") as file:  # never overwrites
                     file.write((_TEMPLATES / template).read_text(encoding="utf-8"))
             except FileExistsError:
-                formatting.line(f"{path}: exists, not changed")
+                messages.line(f"{path}: exists, not changed")
             else:
-                formatting.line(f"{path}: {purpose}")
+                messages.line(f"{path}: {purpose}")
     except OSError as error:
         raise ConfigError(
             f"{error.filename or folder} cannot be written: {error.strerror}",
             remedy="name another folder",
         ) from None
-    formatting.line("next: fill in relay.yaml, then run `relay check`")
+    messages.line("next: fill in relay.yaml, then run `relay check`")
     return 0

@@ -8,7 +8,7 @@ from itertools import chain
 from relay_pipelines import api
 from relay_pipelines.errors import RelayError, together
 from relay_pipelines.invocation import Invocation, selected_mirrors
-from relay_pipelines.output import formatting, json_output, page_view, run_report, tables
+from relay_pipelines.output import json_output, messages, page_view, run_report, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import Page, away, page_of
@@ -53,11 +53,11 @@ def plan(
                     planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs
                 )
             for missing in topics.nothing_selected(planned.snapshot, mirror.topics.allow):
-                formatting.warning(f"{name}: {missing}")
+                messages.warning(f"{name}: {missing}")
             for error in [*together(planned.data_losses), *topics.unseen(planned.snapshot)]:
                 invocation.fail(error, name)
     if as_json:
-        formatting.document({"mirrors": found})
+        messages.document({"mirrors": found})
     return invocation.exit_code
 
 
@@ -89,7 +89,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
         for state in [] if as_json else states:
             stdout().print(f"{name}: {state}", soft_wrap=True)
     if as_json:
-        formatting.document({"mirrors": found})
+        messages.document({"mirrors": found})
     return invocation.exit_code
 
 

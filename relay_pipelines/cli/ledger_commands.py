@@ -17,7 +17,7 @@ from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.ledger import ledger_columns
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_ledger
-from relay_pipelines.output import formatting, json_output, tables
+from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
@@ -127,7 +127,7 @@ def attest(
         document = api.Mirror(name, mirror, Session(settings.spark)).attest(topic, key=key)
     except TamperedError as error:
         for place in getattr(error, "__notes__", ()):
-            formatting.error(f"{name}: {place}")
+            messages.error(f"{name}: {place}")
         raise
     _write(f"{json.dumps(document, indent=2)}\n".encode(), output)
     return invocation.exit_code

@@ -8,7 +8,7 @@ from relay_pipelines.errors import ConfigError, RelayError, SourceError
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
-from relay_pipelines.output import formatting, json_output, tables
+from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
@@ -37,7 +37,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
                 why = f"no node can be read: {choice.why}"
                 invocation.fail(SourceError(why, remedy="the table says why, per node"), name)
     if as_json:
-        formatting.document({"mirrors": found})
+        messages.document({"mirrors": found})
     return invocation.exit_code
 
 

@@ -23,7 +23,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.invocation import Invocation, every_seconds, observed, selected_mirrors
 from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import Status, TopicPartition
-from relay_pipelines.output import formatting, json_output, run_report
+from relay_pipelines.output import json_output, messages, run_report
 from relay_pipelines.output.formatting import format_time, plural, seconds, size, stderr
 from relay_pipelines.output.progress import Lines, status_line
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -78,7 +78,7 @@ def run(
         except KeyboardInterrupt:
             pass  # how it ends
         finally:
-            formatting.note(f"stopped after {seconds(clock.monotonic() - began)}: {rounds}")
+            messages.note(f"stopped after {seconds(clock.monotonic() - began)}: {rounds}")
             session.stop()
     return rounds.exit_code or INTERRUPTED
 
@@ -136,7 +136,7 @@ class _Rounds:
         """Read the user's classes once for all mirrors and tasks of a round."""
         sources = Sources.of(spec for mirror in self.mirrors.values() for spec in mirror.classes)
         for line in sources.changes(self._sources):
-            formatting.note(f"{line}: the rounds from this one on use it")
+            messages.note(f"{line}: the rounds from this one on use it")
         self._sources = sources
 
     @property
@@ -170,7 +170,7 @@ class _Rounds:
             result = bound.copy(planned, self.topic, observers, self._sources, self._run_id)
         except RelayError as error:
             if self.invocation.debug:
-                formatting.trace(error)
+                messages.trace(error)
             if self.metrics is not None:
                 self.metrics.failed(name, type(error).__name__)
             lasting.update([problem(error)], complete=False)
@@ -194,7 +194,7 @@ class _Rounds:
             else bound.prepare(self.topic, patient=False, cache=cache, run_id=self._run_id)
         )
         if line := writers.look(planned.snapshot, has_news=bool(planned.windows)):
-            formatting.note(f"{name}: {line}")
+            messages.note(f"{name}: {line}")
         return planned, waited or writers.waits
 
     def _writers_of(self, name: str) -> OtherWriters:
@@ -206,29 +206,29 @@ class _Rounds:
         self._records += result.records
         self._size_bytes += result.size_bytes
         for node, why in result.diverged.items():
-            formatting.warning(f"{result.mirror}: node {node} is in quarantine: {why}")
+            messages.warning(f"{result.mirror}: node {node} is in quarantine: {why}")
         now_ms = SystemClock().now_ms()
         if self.as_json:
             if result.topics or result.reconfigured:
-                formatting.json_line(json_output.run(result, now_ms))
+                messages.json_line(json_output.run(result, now_ms))
             return
         for change in result.reconfigured:
-            formatting.line(f"{result.mirror}: {change.done}")
+            messages.line(f"{result.mirror}: {change.done}")
         if result.topics:
             copied = f"{plural(result.records, 'record')}, {size(result.size_bytes)}"
             of_topics = f"of {plural(len(result.topics), 'topic')} in {seconds(result.seconds)}"
-            formatting.line(f"{result.mirror}: {format_time(now_ms)}: {copied} {of_topics}")
+            messages.line(f"{result.mirror}: {format_time(now_ms)}: {copied} {of_topics}")
 
     def _warn(self, name: str, found: set[str]) -> None:
         """Print the warnings that the last round of the mirror did not have."""
         for line in sorted(found - self._warnings.get(name, set())):
-            formatting.warning(f"{name}: {line}")
+            messages.warning(f"{name}: {line}")
         self._warnings[name] = found
 
     def _progress(self, name: str, show: Callable[[str], None]) -> Lines:
         if stderr().is_terminal:
             return Lines(lambda line: show(f"{name}: {line}"), _STATUS_SECONDS)
-        return Lines(lambda line: formatting.note(f"{name}: {line}"), _LOG_SECONDS, announce=False)
+        return Lines(lambda line: messages.note(f"{name}: {line}"), _LOG_SECONDS, announce=False)
 
     def _lasting(self, name: str) -> LastingProblems:
         return self._problems.setdefault(
@@ -316,7 +316,7 @@ class LastingProblems:
         new = {key: one for key, one in current.items() if key not in self._lasting}
         self._lasting |= {key: (one, now) for key, one in new.items()}
         for line in _lines({key: one.line for key, one in new.items()}, "and"):
-            formatting.error(f"{self._prefix}{line}")
+            messages.error(f"{self._prefix}{line}")
         if complete:
             self._end({*self._lasting} - current.keys(), now)
 
@@ -346,7 +346,7 @@ class LastingProblems:
             what, _, _ = one.line.partition("; ")
             lines[key] = f"over after {seconds(now - since)}: {what}"
         for line in _lines(lines, "over, too:"):
-            formatting.note(f"{self._prefix}{line}")
+            messages.note(f"{self._prefix}{line}")
 
     @property
     def exit_code(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from relay_pipelines import api
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.invocation import Invocation, observed, selected_mirrors
-from relay_pipelines.output import formatting, run_report
+from relay_pipelines.output import messages, run_report
 from relay_pipelines.output.formatting import stderr
 from relay_pipelines.output.progress import progress
 from relay_pipelines.run.session import Session, StopSignal
@@ -34,7 +34,7 @@ def run(
                     _mirror(invocation, name, mirror, topic, session, metrics, as_json=as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
-            formatting.error("interrupted; committed records stay, run again to continue")
+            messages.error("interrupted; committed records stay, run again to continue")
         finally:
             session.stop()
     return invocation.exit_code
@@ -45,7 +45,7 @@ def _serve(publication: Publication) -> MetricsObserver:
     try:
         publication.serve()
     except ConfigError as error:
-        formatting.warning(str(error))
+        messages.warning(str(error))
     return publication.observer
 
 
@@ -64,7 +64,7 @@ def _mirror(
     try:
         planned = bound.prepare(topic)
         for line in run_report.warnings(mirror, planned):
-            formatting.warning(f"{name}: {line}")
+            messages.warning(f"{name}: {line}")
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
             result = bound.copy(planned, topic, observers)

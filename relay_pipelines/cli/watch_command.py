@@ -8,7 +8,7 @@ from typing import Any
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
-from relay_pipelines.output import formatting, json_output, watching
+from relay_pipelines.output import json_output, messages, watching
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.look import Looker
@@ -39,7 +39,7 @@ def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bo
                 clock.sleep(max(0.0, began + pause - clock.monotonic()))
         except KeyboardInterrupt:
             pass
-    formatting.note("stopped")
+    messages.note("stopped")
     return invocation.exit_code
 
 

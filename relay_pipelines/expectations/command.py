@@ -13,7 +13,7 @@ from relay_pipelines.expectations.selected import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import Result, great_expectations
 from relay_pipelines.invocation import Invocation, selected_mirrors
-from relay_pipelines.output import formatting, tables
+from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session, StopSignal
@@ -37,7 +37,7 @@ def run(
 
     _each(invocation, names, one)
     if as_json:
-        formatting.document({"topics": documents})
+        messages.document({"topics": documents})
     return invocation.exit_code
 
 
@@ -63,7 +63,7 @@ def docs(
     _each(invocation, names, one)
     for each in pages:
         each.write()
-        formatting.note(f"wrote {folder / 'index.html'}")
+        messages.note(f"wrote {folder / 'index.html'}")
     return invocation.exit_code
 
 
@@ -88,7 +88,7 @@ def _session(invocation: Invocation, settings: Settings) -> Iterator[Session]:
             yield session
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
-            formatting.error("interrupted; run again, or look at less with --topic")
+            messages.error("interrupted; run again, or look at less with --topic")
         finally:
             session.stop()
 
@@ -142,7 +142,7 @@ def _report(
             continue
         line = f"{name}: {window.topic}: {result.expectation.name}: {result.what}"
         if result.expectation.severity is Severity.WARN:
-            formatting.warning(line)
+            messages.warning(line)
         else:
-            formatting.error(line)
+            messages.error(line)
             invocation.raise_exit_code(DIFFERENCE)

@@ -1,23 +1,15 @@
-"""Consoles, and numbers, sizes, durations and times as text.
-
-Errors, warnings and JSON as plain lines, without secrets, and without rich, which is slow.
-"""
+"""Consoles, and numbers, sizes, durations and times as text."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
-import sys
-import traceback
 from collections.abc import Iterable
-from typing import IO, Any
 
 from rich.console import Console
 
 from relay_pipelines.errors import RelayError, together
 from relay_pipelines.plan.positions import Position, open_since
-from relay_pipelines.redaction import redacted
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
@@ -106,42 +98,3 @@ def _console(*, stderr: bool) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _FILE_WIDTH
     return console
-
-
-def error(line: str) -> None:
-    """Write `error: what; remedy` to stderr."""
-    _write(f"error: {line}", sys.stderr)
-
-
-def warning(line: str) -> None:
-    """Write `warning: what; remedy` to stderr."""
-    _write(f"warning: {line}", sys.stderr)
-
-
-def trace(error: BaseException) -> None:
-    """Write the traceback of an error to stderr."""
-    _write("".join(traceback.format_exception(error)).rstrip(), sys.stderr)
-
-
-def document(value: Any) -> None:
-    """Write one JSON document to stdout."""
-    _write(json.dumps(value, indent=2), sys.stdout)
-
-
-def json_line(value: Any) -> None:
-    """Write a JSON document of one line to stdout."""
-    line(json.dumps(value))
-
-
-def line(text: str) -> None:
-    """Write one line to stdout."""
-    _write(text, sys.stdout)
-
-
-def note(text: str) -> None:
-    """Write one line that is no error to stderr."""
-    _write(text, sys.stderr)
-
-
-def _write(text: str, to: IO[str]) -> None:
-    print(redacted(text), file=to, flush=True)

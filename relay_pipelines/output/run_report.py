@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relay_pipelines.output import formatting, json_output, tables
+from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import count, open_transactions, plural, stdout
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
@@ -33,18 +33,18 @@ def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
     if why:
         tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
     for line in [*planned.snapshot.all_takeovers, *topics.conflicts(planned.snapshot)]:
-        formatting.warning(f"{name}: {line}")
+        messages.warning(f"{name}: {line}")
     for difference in topic_configs.differences(planned.snapshot):
-        formatting.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
+        messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
     for deleted in topics.deleted(planned.snapshot):
-        formatting.warning(f"{name}: {deleted}")
+        messages.warning(f"{name}: {deleted}")
     for topic, number in topics.to_grow(planned.snapshot).items():
         console.print(
             f"{name}: {topic} will grow to {plural(number, 'partition')}, as its source has",
             soft_wrap=True,
         )
     for topic in topics.too_few_partitions(planned.snapshot):
-        formatting.warning(
+        messages.warning(
             f"{name}: {topic} has fewer partitions at the destination than at the source:"
             " a run will refuse it"
         )
@@ -72,13 +72,13 @@ def report(planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
     """Print what a run did."""
     name = result.mirror
     for failure in result.failures:
-        formatting.error(f"{name}: {failure}")
+        messages.error(f"{name}: {failure}")
     for node, why in result.diverged.items():
-        formatting.warning(f"{name}: node {node} is in quarantine: {why}")
+        messages.warning(f"{name}: node {node} is in quarantine: {why}")
     if result.interrupted:
-        formatting.error(f"{name}: {_interrupted(planned, result)}")
+        messages.error(f"{name}: {_interrupted(planned, result)}")
     if as_json:
-        formatting.json_line(json_output.run(result, SystemClock().now_ms()))
+        messages.json_line(json_output.run(result, SystemClock().now_ms()))
     else:
         _show(planned, result)
 

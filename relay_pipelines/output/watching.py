@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from relay_pipelines.output import formatting, page_view, tables
+from relay_pipelines.output import messages, page_view, tables
 from relay_pipelines.output.formatting import count, format_time
 from relay_pipelines.page.page import Page
 
@@ -37,7 +37,7 @@ def view(console: Console, relay: str, *, as_json: bool) -> Iterator[Show]:
         relay: as in `page_view.text`.
     """
     if as_json:
-        yield lambda mirrors, _: formatting.json_line(
+        yield lambda mirrors, _: messages.json_line(
             {"mirrors": [each.document for each in mirrors]}
         )
     elif console.is_terminal:
@@ -81,7 +81,7 @@ def line(mirror: Watched) -> str:
 
 def _lines(mirrors: Sequence[Watched], now_ms: int) -> None:
     for mirror in mirrors:
-        formatting.line(f"{format_time(now_ms)} {line(mirror)}")
+        messages.line(f"{format_time(now_ms)} {line(mirror)}")
 
 
 def _mirror(mirror: Watched, room: int, relay: str) -> Iterator[Table | Text]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay_pipelines.errors import ConfigError, StalePlanError
 from relay_pipelines.invocation import Invocation, the_mirror
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset
@@ -45,7 +45,7 @@ def run(
                 continue
             stdout().print(f"{name}: {each.topic_partition}: {each.what}", soft_wrap=True)
         for held in reset.already_held(snapshot, mirror, resets, clock).values():
-            formatting.warning(
+            messages.warning(
                 f"{name}: {held.topic_partition} already holds the offsets [{held.start},"
                 f" {held.end}); if they are copies of the same records, those are there twice then"
             )

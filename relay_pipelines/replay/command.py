@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.invocation import Invocation, observed, the_mirror
-from relay_pipelines.output import formatting, json_output, run_report
+from relay_pipelines.output import json_output, messages, run_report
 from relay_pipelines.output.formatting import plural, stderr, stdout
 from relay_pipelines.output.progress import progress
 from relay_pipelines.protocol.clock import SystemClock
@@ -50,7 +50,7 @@ def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how:
                 _copy(invocation, session, replay, publication, as_json=how.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
-            formatting.error("interrupted; committed records stay, run again to continue")
+            messages.error("interrupted; committed records stay, run again to continue")
         finally:
             session.stop()
     return invocation.exit_code
@@ -79,10 +79,10 @@ def _show(replay: Replay, request: ReplayRequest, how: How) -> None:
     """Print what is left, as `relay plan` does."""
     now_ms = SystemClock().now_ms()
     for note in replay.notes:
-        formatting.warning(f"{replay.name}: {note}")
+        messages.warning(f"{replay.name}: {note}")
     if how.as_json:
         if how.dry_run or not replay.plan.windows:
-            formatting.document(json_output.plan(replay.plan, now_ms))
+            messages.document(json_output.plan(replay.plan, now_ms))
         return
     if replay.is_complete:
         stdout().print(

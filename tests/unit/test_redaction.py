@@ -11,7 +11,7 @@ import pytest
 from relay_pipelines import redaction
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.migration.document import parse
-from relay_pipelines.output import formatting
+from relay_pipelines.output import messages
 from relay_pipelines.redaction import hide, hide_named, hide_parameters, redacted
 from relay_pipelines.settings import load
 from relay_pipelines.spark import class_archive
@@ -68,10 +68,10 @@ def test_every_way_out_is_covered(capsys: pytest.CaptureFixture[str]) -> None:
     except ValueError as cause:
         error = SourceError("refused correct-horse", remedy="not correct-horse")
         error.__cause__ = cause
-    formatting.trace(error)
-    for write in (formatting.error, formatting.warning, formatting.note, formatting.line):
+    messages.trace(error)
+    for write in (messages.error, messages.warning, messages.note, messages.line):
         write("correct-horse")
-    formatting.document({"error": "correct-horse"})
+    messages.document({"error": "correct-horse"})
     said = capsys.readouterr()
     sent = pickle.loads(pickle.dumps(RelayError("correct-horse")))
     assert "correct-horse" not in said.out + said.err + repr(error) + repr(sent)

@@ -14,7 +14,7 @@ import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.orchestration import naming, stopping, turns
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn, Watcher, forbid_retries
@@ -233,7 +233,7 @@ def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tm
 
 def test_a_heartbeat_says_what_moves(monkeypatch):
     """A run that waits for its copy says so, and one whose thread does nothing ends."""
-    monkeypatch.setattr(stopping, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
     clock, tags, cpu, said = Clock(), {}, [0.0], []
 
     def until_said(expected: str) -> None:
@@ -241,7 +241,7 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
 
     log = SimpleNamespace(error=said.append)
     made = partial(turns.Heartbeat, clock, lambda: cpu[-1])
-    monkeypatch.setattr(stopping, "Heartbeat", made)
+    monkeypatch.setattr(turns, "Heartbeat", made)
     with turns.beating("r", tags.update, log) as heart:
         until_said("2027-01-15T08:00:00Z")
         clock.passed += 100
@@ -284,7 +284,7 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
 
 def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     """Dagster reads all tags of a run, and writes them back with those that are new."""
-    monkeypatch.setattr(stopping, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
     own = run(instance, Turn.COPYING)
     context = SimpleNamespace(instance=instance, run_id=own, run_tags={}, log=None)
     has_read, is_written = threading.Event(), threading.Event()
