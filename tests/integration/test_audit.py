@@ -835,20 +835,10 @@ class TestCommand:
         shown = relay(audited.config(), "audit", "--level", "full")
         assert "00000045.........!.." in shown.stdout
 
-    @pytest.mark.parametrize(
-        ("arguments", "line"),
-        [
-            (["--topic", "none"], "the ledger has no entries of the source topic 'none'; "),
-            (["--window", "none"], "the ledger has no entries of the window 'none'; "),
-            (["--since", "2999-01-01"], "the ledger has no copies in what is to be audited; "),
-        ],
-        ids=["topic", "window", "date"],
-    )
-    def test_what_the_ledger_does_not_have(
-        self, audited: Audited, arguments: list[str], line: str
-    ) -> None:
-        done = relay(audited.config(), "audit", *arguments)
+    def test_what_the_ledger_does_not_have(self, audited: Audited) -> None:
+        done = relay(audited.config(), "audit", "--window", "none")
         assert done.returncode == 2
+        line = "the ledger has no entries of the window 'none'; "
         assert error_line(done).startswith(f"{audited.mirror.name}: {line}")
 
 
