@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from relay_pipelines.audit.coverage import Selected, select
 from relay_pipelines.audit.request import Selection
@@ -16,13 +15,12 @@ from relay_pipelines.errors import (
     TamperedError,
     TopicRecreatedError,
 )
-from relay_pipelines.ledger.accounted import OwnBatches
 from relay_pipelines.ledger.checkpoint import wait_until_stable
+from relay_pipelines.ledger.offset_map import Copied, OffsetMap, merged
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import (
     Intervals,
-    LedgerEntry,
     NodeIdentity,
     OffsetRange,
     TopicPartition,
@@ -34,7 +32,6 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.settings import Mirror
@@ -218,7 +215,7 @@ def at_destination(
         ask = partial(copies.find, selected)
         found, notes = retry(ask, name, mirror.copy_options, clock, client)
     kept = {
-        at: _merged(copied, one_source=len(sources[at]) == 1)
+        at: merged(copied, one_source=len(sources[at]) == 1)
         for at, copied in found.items()
         if copied
     }
@@ -273,37 +270,6 @@ def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     )
 
 
-def _merged(copies: Iterable[_Copied], *, one_source: bool) -> Intervals:
-    """Join neighbours, so that there are few intervals.
-
-    Args:
-        one_source: whether one source alone is copied there. Then a single offset between two
-            chunks is the marker of the first, because the next one begins after it.
-    """
-    found: list[tuple[int, int]] = []
-    before = None
-    for copied in sorted(copies):
-        is_marker = one_source and before is not None and copied.chunk != before.chunk
-        if found and copied.start - found[-1][1] <= int(is_marker):
-            found[-1] = found[-1][0], max(found[-1][1], copied.end)
-        else:
-            found.append((copied.start, copied.end))
-        before = copied
-    return tuple(found)
-
-
-class _Copied(NamedTuple):
-    """Destination offsets that hold records of one chunk alone.
-
-    Args:
-        chunk: its source offsets.
-    """
-
-    start: int
-    end: int
-    chunk: OffsetRange
-
-
 class _Copies:
     """Finds the copies of source offsets at the destination."""
 
@@ -314,12 +280,14 @@ class _Copies:
         self._options = mirror.copy_options
         self._request = request
         self._clock = clock
+        instead = "replay from the source: --side source"
+        self._map = OffsetMap(client, self._options, clock, instead)
 
     def find(
         self, selected: Sequence[Selected]
-    ) -> tuple[dict[TopicPartition, list[_Copied]], list[str]]:
+    ) -> tuple[dict[TopicPartition, list[Copied]], list[str]]:
         """Return the copies by topic-partition of the destination, in any order, and notes."""
-        found: dict[TopicPartition, list[_Copied]] = defaultdict(list)
+        found: dict[TopicPartition, list[Copied]] = defaultdict(list)
         entries = [(each.range, entry) for each in selected for entry in each.copied]
         ends: dict[TopicPartition, int] = defaultdict(int)
         for _, entry in entries:
@@ -333,14 +301,14 @@ class _Copies:
         notes: dict[TopicPartition, str] = {}
         for wanted, entry in entries:
             at = entry.destination.topic_partition
-            copies = self._copies(entry, wanted) if entry.records else []
+            copies = self._map.copies(entry, wanted) if entry.records else []
             if any(start < first[at] for start, _ in copies):
                 notes[at] = (
                     f"{at}: the destination begins at offset {low[at]}; it no longer has older"
                     " copies, of which some may be of the time span"
                 )
             found[at] += [
-                _Copied(max(start, first[at]), stop, entry.source)
+                Copied(max(start, first[at]), stop, entry.source)
                 for start, stop in copies
                 if stop > first[at]
             ]
@@ -355,50 +323,3 @@ class _Copies:
                     offset=oldest,
                 )
         return found, list(notes.values())
-
-    def _copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
-        """Return the destination offsets of a chunk's records within the wanted source offsets."""
-        there, source = entry.destination, entry.source
-        own = [(there.start, there.end)]
-        if len(there) != entry.records:
-            own = self._own_batches(entry)
-        skip, stop = (
-            max(0, wanted.start - source.start),
-            min(len(source), wanted.end - source.start),
-        )
-        if (skip, stop) == (0, len(source)):
-            return own
-        if len(source) != entry.records:
-            raise ConfigError(
-                f"the range cuts the chunk {source}, in which offsets have no record at the"
-                " destination, so that nobody can tell which of its copies are wanted",
-                remedy=f"begin and end it at {source.start} or {source.end}",
-            )
-        return _part(own, skip, stop)
-
-    def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
-        """Return the offsets of a chunk's own records, among those of others."""
-        there = entry.destination
-        batches = OwnBatches(((there.start, there.end),))
-        fetches = read(self._client, there, self._options.fetch_max_bytes, self._clock)
-        own = [
-            (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
-        ]
-        if sum(end - start for start, end in own) != entry.records:
-            raise ConfigError(
-                f"{entry.destination} no longer holds the {entry.records} records of the chunk"
-                f" {entry.source} alone, so that nobody can tell which are its own",
-                remedy="replay from the source: --side source",
-            )
-        return own
-
-
-def _part(own: Iterable[tuple[int, int]], skip: int, stop: int) -> list[tuple[int, int]]:
-    """Return the offsets of the records number `skip` to `stop` of these."""
-    found, number = [], 0
-    for start, end in own:
-        first, last = max(start, start + skip - number), min(end, start + stop - number)
-        if first < last:
-            found.append((first, last))
-        number += end - start
-    return found

@@ -24,6 +24,7 @@ from relay_pipelines.ledger.checkpoint import (
     replay_name,
     start_batch,
 )
+from relay_pipelines.ledger.offset_map import Copied, merged, part
 from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.replay.own_mirror import (
@@ -33,7 +34,6 @@ from relay_pipelines.replay.own_mirror import (
     request_of,
     require_same,
 )
-from relay_pipelines.replay.replay_ranges import _Copied, _merged, _part
 from relay_pipelines.replay.request import ReplayRequest, Side
 from relay_pipelines.settings import Settings, load
 from tests.support.config_files import MINIMAL, changed
@@ -245,21 +245,21 @@ class TestCopies:
     def test_a_marker_between_chunks(self) -> None:
         """A single offset between two chunks of one source is a marker; within one, a stranger."""
         a, b = (OffsetRange(AT, start, start + 10) for start in (0, 10))
-        copied = [_Copied(0, 10, a), _Copied(11, 15, b), _Copied(16, 22, b)]
-        assert _merged(copied, one_source=True) == ((0, 15), (16, 22))
-        assert _merged(copied, one_source=False) == ((0, 10), (11, 15), (16, 22))
-        assert _merged([copied[0], _Copied(12, 15, b)], one_source=True) == ((0, 10), (12, 15))
+        copied = [Copied(0, 10, a), Copied(11, 15, b), Copied(16, 22, b)]
+        assert merged(copied, one_source=True) == ((0, 15), (16, 22))
+        assert merged(copied, one_source=False) == ((0, 10), (11, 15), (16, 22))
+        assert merged([copied[0], Copied(12, 15, b)], one_source=True) == ((0, 10), (12, 15))
 
     def test_a_chunk_within_another(self) -> None:
         """It takes nothing away."""
         a, b = OffsetRange(AT, 0, 10), OffsetRange(AT, 2, 3)
-        assert _merged([_Copied(0, 10, a), _Copied(2, 3, b)], one_source=True) == ((0, 10),)
+        assert merged([Copied(0, 10, a), Copied(2, 3, b)], one_source=True) == ((0, 10),)
 
     @given(st.integers(0, 12), st.integers(0, 12))
     def test_a_part_of_a_chunk(self, skip: int, stop: int) -> None:
         own = [(3, 6), (10, 14), (20, 25)]
         offsets = [offset for start, end in own for offset in range(start, end)]
-        found = [offset for start, end in _part(own, skip, stop) for offset in range(start, end)]
+        found = [offset for start, end in part(own, skip, stop) for offset in range(start, end)]
         assert found == offsets[skip:stop]
 
 
