@@ -38,7 +38,7 @@ chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minut
 storm: setup  ## Restart and kill brokers of clusters of three under writers and a mirror; half an hour.
 	$(BIN)/python -m pytest -m long tests/chaos
 
-soak: setup  ## Mirror with Dagster for an hour while processes are killed; writes docs/soak.md. Options: MINUTES=5 SEED=7.
+soak: setup  ## Mirror with Dagster for an hour of kills, edits and outages; writes docs/soak.md. Options: MINUTES=5 SEED=7.
 	$(BIN)/python -m tests.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED))
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\

@@ -71,24 +71,62 @@ def assert_ledger_covers(
     entries = ledger(cluster, mirror)
     assert {_source(entry) for entry in entries} == {at for at, stop in source_ends.items() if stop}
     for at, group in itertools.groupby(entries, _source):
-        own = list(group)
-        assert [entry["source"]["start"] for entry in own] == [
-            0,
-            *(entry["source"]["end"] for entry in own[:-1]),
-        ], f"gap or overlap in {at}"
-        assert own[-1]["source"]["end"] == source_ends[at]
-        assert sum(entry["records"] for entry in own) == counts[at]
-        for entry in own:
-            offsets = entry["source"]["end"] - entry["source"]["start"]
-            assert entry["records"] + sum(entry["skipped"].values()) == offsets
-        landed = [
-            (entry["destination"]["start"], entry["destination"]["end"])
-            for entry in own
-            if entry["records"]
-        ]
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(landed)), (
-            f"destination ranges of {at} overlap"
-        )
+        assert_covers(list(group), at, source_ends[at], counts[at])
+
+
+def assert_covers(
+    entries: list[dict[str, Any]], at: tuple[str, int], source_end: int | None, count: int
+) -> None:
+    """Assert that the entries of a topic-partition cover every source offset once, in their order.
+
+    Args:
+        source_end: where they end; None if that is unknown, because the log is gone.
+        count: their records.
+    """
+    assert [entry["source"]["start"] for entry in entries] == [
+        0,
+        *(entry["source"]["end"] for entry in entries[:-1]),
+    ], f"gap or overlap in {at}"
+    assert source_end is None or entries[-1]["source"]["end"] == source_end
+    assert sum(entry["records"] for entry in entries) == count
+    for entry in entries:
+        offsets = entry["source"]["end"] - entry["source"]["start"]
+        assert entry["records"] + sum(entry["skipped"].values()) == offsets
+    landed = [
+        (entry["destination"]["start"], entry["destination"]["end"])
+        for entry in entries
+        if entry["records"]
+    ]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(landed)), (
+        f"destination ranges of {at} overlap"
+    )
+
+
+def assert_ledger_covers_logs(
+    cluster: LocalCluster,
+    mirror: str,
+    source_ends: dict[tuple[str, int], int],
+    counts: dict[tuple[str, int], list[int]],
+) -> None:
+    """The same if topics were recreated and taken on again: each log is covered once.
+
+    Args:
+        counts: the records of each log that a topic-partition has had.
+    """
+    assert_chained(cluster, mirror)
+    entries = sorted(ledger(cluster, mirror), key=lambda each: (_source(each), each["number"]))
+    assert {_source(entry) for entry in entries} == set(counts)
+    for at, group in itertools.groupby(entries, _source):
+        logs: list[list[dict[str, Any]]] = [[]]
+        for entry in group:
+            if entry["gap"]:
+                assert "was deleted and created again" in entry["gap"], entry["gap"]
+                logs.append([])
+            else:
+                logs[-1].append(entry)
+        assert len(logs) == len(counts[at]), f"{at}: the ledger knows of {len(logs) - 1} losses"
+        for number, (own, count) in enumerate(zip(logs, counts[at], strict=True), 1):
+            assert_covers(own, at, source_ends[at] if number == len(logs) else None, count)
 
 
 def held_back(cluster: LocalCluster, topics: list[str]) -> list[str]:

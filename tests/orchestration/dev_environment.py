@@ -67,11 +67,17 @@ class DevEnvironment:
         spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
         if remote:
             spark = {"remote": remote}
-        (self.folder / "relay.yaml").write_text(
+        self.replace_config(
             yaml.safe_dump(
                 {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
             )
         )
+
+    def replace_config(self, text: str) -> None:
+        """Write relay.yaml at once, so that nobody reads half of it."""
+        written = self.folder / "relay.yaml.new"
+        written.write_text(text)
+        written.replace(self.folder / "relay.yaml")
 
     @contextmanager
     def dagster(self, **environment: str) -> Iterator[Dagster]:

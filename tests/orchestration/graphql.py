@@ -12,8 +12,9 @@ from tests.support.independent import until
 PAUSE_SECONDS = 1.0  # a query takes a tenth of a second of the processor
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs {
   results { runId status jobName startTime tags { key value } } } } }"""
-_LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {
-  __typename ... on MessageEvent { message } } } } }"""
+_LOGS = """query($id: ID!, $after: String) {
+  logsForRun(runId: $id, afterCursor: $after, limit: 1000) { ... on EventConnection {
+  cursor hasMore events { ... on MessageEvent { message timestamp } } } } }"""
 _LAUNCH = """mutation($params: ExecutionParams!) {
   launchPipelineExecution(executionParams: $params) { __typename
   ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
@@ -80,12 +81,22 @@ def runs(dagster: Dagster) -> list[Run]:
     ]
 
 
-def messages(dagster: Dagster, run_id: str) -> list[str]:
-    """The messages in the log of a run."""
-    return [
-        event.get("message") or ""
-        for event in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]
-    ]
+def messages(dagster: Dagster, run_id: str, since: float = 0.0) -> list[str]:
+    """The messages in the log of a run.
+
+    Args:
+        since: leave out those from before this time, in seconds since the Unix epoch.
+    """
+    found: list[str] = []
+    page: dict[str, Any] = {"cursor": None, "hasMore": True}
+    while page["hasMore"]:
+        page = dagster.ask(_LOGS, {"id": run_id, "after": page["cursor"]})["logsForRun"]
+        found += [
+            event.get("message") or ""
+            for event in page["events"]
+            if float(event.get("timestamp") or 0) >= since * 1000
+        ]
+    return found
 
 
 def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:

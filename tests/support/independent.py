@@ -191,9 +191,13 @@ def transactional(cluster: Cluster, transactional_id: str, **config: object) -> 
 
 
 def read(
-    cluster: Cluster, at: TopicPartition, isolation: str = "read_committed"
+    cluster: Cluster, at: TopicPartition, isolation: str = "read_committed", start: int = 0
 ) -> list[tuple[int, Record]]:
-    """All records of a topic-partition with their offsets, in order, to its last stable offset."""
+    """All records of a topic-partition with their offsets, in order, to its last stable offset.
+
+    Args:
+        start: the offset to begin at, if the log still has it.
+    """
     config = client(
         cluster,
         group_id="independent",
@@ -210,7 +214,8 @@ def read(
         low, _ = consumer.get_watermark_offsets(
             confluent_kafka.TopicPartition(at.topic, at.partition), timeout=30
         )
-        consumer.assign([confluent_kafka.TopicPartition(at.topic, at.partition, low)])
+        start = max(low, start)
+        consumer.assign([confluent_kafka.TopicPartition(at.topic, at.partition, start)])
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for message in consumer.consume(1000, 0.01):

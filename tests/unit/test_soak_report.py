@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.orchestration import soak
-from tests.orchestration.soak.faults import OF_SERVERS, scenario
+from tests.orchestration.soak.faults import OF_SERVERS, Event, Fault, Strike, scenario
 from tests.orchestration.soak.limits import FILES, PRUNED
 from tests.orchestration.soak.report import Report, as_markdown, as_svg
 from tests.orchestration.soak.sampling import Role, Sample, Usage
@@ -22,11 +22,17 @@ def sample(seconds: int) -> Sample:
     life = 1 + (seconds > 900)
     usage = Usage(life, 1, 150 * MIB, 100 * MIB, 20, 10)
     files = dict.fromkeys(PRUNED | FILES, 100_000)
-    return Sample(float(seconds), seconds // 10, dict.fromkeys(Role, usage), files, seconds)
+    return Sample(float(seconds), seconds // 10, dict.fromkeys(Role, usage), files, seconds, 1.5)
 
 
 FLAT = Report(
-    3600.0, 16, [sample(seconds) for seconds in range(5, 3600, 5)], [(900.0, "all killed")], 2, 9, 5
+    3600.0,
+    16,
+    [sample(seconds) for seconds in range(5, 3600, 5)],
+    [Strike(900.0, "all killed", 40.0, ""), Strike(1800.0, "source away", 9.0, "the page said so")],
+    starts=2,
+    records=9,
+    stall=(895.0, 940.0),
 )
 
 
@@ -47,9 +53,13 @@ def with_leak(role: Role, every_seconds: int) -> Report:
 
 def test_nothing_grows() -> None:
     page = as_markdown(FLAT, FOLDER / "soak.md.j2", {"CPU": "2 cores"})
+    words = " ".join(page.split())
     assert FLAT.failures() == []
-    assert "No series\ngrows by more than its limit" in page
+    assert "No series grows by more than its limit" in words
     assert "| **above** |" not in page
+    assert "| all killed | 1 | 40 s | 40 s |" in page
+    assert "| 30 min 0 s | source away | 9.0 s | the page said so |" in page
+    assert "is 45 s, after all killed" in words
 
 
 def test_a_leak_of_a_server_fails() -> None:
@@ -92,13 +102,15 @@ def test_the_picture_has_a_line_per_series() -> None:
     picture = ET.fromstring(as_svg(FLAT, FOLDER / "soak.svg.j2"))
     lines = picture.findall(".//{*}polyline")
     assert len(lines) == 3 * len(Role) + len(PRUNED | FILES)
-    assert len(picture.findall(".//{*}line")) == 5
+    assert len(picture.findall(".//{*}line")) == 5 * len(FLAT.strikes)
 
 
-def test_the_seed_decides_the_faults() -> None:
-    """The servers are killed in one of the two decks only."""
-    first, again = (list(islice(scenario(16, servers=True), 30)) for _ in range(2))
+def test_the_seed_decides_what_strikes() -> None:
+    """In a round, all strikes once; what ends Dagster's servers strikes in its first part."""
+    every = {*Fault, *Event}
+    first, again = (list(islice(scenario(16), 2 * len(every))) for _ in range(2))
     assert first == again
-    assert set(OF_SERVERS) <= {planned.fault for planned in first}
-    calm = {planned.fault for planned in islice(scenario(16, servers=False), 30)}
-    assert not calm & set(OF_SERVERS)
+    for round_ in (first[: len(every)], first[len(every) :]):
+        assert {planned.what for planned in round_} == every
+        assert {planned.what for planned in round_[: 2 * len(OF_SERVERS)]} >= OF_SERVERS
+    assert first != list(islice(scenario(17), 2 * len(every)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import machine
 from relay_pipelines.output.formatting import stdout
 from tests.orchestration.soak import report
+from tests.orchestration.soak.faults import Strike
 from tests.orchestration.soak.sampling import Sample, Usage
 from tests.orchestration.soak.soak import soak
 
@@ -64,7 +65,8 @@ def _read(figures: Path) -> tuple[report.Report, dict[str, str]]:
         )
         for sample in fields.pop("samples")
     ]
-    return report.Report(samples=samples, **fields), read["machine"]
+    strikes = [Strike(*strike) for strike in fields.pop("strikes")]
+    return report.Report(samples=samples, strikes=strikes, **fields), read["machine"]
 
 
 def _parse() -> argparse.Namespace:

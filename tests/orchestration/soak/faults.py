@@ -1,17 +1,17 @@
-"""The faults of a soak, drawn from a seed: what is killed or frozen, and when."""
+"""What strikes in a soak, drawn from a seed; and the faults: what is killed or frozen."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from itertools import count
-from typing import NamedTuple
+from itertools import chain, zip_longest
+from typing import NamedTuple, TypeVar
 
 from relay_pipelines.local_kafka import Broker
 from tests.orchestration.soak.sampling import Deployment, Role
 
-_QUIET_SECONDS = (90.0, 150.0)
+_QUIET_SECONDS = (20.0, 50.0)
 _FROZEN_SECONDS = (5.0, 15.0)
 
 
@@ -31,6 +31,20 @@ class Fault(StrEnum):
     ALL = "all of Dagster killed"
 
 
+class Event(StrEnum):
+    """What people do, or what lasts: see `events`."""
+
+    RECREATED = "source topic recreated"
+    SECOND_WAITS = "second deployment beside the first"
+    SECOND_TAKES_OVER = "second deployment, and the first one dies"
+    INVALID = "relay.yaml becomes invalid"
+    ADDED = "relay.yaml: a topic is added"
+    DENIED = "relay.yaml: a topic is denied, and allowed again"
+    EVERY = "relay.yaml: `every` changes, and changes back"
+    SOURCE_AWAY = "source away"
+    DESTINATION_AWAY = "destination away"
+
+
 _ROLES = {
     Fault.SESSION: Role.SESSION,
     Fault.JVM: Role.JVM,
@@ -39,40 +53,62 @@ _ROLES = {
     Fault.DAEMON: Role.DAEMON,
     Fault.CODE_SERVER: Role.CODE_SERVER,
 }
-OF_SERVERS = (Fault.WEB_SERVER, Fault.DAEMON, Fault.CODE_SERVER, Fault.ALL)
+OF_SERVERS = frozenset(
+    {Fault.WEB_SERVER, Fault.DAEMON, Fault.CODE_SERVER, Fault.ALL, Event.SECOND_TAKES_OVER}
+)
+"""What ends Dagster's servers: they come first in a round, and only in the first half."""
 
 
 class Planned(NamedTuple):
-    """A fault, the time before it, and how long a broker is frozen or down."""
+    """A fault or an event, the time before it, and how long a broker is frozen or down."""
 
     quiet_seconds: float
-    fault: Fault
+    what: Fault | Event
     hold_seconds: float
 
 
-def scenario(seed: int, *, servers: bool) -> Iterator[Planned]:
-    """Draw endless faults from shuffled decks.
+class Strike(NamedTuple):
+    """A fault or an event that has struck.
 
     Args:
-        servers: whether Dagster's own servers are killed, too.
+        at: seconds since the start.
+        went_on: the seconds until the copy went on, see `events.Seen`.
+        seen: in words; empty for a fault.
     """
-    chance = random.Random(f"{seed} {servers}")
-    for _ in count():
-        deck = [fault for fault in Fault if servers or fault not in OF_SERVERS]
-        chance.shuffle(deck)
-        for fault in deck:
-            yield Planned(chance.uniform(*_QUIET_SECONDS), fault, chance.uniform(*_FROZEN_SECONDS))
+
+    at: float
+    what: str
+    went_on: float
+    seen: str
+
+
+_Kind = TypeVar("_Kind", Fault, Event)
+
+
+def scenario(seed: int) -> Iterator[Planned]:
+    """Draw endless rounds; in each, every fault and every event strikes once, in turns."""
+    chance = random.Random(seed)
+    while True:
+        turns = zip_longest(_shuffled(chance, Fault), _shuffled(chance, Event))
+        for what in filter(None, chain.from_iterable(turns)):
+            yield Planned(chance.uniform(*_QUIET_SECONDS), what, chance.uniform(*_FROZEN_SECONDS))
+
+
+def _shuffled(chance: random.Random, kind: type[_Kind]) -> list[_Kind]:
+    deck = list(kind)
+    chance.shuffle(deck)
+    return sorted(deck, key=lambda what: what not in OF_SERVERS)
 
 
 def strike(
-    planned: Planned,
+    fault: Fault,
+    hold_seconds: float,
     deployment: Deployment,
     source: Broker,
     destination: Broker,
     wait: Callable[[float], object],
 ) -> int:
     """Let a fault happen, and end it if it is one of a broker; return the number of its victims."""
-    fault = planned.fault
     if fault is Fault.ALL:
         deployment.kill()
         return 1
@@ -86,7 +122,7 @@ def strike(
     frozen = fault in {Fault.SOURCE_FROZEN, Fault.DESTINATION_FROZEN}
     (broker.pause if frozen else broker.kill)()
     try:
-        wait(planned.hold_seconds)
+        wait(hold_seconds)
     finally:
         (broker.resume if frozen else broker.start)()
     return 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from relay_pipelines.output.formatting import count, seconds, size
+from tests.orchestration.soak.faults import Strike
 from tests.orchestration.soak.growth import Verdict
 from tests.orchestration.soak.limits import FILES, PRUNED, judged
 from tests.orchestration.soak.sampling import Role, Sample, Usage
@@ -32,21 +32,22 @@ class Report:
     """What a soak has measured.
 
     Args:
-        faults: their times and names.
+        strikes: the faults and events, in their order.
         starts: how often `dagster dev` was started.
-        records: that were written to the source.
-        stall: the longest time in seconds in which nothing was copied.
+        records: that are in the copies.
+        stall: from when until when nothing was copied for longest, in seconds since the start.
         left: the sizes of the temporary files that were left at the end.
-        complaints: what is wrong with the copy, or the processes left; empty if all is well.
+        complaints: what is wrong with the copy, what was not seen in time, and the processes left;
+            empty if all is well.
     """
 
     seconds: float
     seed: int
     samples: Sequence[Sample]
-    faults: Sequence[tuple[float, str]]
+    strikes: Sequence[Strike]
     starts: int
     records: int
-    stall: float
+    stall: tuple[float, float]
     left: Sequence[int] = field(default_factory=list)
     complaints: Sequence[str] = field(default_factory=list)
 
@@ -64,18 +65,20 @@ class Report:
         return [*self.complaints, *grown]
 
 
-def as_markdown(report: Report, template: Path, described: Mapping[str, str]) -> str:
+def as_markdown(report: Report, template: Path, described: dict[str, str]) -> str:
     """Return the page."""
     return _render(
         template,
         report=report,
         windows=report.samples[-1].windows,
-        faults=sorted(Counter(name for _, name in report.faults).items()),
+        faults=_times(strike for strike in report.strikes if not strike.seen),
+        events=[strike for strike in report.strikes if strike.seen],
+        stalled_by=_stalled_by(report),
         roles=[_used(report.samples, role) for role in Role],
         series=judged(report.samples),
         most=max(_processes(sample) for sample in report.samples),
         failures=report.failures(),
-        described=described,
+        described=described | _load(report.samples),
     )
 
 
@@ -130,11 +133,40 @@ def as_svg(report: Report, template: Path) -> str:
     return _render(
         template,
         panels=panels,
-        marks=[(WIDTH * at / report.seconds, name) for at, name in report.faults],
+        marks=[(WIDTH * strike.at / report.seconds, strike.what) for strike in report.strikes],
         width=WIDTH,
         height=HEIGHT,
         minutes=report.seconds / 60,
     )
+
+
+class Times(NamedTuple):
+    """How often a fault struck, and the seconds until the copy went on."""
+
+    what: str
+    times: int
+    median: float
+    longest: float
+
+
+def _times(faults: Iterable[Strike]) -> list[Times]:
+    seconds_of: dict[str, list[float]] = {}
+    for strike in faults:
+        seconds_of.setdefault(strike.what, []).append(strike.went_on)
+    return [
+        Times(what, len(took), median(took), max(took)) for what, took in sorted(seconds_of.items())
+    ]
+
+
+def _load(samples: Sequence[Sample]) -> dict[str, str]:
+    loads = [sample.load for sample in samples]
+    return {"load, also of other work": f"{median(loads):.1f} (median), {max(loads):.1f} at most"}
+
+
+def _stalled_by(report: Report) -> str:
+    """What struck last before the end of the longest stall."""
+    before = [strike.what for strike in report.strikes if strike.at < report.stall[1]]
+    return before[-1] if before else "the start"
 
 
 def _panel(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -71,6 +72,7 @@ class Sample:
         windows: that were cut so far.
         files: sizes in bytes, and numbers of files, by the name of the series.
         copied_bytes: of the log of the copy; it stands still while nothing is copied.
+        load: of the machine, the average of the last minute.
     """
 
     seconds: float
@@ -78,13 +80,14 @@ class Sample:
     roles: Mapping[str, Usage]
     files: Mapping[str, int]
     copied_bytes: int
+    load: float
 
 
 class Deployment:
-    """All processes that were started with the relay.yaml of an environment."""
+    """All processes that were started with the relay.yaml of a folder."""
 
-    def __init__(self, dev: DevEnvironment) -> None:
-        self._config = str(dev.folder / "relay.yaml")
+    def __init__(self, folder: Path) -> None:
+        self._config = str(folder / "relay.yaml")
 
     def processes(self) -> Iterator[tuple[Role, psutil.Process]]:
         """Yield the processes, the oldest first."""
@@ -125,13 +128,16 @@ class Sampler:
 
     Args:
         destination: the folder of the destination's only broker.
+
+    Attributes:
+        windows: the names of those that were cut so far.
     """
 
     def __init__(self, dev: DevEnvironment, destination: Path) -> None:
         self._dev = dev
-        self._deployment = Deployment(dev)
+        self._deployment = Deployment(dev.folder)
         self._data = destination / "broker-1" / "data"
-        self._windows: set[str] = set()
+        self.windows: set[str] = set()
         self._began = time.monotonic()
         self.samples: list[Sample] = []
 
@@ -150,13 +156,14 @@ class Sampler:
 
     def sample(self) -> Sample:
         """Measure once."""
-        self._windows |= self._present_windows()
+        self.windows |= self._present_windows()
         return Sample(
             self.seconds,
-            len(self._windows),
+            len(self.windows),
             self._deployment.usage(),
             self._files(),
             self._topic(f"{self._dev.name}.{self._dev.topic}"),
+            os.getloadavg()[0],
         )
 
     def _files(self) -> dict[str, int]:

@@ -1,36 +1,36 @@
-"""A soak: `dagster dev` mirrors a topic in windows of 10 s while its processes are killed."""
+"""A soak: `dagster dev` mirrors topics in windows of 10 s while all kinds of things happen."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from threading import Event
+from random import Random
 
-from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.local_kafka.ports import free_ports
-from relay_pipelines.model import TopicPartition
-from tests.chaos import compare
 from tests.chaos.storm.background import BackgroundThread
 from tests.orchestration.dev_environment import DevEnvironment
-from tests.orchestration.soak.faults import Planned, scenario, strike
-from tests.orchestration.soak.limits import KEEP
+from tests.orchestration.soak.events import LIMIT_SECONDS, STEADY, Mirror, Seen, happen
+from tests.orchestration.soak.faults import (
+    OF_SERVERS,
+    Fault,
+    Planned,
+    Strike,
+    scenario,
+    strike,
+)
+from tests.orchestration.soak.judging import complaints
+from tests.orchestration.soak.operator import Operator
 from tests.orchestration.soak.report import Report
-from tests.orchestration.soak.sampling import Deployment, Sample, Sampler
+from tests.orchestration.soak.sampling import Sample, Sampler
+from tests.orchestration.soak.topics import seconds_until_copied, writer
 from tests.support.independent import create, records_of, until
 
-WINDOW = {"every": "10s", "session": "5m", "keep": KEEP}
-_TOPIC = "soak"
-_RECORDS = 20  # per second and topic-partition
-_ARRIVAL_SECONDS = 300.0
-_STARTS = 3
-_CHECK_SECONDS = 5.0
-_UNHEALTHY_SECONDS = 30.0
+_LONG_SECONDS = 1800.0
+"""A shorter soak has shorter pauses, and kills no servers: each of them costs it minutes."""
 # so that the brokers' cleaner is seen at work within the hour
 _ROLLED = {"segment.ms": "60000"}
 # a broker that is frozen for longer is fenced, see docs/chaos.md
@@ -52,20 +52,22 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
             stack.enter_context(LocalCluster(name, folder=folder / name, config=_BROKER))
             for name in ("source", "destination")
         )
-        dev = DevEnvironment(folder, source, destination, _TOPIC)
-        dev.configure(window=WINDOW)
+        dev = DevEnvironment(folder, source, destination, STEADY)
         create(
             destination.cluster(),
             checkpoint.TOPIC,
             checkpoint.PARTITIONS,
             checkpoint.CONFIGS | _ROLLED,
         )
-        operator = Operator(dev)
-        stack.callback(operator.stop)
+        (folder / "second").mkdir()
+        operators = Operator(folder), Operator(folder / "second")
+        for operator in operators:
+            stack.callback(operator.stop)
         sampler = Sampler(dev, destination.folder)
+        mirror = Mirror(dev, source, destination, *operators, sampler, Random(seed))
         sampling = stack.enter_context(BackgroundThread("sampler", sampler.sample_until))
-        writing = stack.enter_context(BackgroundThread("writer", _writer(dev)))
-        storm = _Storm(seed, operator, sampler, source, destination, tell)
+        writing = stack.enter_context(BackgroundThread("writer", writer(mirror.topics)))
+        storm = _Storm(seed, mirror, tell)
 
         def check() -> None:
             for thread in (sampling, writing):
@@ -73,183 +75,142 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
 
         storm.run(minutes * 60, check)
         writing.stop()
-        records = sum(
-            len(records_of(dev.source, TopicPartition(dev.topic, at.partition)))
-            for at in dev.copies
-        )
-        tell(f"{records:,} records written; waiting for the last one")
-        _wait_for(records, operator, dev)
+        topics = mirror.topics.values()
+        tell("all is written; waiting for the last records")
+        missing = _wait_for_all(mirror)
         sampling.stop()
-        tell("everything has arrived; comparing")
-        operator.stop()
+        tell("comparing")
+        for operator in operators:
+            operator.stop()
+        deployments = [operator.deployment for operator in operators]
         return Report(
             seconds=sampler.seconds,
             seed=seed,
             samples=sampler.samples,
-            faults=storm.struck,
-            starts=operator.starts,
-            records=records,
+            strikes=storm.strikes,
+            starts=mirror.operator.starts,
+            records=sum(
+                len(records_of(dev.destination, at)) for topic in topics for at in topic.copies
+            ),
             stall=longest_stall(sampler.samples),
-            complaints=complaints(dev, source, destination, operator.deployment),
+            complaints=[
+                *storm.complaints,
+                *missing,
+                *complaints(dev.name, topics, source, destination, deployments),
+            ],
             left=[path.stat().st_size for path in (folder / "tmp").rglob("*") if path.is_file()],
         )
 
 
-class Operator:
-    """Keeps `dagster dev` running, as an operator's service manager does.
+class _Storm:
+    """Injects faults and events, and keeps Dagster running.
 
-    It also starts it again if it has not had its definitions for half a minute: `dagster dev` does
-    not replace a code server that was killed.
+    Attributes:
+        complaints: what was not seen in time.
     """
 
-    def __init__(self, dev: DevEnvironment) -> None:
-        self.deployment = Deployment(dev)
-        self.starts = 0
-        self._dev = dev
-        self._port = free_ports(1)[0]
-        self._stack = ExitStack()
-        self._dagster: Dagster | None = None
-        self._answered = 0.0
-        (dev.folder / "tmp").mkdir()
-
-    def keep_running(self) -> bool:
-        """Start it if it does not run, with nothing left of the last one; return whether it did."""
-        if self._dagster and self._dagster.process.poll() is None and self._serves(self._dagster):
-            return False
-        self.stop()
-        self.deployment.kill()
-        for attempt in range(1, _STARTS + 1):
-            self.starts += 1
-            try:
-                self._dagster = self._stack.enter_context(self._running())
-            except RelayError:
-                if attempt == _STARTS:
-                    raise
-            else:
-                break
-        self._answered = time.monotonic()
-        return True
-
-    def stop(self) -> None:
-        """End it."""
-        self._dagster = None
-        self._stack.close()
-
-    def _serves(self, dagster: Dagster) -> bool:
-        now = time.monotonic()
-        if now >= self._answered + _CHECK_SECONDS:
-            with suppress(RelayError, OSError):
-                dagster.sensors()
-                self._answered = now
-        return now < self._answered + _UNHEALTHY_SECONDS
-
-    def _running(self) -> AbstractContextManager[Dagster]:
-        temporary = str(self._dev.folder / "tmp")
-        variables = {"TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary}
-        return running(self._dev.folder, self._port, variables)
-
-
-class _Storm:
-    """Injects the faults, and keeps Dagster running."""
-
-    def __init__(
-        self,
-        seed: int,
-        operator: Operator,
-        sampler: Sampler,
-        source: LocalCluster,
-        destination: LocalCluster,
-        tell: Callable[[str], None],
-    ) -> None:
-        self.struck: list[tuple[float, str]] = []
-        self._operator = operator
-        self._sampler = sampler
-        self._brokers = source.brokers[0], destination.brokers[0]
+    def __init__(self, seed: int, mirror: Mirror, tell: Callable[[str], None]) -> None:
+        self.strikes: list[Strike] = []
+        self.complaints: list[str] = []
+        self._mirror = mirror
+        self._brokers = mirror.source.brokers[0], mirror.destination.brokers[0]
         self._tell = tell
-        self._decks = {servers: scenario(seed, servers=servers) for servers in (True, False)}
+        self._scenario = scenario(seed)
 
     def run(self, seconds: float, check: Callable[[], None]) -> None:
-        """Inject faults for that long."""
-        while True:
-            planned = next(self._decks[self._sampler.seconds < seconds / 2])
-            until_seconds = min(self._sampler.seconds + planned.quiet_seconds, seconds)
-            while self._sampler.seconds < until_seconds:
+        """Inject for that long, and until all is as it was before the last one."""
+        sampler, share = self._mirror.sampler, min(1.0, seconds / _LONG_SECONDS)
+        servers_until = seconds / 2 if seconds >= _LONG_SECONDS else 0.0
+        self._settle("the start", check)
+        for planned in self._scenario:
+            if planned.what in OF_SERVERS and sampler.seconds >= servers_until:
+                continue
+            end = min(sampler.seconds + planned.quiet_seconds * share, seconds)
+            while sampler.seconds < end:
                 check()
-                if self._operator.keep_running():
-                    self._say("`dagster dev` started")
+                self._keep_running()
                 time.sleep(1)
-            if until_seconds == seconds:
+            self._settle(f"`dagster dev` after {self._last}", check)
+            if sampler.seconds >= seconds:
                 return
             self._strike(planned)
 
+    @property
+    def _last(self) -> str:
+        return self.strikes[-1].what if self.strikes else "its start"
+
     def _strike(self, planned: Planned) -> None:
-        source, destination = self._brokers
-        at = self._sampler.seconds
-        if strike(planned, self._operator.deployment, source, destination, time.sleep):
-            self.struck.append((at, str(planned.fault)))
-            self._say(f"{planned.fault}")
+        mirror, began = self._mirror, self._mirror.sampler.seconds
+        self._say(planned.what)
+        try:
+            if isinstance(planned.what, Fault):
+                seen = self._fault(planned.what, planned.hold_seconds)
+            else:
+                seen = happen(planned.what, mirror)
+        except Exception as error:  # noqa: BLE001 - the report says it
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self.complaints.append(f"{planned.what} at {began:.0f} s: {why}")
+            self._say(self.complaints[-1])
+            mirror.configure()
+            return
+        if seen is not None:
+            self.strikes.append(Strike(began, str(planned.what), seen.went_on, seen.what))
+            self._say(f"went on after {seen.went_on:.0f} s  {seen.what}")
+
+    def _fault(self, fault: Fault, hold_seconds: float) -> Seen | None:
+        operator = self._mirror.operator
+        if not strike(fault, hold_seconds, operator.deployment, *self._brokers, time.sleep):
+            return None
+        return Seen(self._went_on(), "")
+
+    def _went_on(self) -> float:
+        """Wait until what is written from now on is copied; return the seconds."""
+        return seconds_until_copied(
+            self._mirror.steady, LIMIT_SECONDS, meanwhile=self._keep_running
+        )
+
+    def _settle(self, what: str, check: Callable[[], None]) -> None:
+        """Wait until Dagster serves and copies, also if it has just been started again."""
+        operator = self._mirror.operator
+        while True:
+            check()
+            starts = operator.starts
+            until(self._serves, what, LIMIT_SECONDS, 1.0)
+            self._went_on()
+            if operator.starts == starts and operator.has_definitions():
+                return
+
+    def _serves(self) -> bool:
+        self._keep_running()
+        return self._mirror.operator.has_definitions()
+
+    def _keep_running(self) -> None:
+        if self._mirror.operator.keep_running():
+            self._say("`dagster dev` started")
 
     def _say(self, what: str) -> None:
-        windows = self._sampler.samples[-1].windows if self._sampler.samples else 0
-        self._tell(f"{self._sampler.seconds:6.0f} s  {windows} windows  {what}")
+        sampler = self._mirror.sampler
+        self._tell(f"{sampler.seconds:6.0f} s  {len(sampler.windows)} windows  {what}")
 
 
-def _writer(dev: DevEnvironment) -> Callable[[Event], None]:
-    def write(over: Event) -> None:
-        while not over.wait(1.0):
-            with suppress(AssertionError):  # the broker is down for long; some may be written
-                dev.produce(1, _RECORDS)
-
-    return write
-
-
-def _wait_for(records: int, operator: Operator, dev: DevEnvironment) -> None:
-    def arrived() -> bool:
-        operator.keep_running()
-        return dev.copied() >= records
-
-    with suppress(AssertionError):  # what is missing is reported below
-        until(arrived, "the last record", _ARRIVAL_SECONDS, 2.0)
+def _wait_for_all(mirror: Mirror) -> list[str]:
+    """Wait until everything has arrived; return what has not."""
+    found = []
+    for topic in mirror.topics.values():
+        try:
+            seconds_until_copied(
+                topic, LIMIT_SECONDS, from_now=False, meanwhile=mirror.operator.keep_running
+            )
+        except AssertionError as error:
+            found.append(str(error))
+    return found
 
 
-def longest_stall(samples: list[Sample]) -> float:
-    """The longest time in seconds in which nothing was copied, from the first record on."""
+def longest_stall(samples: list[Sample]) -> tuple[float, float]:
+    """When nothing was copied for longest, from the first record on: from and until, in seconds."""
     grown = [
         after.seconds
         for before, after in pairwise(samples)
         if after.copied_bytes > before.copied_bytes
     ]
-    return max((after - before for before, after in pairwise(grown)), default=0.0)
-
-
-def complaints(
-    dev: DevEnvironment,
-    source: LocalCluster,
-    destination: LocalCluster,
-    deployment: Deployment,
-) -> list[str]:
-    """What is wrong with the copy, the ledger, or what Dagster left; empty if nothing is."""
-    partitions = [(dev.topic, at.partition) for at in dev.copies]
-    ends = compare.ends(source, partitions)
-    found = []
-    checks: list[Callable[[], object]] = [
-        dev.assert_equal,
-        lambda: compare.assert_ledger_covers(
-            destination,
-            dev.name,
-            ends,
-            {at: len(records_of(source.cluster(), TopicPartition(*at))) for at in partitions},
-        ),
-    ]
-    for check in checks:
-        try:
-            check()
-        except Exception as error:  # noqa: BLE001 - the report says it
-            found.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    found += compare.held_back(
-        destination, [dev.copies[0].topic, checkpoint.TOPIC, ledger_topic.TOPIC]
-    )
-    with suppress(AssertionError):
-        until(lambda: not list(deployment.processes()), "the end of all processes", 20.0, 1.0)
-    found += [f"{role} is left: {process}" for role, process in deployment.processes()]
-    return found
+    return max(pairwise(grown), key=lambda stall: stall[1] - stall[0], default=(0.0, 0.0))
