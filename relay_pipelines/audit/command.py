@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay_pipelines.audit.audit import BY_RECORD, Audit, begin
+from relay_pipelines.audit.coverage import no_entries
 from relay_pipelines.audit.report import (
     audit_document,
     audit_table,
@@ -74,6 +75,8 @@ def run(
                     with invocation.reporting_errors(name):
                         bound = replayed(name, mirror) if replayed else (name, mirror)
                         audit = _audit(*bound, session, one)
+                        for topic in set(one.topics) - audit.topics.keys():
+                            invocation.fail(no_entries(topic, audit.topics), name)
                         report(invocation, audit, as_json=as_json)
                     audits.append((name, audit))
         except KeyboardInterrupt:

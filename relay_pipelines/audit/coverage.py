@@ -346,15 +346,24 @@ def _range(
     return OffsetRange(at, start, end if stop is None else stop)
 
 
+def no_entries(topic: str, topics: Iterable[str]) -> ConfigError:
+    """Return the error for a topic of which the ledger has nothing.
+
+    Args:
+        topics: of which it has something.
+    """
+    return ConfigError(
+        f"the ledger has no entries of the source topic {topic!r}",
+        remedy=nearest(topic, topics, "topics"),
+    )
+
+
 def _require_known(
     selection: Selection, grouped: Mapping[TopicPartition, Sequence[LedgerEntry]]
 ) -> None:
     topics = {at.topic for at in grouped}
-    for topic in set(selection.topics) - topics:
-        raise ConfigError(
-            f"the ledger has no entries of the source topic {topic!r}",
-            remedy=nearest(topic, topics, "topics"),
-        )
+    if selection.topics and not topics.intersection(selection.topics):
+        raise no_entries(selection.topics[0], topics)
     if selection.partition is not None and not any(map(selection.has, grouped)):
         (topic,) = selection.topics
         partitions = sorted(at.partition for at in grouped if at.topic == topic)
