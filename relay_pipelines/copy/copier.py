@@ -14,10 +14,11 @@ from contextlib import closing, contextmanager, nullcontext
 from copy import copy
 
 from relay_pipelines.copy.chunk import Chunk, Portion
+from relay_pipelines.copy.committer import Committer
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.copy.transaction import RangeProgress, Transactions
+from relay_pipelines.copy.transaction import RangeProgress
 from relay_pipelines.errors import (
     AbortableError,
     FencedError,
@@ -164,14 +165,14 @@ class Copier:
         self,
         ranges: Sequence[RangeCopy],
         options: CopyOptions,
-        transactions: Transactions,
+        committer: Committer,
         nodes: FailoverSource,
         clock: Clock,
     ) -> None:
         self._nodes = nodes
         self._ranges = ranges
         self._options = options
-        self._transactions = transactions
+        self._committer = committer
         self._clock = clock
         self._by_destination = {
             to: range_copy
@@ -203,9 +204,9 @@ class Copier:
                 except RelayError as error:
                     self._give_up(error)
         finally:
-            if self._transactions.is_open:
-                self._transactions.abort_quietly()  # readers must not wait for the timeout
-            self._transactions.release()
+            if self._committer.is_open:
+                self._committer.abort()  # readers must not wait for the timeout
+            self._committer.release()
 
     def _waiting(self) -> list[RangeCopy]:
         """Return the ranges that are neither copied nor failed; those that fail most come last.
@@ -233,7 +234,7 @@ class Copier:
         self._forget_prepared()
         self._finished_bytes = 0
         try:
-            found = self._transactions.start([range_copy.progress for range_copy in waiting])
+            found = self._committer.begin([range_copy.progress for range_copy in waiting])
             self._look(waiting, found)
             self._begin_transaction()
             for index, range_copy in enumerate(waiting):
@@ -255,14 +256,14 @@ class Copier:
             self._commit()
         except _TransactionBrokenError as broken:
             if broken.fenced is None:
-                self._transactions.fail()
+                self._committer.fail()
             else:
                 self._fenced(waiting, broken.fenced)
         except FencedError as error:  # of `start`
             self._fenced(waiting, error)
         except RelayError as error:  # of `start`
             self._all_failed(waiting, error)
-            self._transactions.fail()
+            self._committer.fail()
         left = [range_copy for range_copy in waiting if range_copy.is_waiting]
         errors = [range_copy.error for range_copy in left if range_copy.error is not None]
         # else the others need not wait; none has an error if one that is not left broke it
@@ -327,7 +328,7 @@ class Copier:
         If several topic-partitions share the id, it may have wanted another one, to copy it under
         another id. So they are tried again: those that nobody else owns now are ours to copy.
         """
-        self._transactions.forget()
+        self._committer.forget()
         for range_copy in ranges:
             if range_copy.is_waiting:
                 range_copy.note_fenced(self._shared(error, range_copy), self._clock)
@@ -389,7 +390,7 @@ class Copier:
             self._commit()
             self._look(coming, found)
             self._fetch_first(starts)
-        self._transactions.expect([ranges[at].destination for at in starts])
+        self._committer.expect([ranges[at].destination for at in starts])
         self._prepared.update(coming)
 
     def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:
@@ -397,7 +398,7 @@ class Copier:
         if len(starts) > 1 and self._asks_in_common:
             with self._in_common(), closing(self._nodes.fetch_first(starts)) as waits:
                 for waited_seconds in waits:
-                    if waited_seconds >= _LONGEST_WAIT_SECONDS and self._transactions.is_open:
+                    if waited_seconds >= _LONGEST_WAIT_SECONDS and self._committer.is_open:
                         return False
         return True
 
@@ -406,7 +407,7 @@ class Copier:
         self._prepared.clear()
         self._looked_at.clear()
         self._nodes.forget_answers()
-        self._transactions.expect([])
+        self._committer.expect([])
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
         if range_copy.source.changes_node or range_copy not in self._looked_at:
@@ -452,10 +453,10 @@ class Copier:
             for record, error in portion.quarantined:
                 range_copy.has_sent = True
                 batch = range_copy.progress.quarantine_batch(record, error)
-                self._transactions.send(range_copy.progress.quarantine, batch, range_copy.throttles)
+                self._committer.append(range_copy.progress.quarantine, batch, range_copy.throttles)
             for batch in portion.batches:
                 range_copy.has_sent = True
-                self._transactions.send(to, batch, range_copy.throttles)
+                self._committer.append(to, batch, range_copy.throttles)
         range_copy.chunk.add(portion)
         if portion.end >= 0:
             self._waiting_since = self._clock.monotonic()
@@ -463,13 +464,13 @@ class Copier:
     def _commit_if_due(self, range_copy: RangeCopy, *, chunk_ends: bool) -> None:
         """Commit a chunk that is large or old enough, and before any long wait."""
         now = self._clock.monotonic()
-        throttled = self._transactions.throttled_seconds(range_copy.throttles)
+        throttled = self._committer.throttled_seconds(range_copy.throttles)
         is_due = (
             chunk_ends
             or range_copy.chunk.size_bytes + self._finished_bytes >= range_copy.options.chunk_bytes
             or now + throttled >= self._deadline
             or (
-                self._transactions.is_open
+                self._committer.is_open
                 and max(throttled, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS
             )
         )
@@ -504,17 +505,17 @@ class Copier:
         with hurry if several else nullcontext():
             logs = self._verified(finished)
         with self._in_transaction():
-            self._transactions.drain()
+            self._committer.drain()
         commits = []
         for range_copy, log in zip(finished, logs, strict=True):
             with self._isolated(range_copy):
                 commits.append(
-                    self._transactions.next_commit(range_copy.progress, range_copy.chunk, log)
+                    self._committer.next_commit(range_copy.progress, range_copy.chunk, log)
                 )
             if range_copy.error is not None:
                 raise _TransactionBrokenError
         with self._in_transaction():
-            self._transactions.commit(commits)
+            self._committer.commit(commits)
         for range_copy in finished:
             range_copy.committed()
         self._forget_prepared()

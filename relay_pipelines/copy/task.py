@@ -148,8 +148,8 @@ def _copy_each(
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 owner = ranges[0].progress.owner
-                transactions = Transactions(job, owner, options, destination, seen, unblock, clock)
-                Copier(ranges, options, transactions, nodes, clock).copy()
+                committer = Transactions(job, owner, options, destination, seen, unblock, clock)
+                Copier(ranges, options, committer, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:
                 for range_copy in ranges:

@@ -284,9 +284,8 @@ class Commit(NamedTuple):
 class Transactions:
     """The transactions under one transactional id, one after the other.
 
-    Each commits the records, checkpoints and ledger entries of one or several ranges together. Call
-    order: `start`, then any number of `send` .. `drain` .. `commit`, then `release`. After an error
-    only `release`, `start` or `abort_quietly`.
+    The only `Committer`. A transaction commits the records, checkpoints and ledger entries of one
+    range, or of several, together.
 
     Args:
         unblock: as of `wait_until_stable`; called with the transactional id.
@@ -317,7 +316,7 @@ class Transactions:
         """Whether a transaction is open."""
         return self._producer.is_open
 
-    def start(self, ranges: Sequence[RangeProgress]) -> dict[TopicPartition, checkpoints.Current]:
+    def begin(self, ranges: Sequence[RangeProgress]) -> dict[TopicPartition, checkpoints.Current]:
         """Take the ranges over from any task that holds them, then read their checkpoints.
 
         Raises:
@@ -350,7 +349,7 @@ class Transactions:
             with suppress(RelayError):  # then by what was known of their leaders
                 self._destination.metadata(sorted({at.topic for at in self._expected}))
 
-    def send(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
+    def append(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
         """Send records; the caller may reuse their bytes at once."""
         for throttle in throttles:
             throttle.spend(len(batch.data))
@@ -411,7 +410,7 @@ class Transactions:
             progress.committed_chunk(chunk, checkpoint, seconds)
 
     def forget(self) -> None:
-        """Let go of the transactional id after another task has taken it; `start` takes it back."""
+        """Let go of the transactional id after another task has taken it; `begin` takes it back."""
         self._producer.release()
         self._producer = self._new_producer()
 
@@ -427,7 +426,7 @@ class Transactions:
         self._producer.release()
         self._destination.forget()
 
-    def abort_quietly(self) -> None:
+    def abort(self) -> None:
         """Abort the open transaction if the destination answers."""
         try:
             self._producer.abort()
