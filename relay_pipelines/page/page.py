@@ -97,6 +97,11 @@ def page_of(look: Look, mirror: Mirror) -> Page:
             *held.hidden_copies(look, mirror),
         ),
         notes=(
+            *(
+                f"node {each.name} cannot be read now: {each.why}; see `relay nodes`"
+                for each in snapshot.verdicts
+                if not each.eligible
+            ),
             *snapshot.all_takeovers,
             *topics.deleted(snapshot),
             *map(str, topics.unseen(snapshot)),

@@ -24,6 +24,7 @@ from relay_pipelines.page import held
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import away, page_of
+from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
@@ -302,6 +303,17 @@ class TestText:
     def test_newer_records_of_another_node_are_said(self) -> None:
         page = replace(page_of(look_at([copied("a")], {}, {"a": 1}), MIRROR), node_behind=1_020)
         assert "from node one, itself 1,020 behind; last commit" in page_view.copier(page)
+
+    def test_a_node_that_cannot_be_read_is_named(self) -> None:
+        """The copy goes on from another one, and nobody else says that it is the last."""
+        verdicts = (
+            NodeVerdict("one", eligible=True, healthy=True),
+            NodeVerdict("two", eligible=False, healthy=False, why="silent"),
+        )
+        page = page_of(look_at([copied("a")], {}, {"a": 1}, verdicts=verdicts), MIRROR)
+        (note,) = page.notes
+        assert note == "node two cannot be read now: silent; see `relay nodes`"
+        assert any(note in line for line in page_view.text(page))
 
     def test_an_outage(self) -> None:
         page = away("m", SourceError("no answer"), NOW, 0)
