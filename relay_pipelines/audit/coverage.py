@@ -56,7 +56,7 @@ class CoverageMap:
         range: the source offsets that were asked for.
         stretches: in order, without a gap between them. The first and the last may reach beyond the
             range, because chunks do.
-        doubled: source offsets that more than one entry has.
+        duplicated: source offsets that more than one entry has.
         unbalanced: entries whose records and skipped offsets are not as many as their offsets.
         disordered: entries whose copies do not lie after those of the entry before them.
         gaps: accepted losses within the range.
@@ -64,7 +64,7 @@ class CoverageMap:
 
     range: OffsetRange
     stretches: tuple[Stretch, ...] = ()
-    doubled: tuple[OffsetRange, ...] = ()
+    duplicated: tuple[OffsetRange, ...] = ()
     unbalanced: tuple[OffsetRange, ...] = ()
     disordered: tuple[OffsetRange, ...] = ()
     gaps: tuple[str, ...] = field(default=())
@@ -97,7 +97,7 @@ class CoverageMap:
         """What is wrong; empty if nothing is."""
         found = (
             ("source offsets are in no ledger entry", self.missing),
-            ("source offsets are in several ledger entries", self.doubled),
+            ("source offsets are in several ledger entries", self.duplicated),
             ("source offsets are in entries whose counts do not add up", self.unbalanced),
             ("source offsets are in entries whose copies are out of order", self.disordered),
         )
@@ -136,14 +136,14 @@ def coverage(wanted: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int
         key=lambda entry: entry.source,
     )
     stretches: list[Stretch] = []
-    doubled: list[OffsetRange] = []
+    duplicated: list[OffsetRange] = []
     position = wanted.start
     for entry in ours:
         start, end = entry.source.start, entry.source.end
         if start > position:
             stretches.append(_without_entry(position, start, Kind.MISSING))
         if stretches and start < position:
-            doubled.append(OffsetRange(at, start, min(end, position)))
+            duplicated.append(OffsetRange(at, start, min(end, position)))
         if end > position or not stretches:
             stretches.append(Stretch(start, end, _counts(entry)))
         position = max(position, end)
@@ -155,7 +155,7 @@ def coverage(wanted: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int
     return CoverageMap(
         wanted,
         tuple(stretches),
-        tuple(doubled),
+        tuple(duplicated),
         tuple(entry.source for entry in ours if not _is_balanced(entry)),
         tuple(_disordered(ours)),
         tuple(entry.gap for entry in ours if entry.gap),

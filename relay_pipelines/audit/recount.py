@@ -71,7 +71,7 @@ class Recount:
         superseded: such offsets that no run copies any more, because a loss was accepted after
             which they mean other records.
         forgotten: source offsets whose ledger entries retention has deleted.
-        doubled: source offsets that more than one chunk covers.
+        duplicated: source offsets that more than one chunk covers.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
         replaced: the topic of the last copy, if it is not the one that was written to any more.
         differing: chunks whose bytes differ from those that were produced, or which have another
@@ -110,7 +110,7 @@ class Recount:
     unaccounted: int = 0
     superseded: int = 0
     forgotten: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     forged: int = 0
     replaced: str = ""
     differing: int = 0
@@ -166,8 +166,8 @@ class Recount:
         lines = []
         if self.unaccounted and not self.gaps:
             lines.append(f"{self.unaccounted:,} source offsets are in no ledger entry")
-        if self.doubled:
-            lines.append(f"{self.doubled:,} source offsets were committed twice")
+        if self.duplicated:
+            lines.append(f"{self.duplicated:,} source offsets were committed twice")
         if self.replaced:
             lines.append(REPLACED.format(self.replaced))
         if self.forged:
@@ -679,7 +679,7 @@ class _RangeCount:
             if _concerns(entry.source, result.range)
             or (result.unaccounted and not len(entry.source))
         ]
-        result.doubled = sum(len(entry.source) for entry in ours) - _covered(
+        result.duplicated = sum(len(entry.source) for entry in ours) - _covered(
             entry.source for entry in ours
         )
         if ours:

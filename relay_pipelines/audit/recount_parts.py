@@ -158,7 +158,7 @@ def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
         total.rewritten += each.rewritten
         total.nodes |= each.nodes
         total.unaccounted += each.unaccounted
-        total.doubled += each.doubled
+        total.duplicated += each.duplicated
         total.gaps = list(dict.fromkeys([*total.gaps, *each.gaps]))
     return total
 

@@ -140,7 +140,7 @@ def _audited(found: PartitionAudit) -> Document:
             ],
         },
         "missing": _starts_and_ends(found.coverage.missing),
-        "doubled": _starts_and_ends(found.coverage.doubled),
+        "duplicated": _starts_and_ends(found.coverage.duplicated),
         "recount": counted
         and {
             "recorded": counted.recorded,

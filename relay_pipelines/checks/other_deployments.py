@@ -1,7 +1,7 @@
 """Whether only runs of this Dagster instance copy the topics of a lane.
 
-Runs fence each other, so that nothing is doubled; but others waste each other's work, and of two
-whose filters differ only the newer one goes on (`PolicySupersededError`).
+Runs fence each other, so that no record is duplicated; but others waste each other's work, and of
+two whose filters differ only the newer one goes on (`PolicySupersededError`).
 
 A checkpoint names the last run that has committed alone: of two deployments that take turns, one
 look may see either. The ledger names all of them.

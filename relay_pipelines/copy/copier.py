@@ -2,7 +2,7 @@
 
 It pulls from `BatchSource`s (verbatim, merged, filtered, or made of rows) and runs in a task. One
 transaction carries the chunks of several small ranges, or one chunk of a large one.
-docs/transactions.md argues why nothing is lost or doubled.
+docs/transactions.md argues why no record is lost or duplicated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transactions: each commits records, checkpoints and ledger entries of its ranges together.
 
-Runs in a task. docs/transactions.md argues why nothing is lost or doubled.
+Runs in a task. docs/transactions.md argues why no record is lost or duplicated.
 """
 
 from __future__ import annotations

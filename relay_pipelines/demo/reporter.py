@@ -61,7 +61,7 @@ class Reporter:
 
     def conclude(self, *, equal: bool) -> None:
         """Print the result and what to read next."""
-        result = "Nothing lost, nothing doubled, nothing changed."
+        result = "Nothing lost, nothing duplicated, nothing changed."
         took = seconds(self._clock.monotonic() - self._started)
         self.console.print(
             f"\n{result if equal else 'The two sides DIFFER, see the table.'} {took} in all.",

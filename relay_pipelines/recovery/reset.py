@@ -1,7 +1,7 @@
 """Moves the checkpoints of a topic whose copies are elsewhere, or gone, as a person has decided.
 
 A mirror never decides this by itself: `relay reset` does, per topic. docs/transactions.md argues
-why no record is then doubled, or missing without a word.
+why no record is then duplicated, or missing without a word.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes checkpoints again from the ledger, or notes which of its entries are lost.
 
 A mirror never does this by itself: `relay restore` does, when a person has looked. It reads the
-destination alone. docs/transactions.md argues why no record is then doubled or left out.
+destination alone. docs/transactions.md argues why no record is then duplicated or left out.
 
 What `relay restore` does with one topic-partition; it reads, and writes nothing.
 """

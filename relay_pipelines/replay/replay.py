@@ -1,7 +1,7 @@
 """Plans a replay: a range of a mirror's topic that is copied again, to an end that is frozen.
 
 A replay is a mirror of its own, with its own checkpoints and ledger entries; docs/transactions.md
-argues why it doubles nothing.
+argues why it duplicates no record.
 
 What can be wrong with a replay although its range is there. Writes nothing.
 """

@@ -102,7 +102,13 @@ class TestComplete:
         mirror.copy(50)
         found = count(mirror, 0, 100)
         assert found.problems == []
-        assert (found.recorded, found.counted, found.foreign, found.unaccounted, found.doubled) == (
+        assert (
+            found.recorded,
+            found.counted,
+            found.foreign,
+            found.unaccounted,
+            found.duplicated,
+        ) == (
             100,
             100,
             0,
@@ -488,7 +494,7 @@ class TestTampered:
         now = (CREATE_TIME, time.time_ns() // 1_000_000)
         write(mirror.destination, home, [Record(key, entry.value, (), now)])
         found = count(mirror, 0, 100)
-        assert (found.doubled, found.unaccounted) == (0, 0)
+        assert (found.duplicated, found.unaccounted) == (0, 0)
         assert found.problems == ["ledger entries never committed with a checkpoint: 1"]
 
     def test_a_mirror_that_never_copied(self, mirror: Mirror) -> None:
