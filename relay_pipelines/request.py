@@ -128,9 +128,8 @@ def _reader(each: AskedField, label: str) -> Callable[[Any], Any]:
 
 def _asked_field(each: Field[Any], hint: Any) -> AskedField:
     how: Asked = each.metadata[_KEY]
-    kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
-    (kind,) = kinds
-    # without `parse`, a tuple is a list of values
+    (kind,) = (kind for kind in _alternatives(hint) if kind is not NoneType)
+    # a tuple of any length is several values; one of two, such as a range, is one value
     is_tuple = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
     return AskedField(
         each.name,

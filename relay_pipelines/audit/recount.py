@@ -654,8 +654,8 @@ def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
 
 
 @dataclass
-class _RangeCount:
-    """Counts the records of one range at the destination."""
+class _Counting:
+    """What counting the records of a range needs."""
 
     _client: ClusterClient
     _wanted: OffsetRange
@@ -664,6 +664,11 @@ class _RangeCount:
     _options: CopyOptions
     _clock: Clock
     _accounted: Mapping[TopicPartition, OffsetRange]
+
+
+@dataclass
+class _RangeCount(_Counting):
+    """Counts the records of one range at the destination."""
 
     def __post_init__(self) -> None:
         self._ours = self._known.covering(self._wanted)
@@ -709,16 +714,8 @@ class _RangeCount:
 
 
 @dataclass
-class _DestinationCount:
+class _DestinationCount(_Counting):
     """Counts the records of one range in one destination topic-partition, by its settings."""
-
-    _client: ClusterClient
-    _wanted: OffsetRange
-    _known: KnownEntries
-    _configs: Mapping[str, Mapping[str, object]]
-    _options: CopyOptions
-    _clock: Clock
-    _accounted: Mapping[TopicPartition, OffsetRange]
 
     def __post_init__(self) -> None:
         self._result = Recount(self._wanted)

@@ -1,9 +1,4 @@
-"""What `relay audit` prints: tables, and the documents of `--json`.
-
-The documents that `relay audit --json` prints.
-
-The result of audits as metrics: nobody else knows whether the records are the same.
-"""
+"""What `relay audit` prints: tables, and the documents of `--json`."""
 
 from __future__ import annotations
 
