@@ -190,7 +190,8 @@ def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
         (run,) = graphql.runs(dagster)
         os.kill(process_of(dagster, run.id), signal.SIGCONT)
         assert graphql.ended(dagster, run.id).status == "FAILURE"
-        (check,) = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
+        # the oldest: the next window says of the topic that was made again that it is held back
+        *_, check = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
         assert not check["success"]
         assert "100 records were committed, 0 are there" in check["description"]
         assert "100 records were committed, 1 are there" in check["description"]

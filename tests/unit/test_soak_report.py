@@ -73,13 +73,13 @@ def test_a_leak_of_a_server_fails() -> None:
 
 
 def test_a_growing_topic_fails() -> None:
-    """A checkpoint topic that is not compacted: 2 KiB a window."""
+    """A checkpoint topic that is not compacted: 12 KiB a minute."""
     samples = [
-        replace(each, files=each.files | {"`__relay_checkpoints`": each.windows * 2048})
+        replace(each, files=each.files | {"`__relay_checkpoints`": int(each.seconds) * 205})
         for each in FLAT.samples
     ]
     (failure,) = replace(FLAT, samples=samples).failures()
-    assert failure.startswith("`__relay_checkpoints`, bytes: grows by 2.0 KiB a window")
+    assert failure.startswith("`__relay_checkpoints`, bytes: grows by 12.0 KiB a minute")
 
 
 def test_processes_that_are_left_fail() -> None:

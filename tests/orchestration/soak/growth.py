@@ -31,22 +31,28 @@ class Per(StrEnum):
 
     DAY = "a day"
     SESSION = "in a session of 15 min"
+    MINUTE = "a minute"
     WINDOW = "a window"
 
     @property
     def factor(self) -> float:
         """How many steps of x it has."""
-        return {Per.DAY: _DAY_SECONDS, Per.SESSION: _SESSION_SECONDS, Per.WINDOW: 1.0}[self]
+        return {
+            Per.DAY: _DAY_SECONDS,
+            Per.SESSION: _SESSION_SECONDS,
+            Per.MINUTE: 60.0,
+            Per.WINDOW: 1.0,
+        }[self]
 
     @property
     def least(self) -> float:
         """The least span of x in one life from which growth is judged."""
-        return {Per.DAY: 600.0, Per.SESSION: 120.0, Per.WINDOW: 10.0}[self]
+        return {Per.DAY: 600.0, Per.SESSION: 120.0, Per.MINUTE: 100.0, Per.WINDOW: 60.0}[self]
 
     @property
     def settled(self) -> float:
         """How much of x at the start of a life is left out: imports, caches, connections."""
-        return {Per.DAY: 600.0, Per.SESSION: 60.0, Per.WINDOW: 0.0}[self]
+        return {Per.DAY: 600.0, Per.SESSION: 60.0, Per.MINUTE: 0.0, Per.WINDOW: 0.0}[self]
 
 
 class Verdict(StrEnum):
@@ -81,18 +87,12 @@ class Growth:
         return Verdict.FLAT if self.slope <= self.limit else Verdict.GROWS
 
 
-def growth(
-    points: Sequence[Point], since: float, limit: float, per: Per, least: float | None = None
-) -> Growth:
+def growth(points: Sequence[Point], since: float, limit: float, per: Per) -> Growth:
     """Judge a series by its points from `since` on.
 
     The slope is Theil and Sen's: the median of the slopes of all pairs of points of the same life.
     Peaks and a single step do not change it.
-
-    Args:
-        least: the least span of x in one life from which growth is judged, if not that of `per`.
     """
-    least = per.least if least is None else least
     recent = [point for point in points if point.x >= since]
     tenth = max(1, len(recent) // 10)
     first, last = (
@@ -102,7 +102,7 @@ def growth(
     slopes: list[float] = []
     for life in _lives(points):
         own = [point for point in life if point.x >= max(since, life[0].x + per.settled)]
-        if own and own[-1].x - own[0].x >= least:
+        if own and own[-1].x - own[0].x >= per.least:
             slopes += [
                 (after.value - before.value) / (after.x - before.x)
                 for before, after in combinations(own, 2)
