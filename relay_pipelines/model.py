@@ -7,7 +7,7 @@ bytes, and times in milliseconds since the Unix epoch, unless the name says othe
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from hashlib import sha256
@@ -679,23 +679,6 @@ class Outcome:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
-
-    def to_json(self) -> str:
-        """Return the text that `from_json` reads."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Outcome:
-        """Read an outcome back."""
-        fields = json.loads(text)
-        planned = fields.pop("range")
-        return cls(
-            range=OffsetRange(TopicPartition(**planned.pop("topic_partition")), **planned),
-            destination=TopicPartition(**fields.pop("destination")),
-            status=Status(fields.pop("status")),
-            segments=tuple(Segment(**segment) for segment in fields.pop("segments")),
-            **fields,
-        )
 
 
 class Operation(IntEnum):

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from relay_pipelines.errors import (
@@ -21,12 +20,12 @@ from relay_pipelines.errors import (
     TamperedError,
     UnsupportedError,
 )
+from relay_pipelines.json_codec import NOT_READABLE, from_fields, to_json
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
     CopyOptions,
     DestinationPosition,
-    Fingerprint,
     Intervals,
     LedgerHead,
     OffsetRange,
@@ -135,6 +134,13 @@ class CreatedRecord:
     topic: str
     topic_id: str
     created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRecord:
+    """Why a mirror must not read a node; empty if it may again."""
+
+    why: str
 
 
 class Current(NamedTuple):
@@ -252,7 +258,7 @@ def too_few_partitions(cluster: Cluster, topic: str, found: int) -> ConfigError:
 
 def to_record(checkpoint: Checkpoint) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    value = versioned_json(checkpoint, _VERSION)
+    value = to_json(checkpoint, version=_VERSION).encode()
     return key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms
 
 
@@ -263,26 +269,30 @@ def to_batch(checkpoint: Checkpoint) -> Batch:
 
 def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
     """Return a batch of one record: why the node is quarantined; empty to clear it."""
-    value = json.dumps({"version": _VERSION, "why": why}, separators=(",", ":")).encode()
+    value = to_json(QuarantineRecord(why), version=_VERSION).encode()
     return encode(quarantine_key(mirror, node), value, now_ms)
 
 
 def start_batch(start: StartRecord) -> Batch:
     """Return a batch of one record."""
-    value = versioned_json(start, _VERSION)
+    value = to_json(start, version=_VERSION).encode()
     return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
 
 
 def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    value = versioned_json(owner, _VERSION)
+    value = to_json(owner, version=_VERSION).encode()
     return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
 
 
 def created_record(created: CreatedRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
     key = f"{created.mirror}/{created.topic}{_CREATED}".encode()
-    return key, versioned_json(created, _VERSION), created.created_at_ms
+    return key, to_json(created, version=_VERSION).encode(), created.created_at_ms
+
+
+def _not_ours() -> TamperedError:
+    return _tampered(f"a record of {TOPIC} is not what mirrors write")
 
 
 def _tampered(what: str) -> TamperedError:
@@ -293,79 +303,41 @@ def _tampered(what: str) -> TamperedError:
     return TamperedError(what, remedy=remedy)
 
 
-NOT_OURS = AttributeError, KeyError, RecursionError, TypeError, ValueError
-"""What reading a value raises that another program wrote."""
-_Found = TypeVar("_Found")
-_SIMPLE = {"int": int, "str": str, "bool": bool, "dict[str, int]": dict, "dict[str, str]": dict}
+_Record = TypeVar("_Record")
 
 
-def _or_tampered(parse: Callable[[bytes], _Found]) -> Callable[[bytes], _Found]:
-    """Let a parser of values raise `TamperedError` for what nobody but another program writes."""
-
-    @wraps(parse)
-    def checked(value: bytes) -> _Found:
-        try:
-            return parse(value)
-        except NOT_OURS as error:
-            raise _tampered(f"a record of {TOPIC} is not what mirrors write") from error
-
-    return checked
-
-
-def parsed(kind: type[_Found], fields: Mapping[str, Any], **others: Any) -> _Found:
-    """Return a dataclass from its fields: all of them, no others, and none of a wrong type.
-
-    Args:
-        fields: as JSON has them.
-        others: those that JSON has in another form; they replace them.
+def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _Record:
+    """Return the dataclass of a JSON value that names its version.
 
     Raises:
-        AttributeError, KeyError, TypeError: the fields are of something else.
+        UnsupportedError: it has another version.
+        AttributeError, KeyError, RecursionError, TypeError, ValueError: another program wrote it.
     """
-    if fields.keys() != kind.__annotations__.keys():
-        raise KeyError(*fields.keys() ^ kind.__annotations__.keys())
-    value = kind(**{**fields, **others})
-    for name, type_ in kind.__annotations__.items():
-        if not isinstance(getattr(value, name), _SIMPLE.get(type_, object)):
-            raise TypeError(name)
-    return value
+    fields: dict[str, Any] = json.loads(value)
+    found = fields.pop("version")
+    if type(found) is not int:
+        raise TypeError("version")
+    if found != version:
+        raise UnsupportedError(
+            f"a record of {topic} has version {found}, this relay reads version {version}",
+            remedy="use the version of relay_pipelines that wrote it",
+        )
+    return from_fields(kind, fields)
 
 
-@_or_tampered
-def _why_from(value: bytes) -> str:
-    return str(versioned(value, _VERSION, TOPIC)["why"])
+def _read(kind: type[_Record], value: bytes) -> _Record:
+    """Return the record of a value.
+
+    Raises:
+        UnsupportedError: another version of relay_pipelines wrote it.
+        TamperedError: another program wrote it.
+    """
+    try:
+        return versioned(kind, value, _VERSION, TOPIC)
+    except NOT_READABLE as error:
+        raise _not_ours() from error
 
 
-@_or_tampered
-def _created_from(value: bytes) -> CreatedRecord:
-    return parsed(CreatedRecord, versioned(value, _VERSION, TOPIC))
-
-
-@_or_tampered
-def _owner_from(value: bytes) -> OwnerRecord:
-    fields = versioned(value, _VERSION, TOPIC)
-    return parsed(OwnerRecord, fields, source=parsed(TopicPartition, fields["source"]))
-
-
-@_or_tampered
-def _start_from(value: bytes) -> StartRecord:
-    fields = versioned(value, _VERSION, TOPIC)
-    replay = fields["replay"]
-    if replay is not None:
-        kept = {
-            partition: tuple((start, end) for start, end in intervals)
-            for partition, intervals in _by_partition(replay["kept"]).items()
-        }
-        replay = parsed(ReplayRecord, replay, ends=_by_partition(replay["ends"]), kept=kept)
-    return parsed(StartRecord, fields, starts=_by_partition(fields["starts"]), replay=replay)
-
-
-def _by_partition(values: Mapping[str, Any]) -> dict[int, Any]:
-    """Return a JSON object with its partitions as numbers."""
-    return {int(partition): value for partition, value in values.items()}
-
-
-@_or_tampered
 def from_record(value: bytes) -> Checkpoint:
     """Return the checkpoint of a record's value.
 
@@ -373,55 +345,11 @@ def from_record(value: bytes) -> Checkpoint:
         UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: it is no checkpoint.
     """
-    fields = versioned(value, _VERSION, TOPIC)
-    copies, fingerprint = fields["copies"], fields["fingerprint"]
-    found = parsed(
-        Checkpoint,
-        fields,
-        source=parsed(TopicPartition, fields["source"]),
-        destination=parsed(TopicPartition, fields["destination"]),
-        copies=None if copies is None else _position_from(copies),
-        fingerprint=None if fingerprint is None else parsed(Fingerprint, fingerprint),
-        ledger_head=parsed(LedgerHead, fields["ledger_head"]),
-        superseded=tuple(fields["superseded"]),
-    )
-    if min(found.next_offset, found.generation, found.ledger_head.number) < 0:
-        raise ValueError("negative")
-    return found
-
-
-def _position_from(fields: Mapping[str, Any]) -> DestinationPosition:
-    topic_partition = parsed(TopicPartition, fields["topic_partition"])
-    return parsed(DestinationPosition, fields, topic_partition=topic_partition)
-
-
-def versioned_json(value: Any, version: int) -> bytes:
-    """Return a dataclass as JSON that names its version."""
-    fields = {"version": version, **_fields(value)}
-    return json.dumps(fields, separators=(",", ":"), default=_fields).encode()
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    # not `asdict`: it copies every value, and a task writes thousands of these
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
-def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
-    """Return the fields of a JSON value that names its version.
-
-    Raises:
-        UnsupportedError: it has another version.
-    """
-    fields: dict[str, Any] = json.loads(value)
-    found = fields.pop("version")
-    if not isinstance(found, int):
-        raise TypeError("version")
-    if found != version:
-        raise UnsupportedError(
-            f"a record of {topic} has version {found}, this relay reads version {version}",
-            remedy="use the version of relay_pipelines that wrote it",
-        )
-    return fields
+    checkpoint = _read(Checkpoint, value)
+    numbers = checkpoint.next_offset, checkpoint.generation, checkpoint.ledger_head.number
+    if min(numbers) < 0:
+        raise _not_ours()
+    return checkpoint
 
 
 def read_current(
@@ -512,7 +440,7 @@ class Seen:
             checkpoint = from_record(value)
         offset, value = latest.get(owner_key(self._mirror, source), (-1, b""))
         if offset >= position:
-            owner = _owner_from(value).owner
+            owner = _read(OwnerRecord, value).owner
         return Current(checkpoint, owner)
 
 
@@ -624,24 +552,24 @@ def read_all(
     """
     latest, ends = _latest(client, key_prefixes(mirror), clock, cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
-    reasons = {
-        key.removeprefix(quarantine).decode(errors="replace"): _why_from(latest.pop(key))
+    quarantined = {
+        key.removeprefix(quarantine).decode(errors="replace"): record.why
         for key in list(latest)
-        if key.startswith(quarantine)
+        if key.startswith(quarantine) and (record := _read(QuarantineRecord, latest.pop(key))).why
     }
 
     def taken(suffix: str) -> list[bytes]:
         return [latest.pop(key) for key in list(latest) if key.endswith(suffix.encode())]
 
-    starts = [*map(_start_from, taken(_START))]
-    owners = [*map(_owner_from, taken(_OWNER))]
-    created = [*map(_created_from, taken(_CREATED))]
+    starts = [_read(StartRecord, value) for value in taken(_START)]
+    owners = [_read(OwnerRecord, value) for value in taken(_OWNER)]
+    created = [_read(CreatedRecord, value) for value in taken(_CREATED)]
     found = list(_checkpoints(latest, only_readable=only_readable))
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
         {checkpoint.source: checkpoint for checkpoint in found},
         ends,
-        {node: why for node, why in reasons.items() if why},
+        quarantined,
         of_topics,
         {owner.source: owner.owner for owner in owners},
         {each.topic: each.topic_id for each in created},
@@ -733,7 +661,9 @@ def read_replays(
     """Return the start records of a mirror's replays, oldest first, and their checkpoints."""
     prefix = f"{mirror}{REPLAY}".encode()
     latest, _ = _latest(client, (prefix,), clock, CheckpointCache())
-    starts = [_start_from(value) for key, value in latest.items() if key.endswith(_START.encode())]
+    starts = [
+        _read(StartRecord, value) for key, value in latest.items() if key.endswith(_START.encode())
+    ]
     found = [
         from_record(value)
         for key, value in latest.items()

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.json_codec import from_fields
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import REMEDY, Chain
-from relay_pipelines.ledger.checkpoint import parsed
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
@@ -271,7 +271,7 @@ def _attested(fields: Mapping[str, Any]) -> Attested:
     for position, text in enumerate(fields["entries"]):
         value = text.encode()
         records.append(LedgerRecord(ledger_topic.from_record(value), value, home, position))
-    return Attested(source, tuple(records), parsed(LedgerHead, fields["head"]))
+    return Attested(source, tuple(records), from_fields(LedgerHead, fields["head"]))
 
 
 def _signer(path: Path, document: Mapping[str, Any]) -> str:

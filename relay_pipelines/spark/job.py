@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
+from relay_pipelines.json_codec import from_json, to_json
 from relay_pipelines.model import CopyJob, CopyRange, Outcome
 from relay_pipelines.spark import task_python
 from relay_pipelines.spark.answering import within
@@ -71,7 +72,7 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
     Raises:
         RelayError: the Spark job failed.
     """
-    return [Outcome.from_json(text) for text in texts(session, frame, tag)]
+    return [from_json(Outcome, text) for text in texts(session, frame, tag)]
 
 
 def python_version(session: Any) -> str:
@@ -168,7 +169,7 @@ def _copy_groups(
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     """Return an outcome as a row of `SCHEMA`."""
-    return text_row(outcome.to_json())
+    return text_row(to_json(outcome))
 
 
 def _say_version(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

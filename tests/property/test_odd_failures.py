@@ -20,6 +20,7 @@ from relay_pipelines.copy.position import matches_fingerprint
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
+from relay_pipelines.json_codec import from_json
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
@@ -151,7 +152,7 @@ def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: OnRecordError) -> N
     with served(source=source, destination=copies):
         outcomes = copy_as_it_is(job(), ranges, Clock())
     rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
-    assert [Outcome.from_json(row) for row in rows] == outcomes
+    assert [from_json(Outcome, row) for row in rows] == outcomes
     assert [outcome.status is Status.DONE for outcome in outcomes] == [
         on_error is OnRecordError.QUARANTINE,
         True,

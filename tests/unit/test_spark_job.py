@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.json_codec import from_json
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -66,7 +67,7 @@ def test_an_outcome_survives_the_way_through_spark() -> None:
     )
     row = outcome_row(outcome)
     assert row.schema.names == ["outcome"]
-    found = Outcome.from_json(row.column("outcome")[0].as_py())
+    found = from_json(Outcome, row.column("outcome")[0].as_py())
     assert found == outcome
     assert (type(found.status), type(found.range.topic_partition)) == (Status, TopicPartition)
 

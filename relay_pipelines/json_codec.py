@@ -1,0 +1,98 @@
+"""Dataclasses as JSON, and back: every field in its order, no other, and none of a wrong type.
+
+The text of a value is always the same: ASCII without spaces. Keys that are numbers become text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+NOT_READABLE = AttributeError, KeyError, RecursionError, TypeError, ValueError
+"""What `from_json` and `from_fields` raise for JSON that holds something else."""
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    # not `asdict`: it copies every value, and a task writes thousands of these
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_fields)
+
+
+def to_json(value: Any, **first: Any) -> str:
+    """Return a slotted dataclass as JSON.
+
+    Args:
+        first: further fields, before those of the value.
+    """
+    return _ENCODER.encode({**first, **_fields(value)})
+
+
+def from_json(kind: Callable[..., T], text: str | bytes) -> T:
+    """Return the dataclass of a text that `to_json` returned."""
+    return from_fields(kind, json.loads(text))
+
+
+def from_fields(kind: Callable[..., T], value: Any) -> T:
+    """Return the dataclass of a parsed text."""
+    found: T = _reader(kind)(value)
+    return found
+
+
+def _of_type(*kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) not in kinds:  # a bool is no number
+            raise TypeError(value)
+        return value
+
+    return read
+
+
+_list = _of_type(list)
+_SIMPLE: dict[Any, Callable[[Any], Any]] = {Any: lambda value: value, float: _of_type(int, float)}
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return what makes a value of this type from parsed JSON."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _dataclass_reader(kind)
+    if origin in {Union, UnionType}:  # of a type and None
+        inner = _reader(arguments[0])
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        return _tuple_reader(*arguments)
+    if origin in {dict, Mapping}:
+        key, item = int if arguments[0] is int else _reader(arguments[0]), _reader(arguments[1])
+        return lambda value: {key(name): item(one) for name, one in value.items()}
+    return _SIMPLE.get(kind) or (kind if issubclass(kind, Enum) else _of_type(kind))
+
+
+def _tuple_reader(*kinds: Any) -> Callable[[Any], Any]:
+    if kinds[1:] == (...,):
+        item = _reader(kinds[0])
+        return lambda value: tuple([item(one) for one in _list(value)])
+    items = [_reader(kind) for kind in kinds]
+    return lambda value: tuple([item(one) for item, one in zip(items, _list(value), strict=True)])
+
+
+def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
+    types = get_type_hints(kind)
+    items = [(field.name, _reader(types[field.name])) for field in fields(kind)]
+    names = {name for name, _ in items}
+
+    def read(value: Any) -> Any:
+        if value.keys() != names:
+            raise KeyError(*value.keys() ^ names)
+        return kind(*[item(value[name]) for name, item in items])
+
+    return read
