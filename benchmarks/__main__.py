@@ -19,6 +19,7 @@ _QUICK_FACTOR = 0.05
 def main() -> int:
     """Measure and write the report; 0 if every contender copied everything."""
     from benchmarks import inputs, machine, report, run
+    from benchmarks.values import Figures
 
     known = {known_input.name: known_input for known_input in inputs.INPUTS}
     arguments = _parse(sorted(known))
@@ -33,7 +34,7 @@ def main() -> int:
     target = _REPORT if whole else _FOLDER / _REPORT.name
     target.parent.mkdir(parents=True, exist_ok=True)
 
-    def keep(figures: run.Figures) -> None:
+    def keep(figures: Figures) -> None:
         (_FOLDER / "figures.json").write_text(report.as_json(figures, described))
         target.write_text(report.as_markdown(figures, described))
 

@@ -17,9 +17,8 @@ import yaml
 
 from benchmarks import clusters, report
 from benchmarks.inputs import INPUTS, Input
-from benchmarks.run import Figures
 from benchmarks.targets import beside_copy
-from benchmarks.values import AUDITED, AuditCost, Spent
+from benchmarks.values import AUDITED, AuditCost, Figures, Spent
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.request import AuditRequest, Client, Level

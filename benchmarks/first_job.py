@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from relay_pipelines.spark import job, session
+from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS
 
 
 def _frame() -> None:
@@ -24,7 +25,7 @@ def _rdd() -> None:
     from pyspark import SparkConf, SparkContext
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**session.DEFAULTS, **session.LOCAL_DEFAULTS}
+    settings = {**DEFAULTS, **LOCAL_DEFAULTS}
     settings |= {"spark.master": "local[2]", "spark.app.name": "relay"}
     session._start_jvm(settings, verbose=False)  # noqa: SLF001 - with the same archive
     context = SparkContext(conf=SparkConf().setAll(list(settings.items())))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.run import Figures
-from benchmarks.values import Cost, Result
+from benchmarks.values import Cost, Figures, Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.inputs import Input
 from benchmarks.medians import Median, median_of, ratio
-from benchmarks.run import ENOUGH_SECONDS, PROFILED, Figures
 from benchmarks.targets import targets
-from benchmarks.values import Result
+from benchmarks.values import ENOUGH_SECONDS, PROFILED, Figures, Result
 
 _INTRODUCTION = """\
 # Benchmarks

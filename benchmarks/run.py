@@ -7,10 +7,10 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import clusters
+from benchmarks import audit, clusters
 from benchmarks.contenders.confluent_loop import ConfluentLoop
 from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.mirrormaker import MirrorMaker
@@ -22,31 +22,10 @@ from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.inputs import Input
 from benchmarks.profiling import profile
-from benchmarks.values import AUDITED, AuditCost, Case, Cost, Extent, Result
+from benchmarks.values import AUDITED, ENOUGH_SECONDS, PROFILED, Case, Cost, Extent, Figures, Result
 from relay_pipelines.local_kafka import Listener, LocalCluster
 
 LIMIT_SECONDS = 180.0
-ENOUGH_SECONDS = 20.0
-PROFILED = ("1k-128k", "compacted", "one-record")
-
-
-@dataclass(slots=True)
-class Figures:
-    """All measurements.
-
-    Args:
-        extents: the offsets, records and bytes of each input at the source, by name.
-        profiles: the profile of one task, by input.
-        left_out: contenders that could not run, and why.
-    """
-
-    inputs: list[Input] = field(default_factory=list)
-    extents: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
-    results: list[Result] = field(default_factory=list)
-    profiles: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    guarantees: dict[str, str] = field(default_factory=dict)
-    audits: list[AuditCost] = field(default_factory=list)
 
 
 def run(
@@ -143,10 +122,8 @@ class _Bench:
         clusters.delete_topics(self.source.cluster(), self.topic)
 
     def audit(self) -> None:
-        from benchmarks.audit import measure  # which imports this module
-
         source, destination = self.source.cluster(), self.destination.cluster()
-        self.figures.audits.append(measure(source, destination, self.wanted))
+        self.figures.audits.append(audit.measure(source, destination, self.wanted))
 
     def _spent_seconds(self, contender: Contender) -> float:
         return sum(

@@ -12,8 +12,7 @@ from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.medians import median_of, peak_memory_bytes, ratio
-from benchmarks.run import Figures
-from benchmarks.values import LARGE_BATCHES
+from benchmarks.values import LARGE_BATCHES, Figures
 
 _RATE_RATIO = 4.0
 _CPU_RATIO = 1 / 15

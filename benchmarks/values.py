@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.inputs import CODEC_NAMES, Input
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
@@ -12,6 +12,8 @@ TASKS = 2
 LARGE_BATCHES = ("1k-128k", "100b-128k")
 AUDITED = ("1k-128k", "1k-16k")
 """The inputs whose copies are audited."""
+ENOUGH_SECONDS = 20.0
+PROFILED = ("1k-128k", "compacted", "one-record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +154,22 @@ class AuditCost:
     recount: Spent
     full: Spent
     librdkafka: Spent
+
+
+@dataclass(slots=True)
+class Figures:
+    """All measurements.
+
+    Args:
+        extents: the offsets, records and bytes of each input at the source, by name.
+        profiles: the profile of one task, by input.
+        left_out: contenders that could not run, and why.
+    """
+
+    inputs: list[Input] = field(default_factory=list)
+    extents: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    profiles: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    guarantees: dict[str, str] = field(default_factory=dict)
+    audits: list[AuditCost] = field(default_factory=list)

@@ -32,6 +32,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from relay_pipelines.local_kafka.jars import cache_folder
+from relay_pipelines.spark.defaults import LOCAL_DEFAULTS
 
 _log = logging.getLogger(__name__)
 _NICENESS = 15
@@ -159,8 +160,6 @@ def _dump(file: Path) -> None:
     """Run a small job as a run does, and let the JVM write the classes that it used."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-    from relay_pipelines.spark.session import LOCAL_DEFAULTS
 
     key = "spark.driver.extraJavaOptions"
     dump = f'-XX:ArchiveClassesAtExit="{file}" -Xlog:disable'

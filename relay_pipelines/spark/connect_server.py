@@ -26,7 +26,8 @@ from urllib.parse import urlsplit
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.spark import answering, class_archive
-from relay_pipelines.spark.session import DEFAULTS, TASK_ATTEMPTS, first_line
+from relay_pipelines.spark.defaults import DEFAULTS, TASK_ATTEMPTS
+from relay_pipelines.spark.session import first_line
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _START_SECONDS = 120.0

@@ -18,27 +18,11 @@ from weakref import WeakSet
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.spark import answering, class_archive, package_archive, task_python
 from relay_pipelines.spark.answering import ANSWER_SECONDS, within
+from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS, SMALL_JVM, TASK_ATTEMPTS
 
-TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
-# only the C1 compiler: this JVM schedules tasks, and the copy is Python; it starts with little more
-# than half the CPU time
-_SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # these come before the user's own, in spark.driver.extraJavaOptions
 _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.task.maxFailures": str(TASK_ATTEMPTS),
-}
-LOCAL_DEFAULTS = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.python.daemon.module": "relay_pipelines.spark.daemon",
-    "spark.driver.extraJavaOptions": _SMALL_JVM,
-}
-"""Settings of a session on this machine."""
 # a server that does not answer for ten seconds has lost its sessions; by default, the client would
 # wait for ten minutes
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
@@ -414,7 +398,7 @@ def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
     if archive:
         settings[_JAVA_OPTIONS] = f"{archive} {settings.get(_JAVA_OPTIONS, '')}"
     # the JVM that only finds out how to start the other one
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SMALL_JVM)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", SMALL_JVM)
     output = {} if verbose else {"stderr": subprocess.DEVNULL}
     with class_archive.for_pyspark(settings):
         gateway = launch_gateway(popen_kwargs=output)

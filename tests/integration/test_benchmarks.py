@@ -17,9 +17,8 @@ from benchmarks.contenders.other_mirrors import KafRelay, OtherMirror, TopicMirr
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.inputs import INPUTS, Input
-from benchmarks.run import Figures
 from benchmarks.targets import targets
-from benchmarks.values import Case, Cost, Result
+from benchmarks.values import Case, Cost, Figures, Result
 from relay_pipelines.local_kafka import LocalCluster
 
 BY_NAME = {case.name: case for case in INPUTS}
