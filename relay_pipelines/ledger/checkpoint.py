@@ -325,7 +325,7 @@ def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _R
     return from_fields(kind, fields)
 
 
-def _read(kind: type[_Record], value: bytes) -> _Record:
+def record_of(kind: type[_Record], value: bytes) -> _Record:
     """Return the record of a value.
 
     Raises:
@@ -345,7 +345,7 @@ def from_record(value: bytes) -> Checkpoint:
         UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: it is no checkpoint.
     """
-    checkpoint = _read(Checkpoint, value)
+    checkpoint = record_of(Checkpoint, value)
     numbers = checkpoint.next_offset, checkpoint.generation, checkpoint.ledger_head.number
     if min(numbers) < 0:
         raise _not_ours()
@@ -440,7 +440,7 @@ class Seen:
             checkpoint = from_record(value)
         offset, value = latest.get(owner_key(self._mirror, source), (-1, b""))
         if offset >= position:
-            owner = _read(OwnerRecord, value).owner
+            owner = record_of(OwnerRecord, value).owner
         return Current(checkpoint, owner)
 
 
@@ -552,24 +552,24 @@ def read_all(
     """
     latest, ends = _latest(client, key_prefixes(mirror), clock, cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
-    quarantined = {
-        key.removeprefix(quarantine).decode(errors="replace"): record.why
+    reasons = {
+        key.removeprefix(quarantine): record_of(QuarantineRecord, latest.pop(key)).why
         for key in list(latest)
-        if key.startswith(quarantine) and (record := _read(QuarantineRecord, latest.pop(key))).why
+        if key.startswith(quarantine)
     }
 
     def taken(suffix: str) -> list[bytes]:
         return [latest.pop(key) for key in list(latest) if key.endswith(suffix.encode())]
 
-    starts = [_read(StartRecord, value) for value in taken(_START)]
-    owners = [_read(OwnerRecord, value) for value in taken(_OWNER)]
-    created = [_read(CreatedRecord, value) for value in taken(_CREATED)]
+    starts = [record_of(StartRecord, value) for value in taken(_START)]
+    owners = [record_of(OwnerRecord, value) for value in taken(_OWNER)]
+    created = [record_of(CreatedRecord, value) for value in taken(_CREATED)]
     found = list(_checkpoints(latest, only_readable=only_readable))
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
         {checkpoint.source: checkpoint for checkpoint in found},
         ends,
-        quarantined,
+        {node.decode(errors="replace"): why for node, why in reasons.items() if why},
         of_topics,
         {owner.source: owner.owner for owner in owners},
         {each.topic: each.topic_id for each in created},
@@ -662,7 +662,9 @@ def read_replays(
     prefix = f"{mirror}{REPLAY}".encode()
     latest, _ = _latest(client, (prefix,), clock, CheckpointCache())
     starts = [
-        _read(StartRecord, value) for key, value in latest.items() if key.endswith(_START.encode())
+        record_of(StartRecord, value)
+        for key, value in latest.items()
+        if key.endswith(_START.encode())
     ]
     found = [
         from_record(value)

@@ -5,6 +5,7 @@ job                 the job that copies ranges as they are
 package_archive     ships this package to executors
 task_python         names what is wrong with the Python of tasks
 sql_rows            the job that passes records through SQL
+defaults            what a session is configured with
 answering           whether Spark, or a server of it, answers in time
 class_archive       an archive of Spark's classes, for a faster start; its settings in a file
 connect_server      a Spark Connect server on this machine

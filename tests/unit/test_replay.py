@@ -18,9 +18,9 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import (
     ReplayRecord,
     StartRecord,
-    _start_from,
     key_of,
     key_prefixes,
+    record_of,
     replay_name,
     start_batch,
 )
@@ -104,14 +104,14 @@ def test_a_start_record_holds_the_whole_replay(tmp_path: Path) -> None:
     start = started(tmp_path, request)
 
     (written,) = decode(start_batch(start).data)
-    assert _start_from(written.value) == start
+    assert record_of(StartRecord, written.value) == start
     again = request_of(start)
     assert (again.asked, again.id) == (request.asked, "a")
     policy = as_mirror(settings(tmp_path).mirror("orders"), again, "orders").record_policy("orders")
     assert ([spec.name for spec in policy.filters], bool(policy.where)) == (["m:Filter"], True)
     assert (policy.transform, policy.select) == (None, ())
     (plain,) = decode(start_batch(replace(start, replay=None)).data)
-    assert _start_from(plain.value) == replace(start, replay=None)
+    assert record_of(StartRecord, plain.value) == replace(start, replay=None)
 
 
 def started(folder: Path, request: ReplayRequest, text: str = MINIMAL) -> StartRecord:
