@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
@@ -17,6 +18,7 @@ from relay_pipelines.windows.cut import Resting
 
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0
+_LAST_EVENTS = 10  # of a run; those of its last window are enough
 HANDOVER_SECONDS = 30.0
 """How long before its end a session gets a successor, which has to start Spark."""
 
@@ -57,7 +59,7 @@ class RunRequests:
             self.remarks.append(turns.in_words(running))
             return None
         runs = self._last_runs()
-        rest = _backoff_seconds(runs, self.now)
+        rest = self._backoff_seconds(runs)
         if rest > 0:
             self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
             return None
@@ -120,20 +122,33 @@ class RunRequests:
         job = naming.lane_job(self._lane.path, self._lane.name)
         return self.instance.get_run_records(RunsFilter(job_name=job), limit=6)
 
+    def _backoff_seconds(self, runs: Sequence[dg.RunRecord]) -> float:
+        """How long to wait before another run, after the last runs failed without copying.
 
-def _backoff_seconds(runs: Sequence[dg.RunRecord], now: float) -> float:
-    """How long to wait before another run, after runs that failed soon after their start.
+        A session that copied windows before it failed was stopped from outside: the next one has
+        no reason to fail. Runs that failed for some topics only do not count, either: these topics
+        rest, and the others go on.
+        """
+        failed = list(takewhile(_failed_as_a_whole, runs))
+        if not failed:
+            return 0.0
+        in_vain = sum(1 for _ in takewhile(lambda record: not self._has_copied(record), failed))
+        started = runs[0].start_time or runs[0].create_timestamp.timestamp()
+        rest = min(_BACKOFF_SECONDS * 2 ** max(0, in_vain - 1), _LONGEST_BACKOFF_SECONDS)
+        return float(started + rest - self.now)
 
-    Runs that failed for some topics only do not count: these topics rest, and the others go on.
-    """
-    failed = 0
-    for record in runs:
-        run = record.dagster_run
-        if run.status is not DagsterRunStatus.FAILURE or naming.TAG_FAILED_TOPICS in run.tags:
-            break
-        failed += 1
-    if not failed:
-        return 0.0
-    started = runs[0].start_time or runs[0].create_timestamp.timestamp()
-    rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
-    return float(started + rest - now)
+    def _has_copied(self, record: dg.RunRecord) -> bool:
+        """Whether a run has recorded a window of a topic; that it has frozen one is not enough."""
+        events = self.instance.get_records_for_run(
+            record.dagster_run.run_id,
+            of_type=dg.DagsterEventType.ASSET_MATERIALIZATION,
+            limit=_LAST_EVENTS,
+            ascending=False,
+        ).records
+        keys = (each.event_log_entry.get_dagster_event().asset_key for each in events)
+        return any(key != self._lane.windows_asset for key in keys)
+
+
+def _failed_as_a_whole(record: dg.RunRecord) -> bool:
+    run = record.dagster_run
+    return run.status is DagsterRunStatus.FAILURE and naming.TAG_FAILED_TOPICS not in run.tags

@@ -91,6 +91,25 @@ def test_runs_that_fail_are_not_repeated_at_once(
     assert environment.tick().run_requests
 
 
+def test_a_session_that_was_killed_after_it_copied_is_followed_at_once(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """Kills from outside do not add up: only runs that copy nothing wait longer and longer."""
+    for number in range(4):
+        environment.fill(topics[0], [f"{number}"])
+        killed = environment.copy()
+        assert killed.success
+        run = environment.instance.get_run_by_id(killed.run_id)
+        assert run is not None
+        environment.instance.report_run_failed(run)
+
+    environment.fill(topics[0], ["waits"])
+    reason = str(environment.tick().skip_reason)
+
+    (waits,) = re.findall(r"the next one starts in (\d+) s", reason)
+    assert int(waits) <= 30
+
+
 def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
