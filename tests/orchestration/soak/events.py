@@ -191,6 +191,7 @@ def _second_takes_over(mirror: Mirror) -> Seen:
     with _Second(mirror) as second:
         waits, killed = second.waits(), time.monotonic()
         mirror.operator.deployment.kill()
+        mirror.operator.stop()  # `dagster dev` may not be seen to have ended yet
         mirror.operator.keep_running()  # for 90 s, it does not know that its session is dead
         mirror.copied()
         went_on = time.monotonic() - killed
