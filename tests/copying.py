@@ -32,7 +32,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from tests.support import independent
@@ -66,6 +66,23 @@ def end_of(cluster: Cluster, at: TopicPartition) -> int:
     """Return the last stable offset."""
     with ClusterClient(cluster, SourceError) as client:
         return client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+
+
+def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
+    """All committed records of a topic-partition, in order, once no transaction is open.
+
+    An independent client reads them. Only the wait is ours: that client needs a tenth of a second
+    to ask for an offset.
+    """
+    with ClusterClient(cluster, SourceError) as client:
+
+        def settled() -> bool:
+            levels = READ_COMMITTED, READ_UNCOMMITTED
+            stable, high = (client.list_offsets([at], LATEST, level)[at] for level in levels)
+            return stable == high
+
+        independent.until(settled, f"the end of transactions in {at}", 20.0)
+    return [record for _, record in independent.read(cluster, at)]
 
 
 def read_own(
@@ -160,12 +177,12 @@ class Mirror:
 
     def original(self) -> list[Record]:
         """Return what an independent client reads from the source."""
-        return independent.records_of(self.source, self.at)
+        return records_of(self.source, self.at)
 
     def copied(self) -> list[Record]:
         """Return what an independent client reads from the destination."""
         assert self.to is not None
-        return independent.records_of(self.destination, self.to)
+        return records_of(self.destination, self.to)
 
     def assert_equal(self) -> list[Record]:
         """Compare both sides record by record, in order."""
@@ -175,21 +192,11 @@ class Mirror:
 
     def entries(self) -> list[LedgerEntry]:
         """Return this mirror's ledger, as an independent client reads it."""
-        return [
-            ledger_topic.from_record(record.value or b"")
-            for record in self._own(ledger_topic.TOPIC)
-        ]
+        return [record.entry for record in self._ledger()]
 
     def chain(self) -> Chain:
         """Verify the chain of this mirror's ledger entries, as an independent client reads them."""
-        home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(self.name, self.at))
-        records = [
-            LedgerRecord(
-                ledger_topic.from_record(record.value or b""), record.value or b"", home, index
-            )
-            for index, record in enumerate(self._own(ledger_topic.TOPIC))
-        ]
-        return verify_chain(self.at, records, self.checkpoint().ledger_head)
+        return verify_chain(self.at, self._ledger(), self.checkpoint().ledger_head)
 
     def checkpoint(self) -> Checkpoint:
         """Return this mirror's last committed checkpoint, as an independent client reads it."""
@@ -208,16 +215,23 @@ class Mirror:
         record = Record(key, value, (), (independent.CREATE_TIME, now_ms))
         independent.write(self.destination, home, [record])
 
+    def _ledger(self) -> list[LedgerRecord]:
+        home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(self.name, self.at))
+        values = [record.value or b"" for record in self._own(ledger_topic.TOPIC)]
+        return [
+            LedgerRecord(ledger_topic.from_record(value), value, home, index)
+            for index, value in enumerate(values)
+        ]
+
     def _own(self, topic: str) -> list[Record]:
         key = checkpoint.key_of(self.name, self.at)
         home = checkpoint.home(topic, key)
-        return [
-            record for record in independent.records_of(self.destination, home) if record.key == key
-        ]
+        return [record for record in records_of(self.destination, home) if record.key == key]
 
     def assert_ledger_closes(self) -> None:
         """Assert that entries cover every source offset once, with the digests of the copies."""
-        entries = self.entries()
+        ledger, last = self._ledger(), self._own(checkpoint.TOPIC)[-1:]
+        entries = [record.entry for record in ledger]
         for before, after in pairwise(entries):
             assert before.source.end == after.source.start
             if after.destination.topic_partition == before.destination.topic_partition:
@@ -239,8 +253,10 @@ class Mirror:
             assert entry.size_bytes == sum(len(data) for _, data in found)
             assert entry.records == sum(header.records for header, _ in found)
         if entries:
-            assert self.checkpoint().next_offset == entries[-1].source.end
-            assert [str(broken) for broken in self.chain().breaks] == []
+            current = checkpoint.from_record(last[0].value or b"")
+            assert current.next_offset == entries[-1].source.end
+            chain = verify_chain(self.at, ledger, current.ledger_head)
+            assert [str(broken) for broken in chain.breaks] == []
 
     def with_options(self, **changed: int) -> Mirror:
         """Change options, and return this mirror."""

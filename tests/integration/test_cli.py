@@ -1,4 +1,4 @@
-"""The `relay` command as a subprocess against real brokers."""
+"""The `relay` command against real brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import recent
-from tests.support.commands import RELAY, SOON, configured, environment, error_line, mirror, relay
+from tests.support.commands import (
+    RELAY,
+    SOON,
+    configured,
+    environment,
+    error_line,
+    mirror,
+    relay,
+    relay_here,
+)
 from tests.support.independent import (
     assert_equal,
     client,
@@ -36,6 +45,7 @@ from tests.support.independent import (
 )
 from tests.support.terminal import in_a_terminal
 
+pytestmark = pytest.mark.usefixtures("local_session")
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
 COPIED_LINE = re.compile(
     r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$",
@@ -142,7 +152,9 @@ def test_a_second_run_has_nothing_to_do(copied: Copied) -> None:
 
 def test_status_shows_each_topic_partition(copied: Copied) -> None:
     """`status` shows end, checkpoint, lag, node and time per topic-partition, as JSON or table."""
-    (found,) = json.loads(relay(copied.config, "status", "-m", "plain", "--json").stdout)["mirrors"]
+    (found,) = json.loads(relay_here(copied.config, "status", "-m", "plain", "--json").stdout)[
+        "mirrors"
+    ]
     assert (found["mirror"], found["lag_records"]) == ("plain", 0)
     (topic,) = found["topics"]
     for partition, position in enumerate(topic["topic_partitions"]):
@@ -158,7 +170,7 @@ def test_status_shows_each_topic_partition(copied: Copied) -> None:
         }
         expected |= {"high_watermark": PLAIN, "open_transaction": None}
         assert position == {"partition": partition, "problem": None, **expected}
-    table = relay(copied.config, "status", "-m", "plain", "--all").stdout
+    table = relay_here(copied.config, "status", "-m", "plain", "--all").stdout
     assert "plain: up to date\n  waiting    nothing\n  copied by  run " in table
     assert re.search(r"^ *1 +1,500 +1,500 +0 +- +one +20\d\d-", table, re.MULTILINE), table
 
@@ -170,16 +182,16 @@ def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> Non
     both = found | {
         "source": {"nodes": [down, *found["source"]["nodes"]], "health": {"request_timeout": "2s"}}
     }
-    done = relay(configured(tmp_path, {"n": both}), "nodes", "--json")
+    done = relay_here(configured(tmp_path, {"n": both}), "nodes", "--json")
     (shown,) = json.loads(done.stdout)["mirrors"]
     assert (done.returncode, shown["chosen"]) == (0, "one")
     assert [(node["node"], node["reachable"], node["healthy"]) for node in shown["nodes"]] == [
         ("gone", False, False),
         ("one", True, True),
     ]
-    table = relay(configured(tmp_path, {"n": both}), "nodes").stdout
+    table = relay_here(configured(tmp_path, {"n": both}), "nodes").stdout
     assert re.search(r"one .* yes +.* yes +healthy", table), table
-    away = relay(
+    away = relay_here(
         configured(tmp_path, {"n": both | {"destination": {"bootstrap_servers": "127.0.0.1:1"}}}),
         "nodes",
     )
@@ -190,7 +202,7 @@ def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> Non
     assert re.search(r"one .* yes +.* yes +healthy", away.stdout), (
         "the nodes are shown all the same"
     )
-    nobody = relay(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
+    nobody = relay_here(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
     assert nobody.returncode == 1
     assert error_line(nobody).startswith(
         "n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached"
@@ -200,11 +212,11 @@ def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> Non
 def test_ledger_shows_one_entry_per_chunk(copied: Copied) -> None:
     """`ledger` shows one entry per committed chunk; `--last` keeps the newest of each mirror."""
     entries = json.loads(
-        relay(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout
+        relay_here(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout
     )
     assert sum(entry["records"] for entry in entries) == 2 * PLAIN
     assert {entry["mirror"] for entry in entries} == {"plain"}
-    last = relay(copied.config, "ledger", "-m", "plain", "--last", "1").stdout
+    last = relay_here(copied.config, "ledger", "-m", "plain", "--last", "1").stdout
     assert len(re.findall(r"\[0, 1500\) .*\[0, 1500\) ", last)) == 1, last
 
 
@@ -215,7 +227,7 @@ def test_plan_changes_nothing(copied: Copied, tmp_path: Path, topic_name: str) -
     config = configured(
         tmp_path, {"planned": mirror(copied.source, copied.destination, topic_name)}
     )
-    (found,) = json.loads(relay(config, "plan", "--json").stdout)["mirrors"]
+    (found,) = json.loads(relay_here(config, "plan", "--json").stdout)["mirrors"]
     (window,) = found["windows"]
     assert (window["topic"], window["records"]) == (topic_name, 7)
     assert window["ranges"] == [{"partition": 1, "start": 0, "end": 7}]
@@ -224,7 +236,7 @@ def test_plan_changes_nothing(copied: Copied, tmp_path: Path, topic_name: str) -
     assert {"topic": copied.plain, "included": False, "why": "no allow pattern matches"} in found[
         "topics"
     ]
-    shown = relay(config, "plan", "--why")
+    shown = relay_here(config, "plan", "--why")
     assert shown.returncode == 0
     assert f"{topic_name} (to be created)" in shown.stdout
     assert re.search(rf"{copied.plain} +no +no allow pattern matches", shown.stdout)
@@ -244,7 +256,7 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
             "bad": mirror(copied.source, copied.destination, topic_name, topic_name[:-1] + "?x"),
         },
     )
-    done = relay(config, "check")
+    done = relay_here(config, "check")
     assert (done.returncode, done.stderr) == (2, "")
     lines = done.stdout.splitlines()
     source, destination = (
@@ -274,7 +286,7 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         line.startswith(f"error   renamed: mirror 'plain' copies to {copied.plain}, too; give")
         for line in lines
     )
-    assert relay(config, "check", "--mirror", "plain").returncode == 0
+    assert relay_here(config, "check", "--mirror", "plain").returncode == 0
 
 
 def test_a_topic_of_another_mirror_is_refused(
@@ -303,10 +315,10 @@ def test_a_topic_of_another_mirror_is_refused(
     )
 
     for command in ("plan", "run"):
-        done = relay(config, command, "--mirror", "onto")
+        done = relay_here(config, command, "--mirror", "onto")
         assert done.returncode == 2, done.stderr
         assert error_line(done).startswith(refused)
-    replayed = relay(
+    replayed = relay_here(
         config,
         *("replay", topic_name, "--mirror", "own", "--to", copied.plain, "--offsets", "0:3"),
         "--yes",
@@ -316,7 +328,7 @@ def test_a_topic_of_another_mirror_is_refused(
         f"the topic {copied.plain!r} holds what mirror 'plain' copied: replayed records would be"
     )
     assert settled_end(copied.destination, to) == before
-    assert relay(config, "plan", "--mirror", "pinned").returncode == 0
+    assert relay_here(config, "plan", "--mirror", "pinned").returncode == 0
 
 
 def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
@@ -324,7 +336,7 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     here = TopicPartition(copied.trimmed, 0)
     write(copied.source, here, recent(20))
     delete_before(copied.source, here, DAMAGED + 10)
-    done = relay(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
+    done = relay_here(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
     assert done.returncode == 3
     expected = (
         f"damaged: {here} at offset {DAMAGED}: "
@@ -332,7 +344,7 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     )
     assert error_line(done).startswith(expected)
     assert len(read(copied.destination, here)) == DAMAGED
-    status = relay(copied.config, "status", "-m", "damaged")
+    status = relay_here(copied.config, "status", "-m", "damaged")
     assert (status.returncode, status.stderr) == (0, "")
     assert (
         "damaged: 1 topic held back; the others: up to date\n"
@@ -348,7 +360,7 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
         copied.source, copied.destination, copied.trimmed, copied.recreated, on_data_loss="continue"
     )
     accepting = configured(copied.config.parent, {"damaged": resolved})
-    done = relay(accepting, "run", "--topic", copied.trimmed)
+    done = relay_here(accepting, "run", "--topic", copied.trimmed)
     assert (done.returncode, "error: " in done.stderr) == (0, False), done.stderr
     assert (
         f"warning: damaged: {here}: retention took the offsets [{DAMAGED}, {DAMAGED + 10})"
@@ -357,12 +369,12 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     assert "the copy resumes after the gap: on_data_loss is continue" in done.stderr
     assert len(read(copied.destination, here)) == DAMAGED + 10
     *_, gap, after = json.loads(
-        relay(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout
+        relay_here(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout
     )
     assert (gap["skipped"], after["records"]) == ({"lost": 10}, 10)
     assert gap["gap"].startswith("retention took")
-    assert "retention took" in relay(accepting, "ledger", "--topic", copied.trimmed).stdout
-    assert "held back" not in relay(copied.config, "status", "-m", "damaged").stdout, (
+    assert "retention took" in relay_here(accepting, "ledger", "--topic", copied.trimmed).stdout
+    assert "held back" not in relay_here(copied.config, "status", "-m", "damaged").stdout, (
         "the checkpoint is behind the gap"
     )
 
@@ -375,7 +387,7 @@ def test_a_recreated_topic_stops_the_run(copied: Copied) -> None:
     until(lambda: copied.recreated not in admin.list_topics(timeout=30).topics, "deletion")
     create(copied.source, copied.recreated)
     write(copied.source, here, recent(2 * DAMAGED))
-    done = relay(copied.config, "run", "--topic", copied.recreated, "-m", "damaged")
+    done = relay_here(copied.config, "run", "--topic", copied.recreated, "-m", "damaged")
     assert done.returncode == 3
     assert error_line(done).startswith(
         f"damaged: {here} at offset {DAMAGED}: the topic was deleted and created again"
@@ -386,7 +398,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     """A mistake in relay.yaml is named by its place before any connection: exit code 2."""
     path = tmp_path / "relay.yaml"
     path.write_text("mirrors: {m: {topic: {}}}")
-    done = relay(path, "run")
+    done = relay_here(path, "run")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.match(rf"error: {re.escape(str(path))}(:\d+)?: ", done.stderr)
     assert "mirrors.m.topic: unknown key; did you mean 'topics'?" in done.stderr
@@ -395,7 +407,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     """A missing relay.yaml yields exit code 2."""
-    done = relay(tmp_path / "none.yaml", "status")
+    done = relay_here(tmp_path / "none.yaml", "status")
     assert done.returncode == 2
     assert error_line(done) == (
         f"{tmp_path / 'none.yaml'} does not exist; "
@@ -410,7 +422,7 @@ def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_
         "away": mirror(nowhere, copied.destination, ".*", give_up_after="1s"),
         "plain": mirror(copied.source, copied.destination, copied.plain),
     }
-    done = relay(configured(tmp_path, mirrors), "run")
+    done = relay_here(configured(tmp_path, mirrors), "run")
     assert (done.returncode, done.stdout) == (1, "plain: nothing new in 1 topic\n")
     assert re.fullmatch(
         rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: "
@@ -421,7 +433,7 @@ def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_
 
 def test_a_topic_that_is_not_mirrored_is_refused(copied: Copied) -> None:
     """`--topic` with a topic that is not mirrored yields exit code 2."""
-    done = relay(copied.config, "run", "-m", "plain", "--topic", "none")
+    done = relay_here(copied.config, "run", "-m", "plain", "--topic", "none")
     assert done.returncode == 2
     assert error_line(done).startswith(
         "plain: topic 'none' is not mirrored: the source has no such topic; "
@@ -430,7 +442,7 @@ def test_a_topic_that_is_not_mirrored_is_refused(copied: Copied) -> None:
 
 def test_a_mirror_onto_its_own_source_is_refused(copied: Copied, tmp_path: Path) -> None:
     """A mirror that would copy topics onto themselves yields exit code 2."""
-    done = relay(
+    done = relay_here(
         configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run"
     )
     assert done.returncode == 2
@@ -445,7 +457,7 @@ def test_a_taken_metrics_address_stops_no_copy(copied: Copied, tmp_path: Path) -
         {"plain": mirror(copied.source, copied.destination, copied.plain)},
         metrics={"address": taken},
     )
-    done = relay(config, "run")
+    done = relay_here(config, "run")
     assert (done.returncode, done.stdout) == (0, "plain: nothing new in 1 topic\n")
     assert done.stderr == (
         f"warning: metrics cannot be served at {taken}: Address already in use;"
@@ -481,7 +493,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
         before = now
     # in chunks of the default size: small ones are there to be interrupted
     rest = {"big": mirror(copied.source, copied.destination, topic_name)}
-    done = relay(
+    done = relay_here(
         configured(tmp_path, {"a": mirror(copied.source, copied.destination, large), **rest}), "run"
     )
     assert done.returncode == 1

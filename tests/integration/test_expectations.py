@@ -19,7 +19,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from tests.copying import Mirror
 from tests.support import commands
-from tests.support.commands import configured, error_line, relay
+from tests.support.commands import configured, error_line, relay, relay_here
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -267,12 +267,13 @@ def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
     assert whole.results[0].passed
 
 
+@pytest.mark.usefixtures("local_session")
 def test_the_command(mirror: Mirror, tmp_path: Path) -> None:
     """It exits with 4 if an expectation fails that is no warning, 2 for an unknown window."""
     failing = [{"json_parses": None, "severity": "warn"}, {"size_below": "4KiB"}]
     config = config_of(mirror, tmp_path, failing)
 
-    done = relay(config, "expectations", "run", "--window", "a-window", "--json")
+    done = relay_here(config, "expectations", "run", "--window", "a-window", "--json")
 
     assert done.returncode == 4, done.stderr
     assert error_line(done).endswith("size_below: 1 of 19 records do not meet it")
@@ -280,7 +281,7 @@ def test_the_command(mirror: Mirror, tmp_path: Path) -> None:
     assert (topic["topic"], topic["records"]) == (mirror.topic, 19)
     assert [each["failing"] for each in topic["expectations"]] == [2, 1]
     assert "warning: " in done.stderr, "which does not count"
-    unknown = relay(config, "expectations", "run", "--window", "b-window")
+    unknown = relay_here(config, "expectations", "run", "--window", "b-window")
     assert (unknown.returncode, error_line(unknown)) == (
         2,
         (

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from tests.support.commands import configured, mirror, relay
+from tests.support.commands import configured, mirror, relay_here
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -33,6 +34,7 @@ from tests.support.independent import (
     write,
 )
 
+pytestmark = pytest.mark.usefixtures("local_session")
 AGE_SECONDS = 200
 OPEN = r"open transaction: 1,001 records of \S+-0\[5, 1006\), the first [3-5] min( \d+ s)? old"
 
@@ -51,8 +53,10 @@ class HeldUp:
 def held_up(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
+    local_spark: Any,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[HeldUp]:
+    local_spark.session()
     topic, folder = f"held-up-{time.time_ns()}", tmp_path_factory.mktemp("held-up")
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic, 2)
@@ -66,7 +70,7 @@ def held_up(
     config = configured(
         folder, {"m": mirror(source, destination, topic)}, metrics={"textfile": str(textfile)}
     )
-    assert relay(config, "run").returncode == 0
+    assert relay_here(config, "run").returncode == 0
     sender = transactional(source, topic, transaction_timeout_ms=600_000)
     sender.begin_transaction()
     began = now - AGE_SECONDS * 1000
@@ -83,7 +87,7 @@ def held_up(
 
 def test_a_run_that_cannot_copy_reports_the_transaction(held_up: HeldUp) -> None:
     """The run succeeds; line and metrics say what waits, and since when."""
-    done = relay(held_up.config, "run")
+    done = relay_here(held_up.config, "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", done.stdout), done.stdout
     written = held_up.textfile.read_text()
@@ -97,7 +101,7 @@ def test_a_run_that_cannot_copy_reports_the_transaction(held_up: HeldUp) -> None
 
 def test_status_reports_the_transaction(held_up: HeldUp) -> None:
     """`status` shows the high watermark and the records that cannot be copied yet."""
-    (found,) = json.loads(relay(held_up.config, "status", "--json").stdout)["mirrors"]
+    (found,) = json.loads(relay_here(held_up.config, "status", "--json").stdout)["mirrors"]
     assert (found["lag_records"], found["open_transaction_records"]) == (0, 1001)
     (topic,) = found["topics"]
     first, second = topic["topic_partitions"]
@@ -106,7 +110,7 @@ def test_status_reports_the_transaction(held_up: HeldUp) -> None:
     assert opened["since"].endswith("Z")
     assert AGE_SECONDS <= opened["seconds"] < AGE_SECONDS + 120
     assert (second["high_watermark"], second["open_transaction"]) == (0, None)
-    table = relay(held_up.config, "status", "--all").stdout
+    table = relay_here(held_up.config, "status", "--all").stdout
     line = r"^ *0 +5 +1,006 +1,001, [3-5] min.* +5 +0 +- +one"
     assert re.search(line, table, re.MULTILINE), table
 
@@ -114,9 +118,9 @@ def test_status_reports_the_transaction(held_up: HeldUp) -> None:
 def test_plan_reports_the_transaction(held_up: HeldUp) -> None:
     """`plan` shows the same as `status`."""
     assert re.fullmatch(
-        rf"m: nothing new in 1 topic; {OPEN}\n", relay(held_up.config, "plan").stdout
+        rf"m: nothing new in 1 topic; {OPEN}\n", relay_here(held_up.config, "plan").stdout
     )
-    (found,) = json.loads(relay(held_up.config, "plan", "--json").stdout)["mirrors"]
+    (found,) = json.loads(relay_here(held_up.config, "plan", "--json").stdout)["mirrors"]
     (opened,) = found["open_transactions"]
     assert (opened["topic"], opened["partition"], opened["high_watermark"], opened["records"]) == (
         held_up.topic,
@@ -134,7 +138,7 @@ def test_a_run_that_copies_reports_the_transaction_too(held_up: HeldUp) -> None:
         TopicPartition(held_up.topic, 1),
         [Record(None, b"new", (), (CREATE_TIME, now))],
     )
-    done = relay(held_up.config, "run")
+    done = relay_here(held_up.config, "run")
     assert done.returncode == 0
     assert re.search(rf"^ ?{held_up.topic} +1 ", done.stdout, re.MULTILINE), done.stdout
     assert re.search(rf"^m: {OPEN}$", done.stdout, re.MULTILINE), done.stdout
@@ -158,10 +162,10 @@ def test_the_next_run_copies_what_the_transaction_held_back(
     )
     sender.flush(30)
     config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
-    assert "open transaction: 1 record of " in relay(config, "run").stdout
+    assert "open transaction: 1 record of " in relay_here(config, "run").stdout
     sender.commit_transaction(30)
     settled_end(source, TopicPartition(topic_name, 0))
-    done = relay(config, "run")
+    done = relay_here(config, "run")
     assert "open transaction" not in done.stdout
     assert len(records_of(destination, TopicPartition(topic_name, 0))) == 1
 
@@ -198,8 +202,8 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     write(source, at, [Record(None, b"1")])
     section = mirror(source, destination, topic_name, topics={"rename": "copy.{topic}"})
     config = configured(tmp_path, {"m": section})
-    assert relay(config, "run").returncode == 0
-    assert json.loads(relay(config, "status", "--json").stdout)["mirrors"][0]["hidden"] == []
+    assert relay_here(config, "run").returncode == 0
+    assert json.loads(relay_here(config, "status", "--json").stdout)["mirrors"][0]["hidden"] == []
     start = settled_end(destination, to)
     sender = transactional(destination, f"else-{topic_name}", transaction_timeout_ms=600_000)
     sender.begin_transaction()
@@ -207,7 +211,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     sender.flush(30)
     write(source, at, [Record(None, b"2")])
 
-    done = relay(config, "run")
+    done = relay_here(config, "run")
 
     servers = destination.bootstrap_servers[0]
     named = (
@@ -218,7 +222,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     )
     assert done.returncode == 1, done.stderr
     assert re.search(rf"^error: m: {named}$", done.stderr, re.MULTILINE), done.stderr
-    found = relay(config, "status", "--json")
+    found = relay_here(config, "status", "--json")
     (hidden,) = json.loads(found.stdout)["mirrors"][0]["hidden"]
     assert re.fullmatch(named, hidden["problem"])
     assert (hidden["topic"], hidden["partition"], hidden["start"]) == (to.topic, 0, start)
@@ -226,14 +230,14 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     # a chunk of a copy is never open for longer than this
     short = {"transaction_timeout": "1s", "chunk_interval": "500ms"}
     strict = configured(tmp_path, {"m": section | {"copy": short}})
-    page = relay(strict, "status").stdout
+    page = relay_here(strict, "status").stdout
     where = re.escape(str(to))
     assert re.search(
         rf"held back  {where} \(\d records, the oldest .* old\)\n    why      readers", page
     )
     assert f"--bootstrap-server {servers} find-hanging --topic {to.topic} --partition 0\n" in page
     assert "docs/runbooks/RelayHiddenCopies.md" in page
-    checked = " ".join(relay(strict, "check").stdout.split())
+    checked = " ".join(relay_here(strict, "check").stdout.split())
     assert re.search(f"m: {named}", checked), checked
     looker = Looker("m", load(config).mirror("m"), SystemClock())
     seen = {
@@ -245,7 +249,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     assert seen["hidden_seconds", ("m", "__relay_ledger", "")] == 0
     sender.abort_transaction(30)
     assert [record.value for record in records_of(destination, to)] == [b"1", b"2"]
-    assert relay(config, "run").returncode == 0
+    assert relay_here(config, "run").returncode == 0
 
 
 def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
@@ -268,7 +272,7 @@ def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
         give_up_after="5s",
     )
     config = configured(tmp_path, {"m": section})
-    assert relay(config, "run").returncode == 0
+    assert relay_here(config, "run").returncode == 0
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of("m", at))
     sender = transactional(destination, f"among-{topic_name}", transaction_timeout_ms=600_000)
     sender.begin_transaction()
@@ -276,13 +280,13 @@ def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
     sender.flush(30)
     write(source, at, [Record(None, b"2")])
 
-    done = relay(config, "run")
+    done = relay_here(config, "run")
 
     assert done.returncode == 1, done.stderr
     named = f"{home}: readers of committed records do not see offsets "
     assert named in done.stderr
     assert f"with transactional id among-{topic_name} has a transaction open for " in done.stderr
-    (hidden,) = json.loads(relay(config, "status", "--json").stdout)["mirrors"][0]["hidden"]
+    (hidden,) = json.loads(relay_here(config, "status", "--json").stdout)["mirrors"][0]["hidden"]
     assert (hidden["topic"], hidden["partition"]) == (home.topic, home.partition)
     sender.abort_transaction(30)
     to = TopicPartition(f"copy.{topic_name}", 0)

@@ -48,7 +48,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
-from tests.support.commands import configured, error_line, relay
+from tests.support.commands import configured, error_line, relay, relay_here
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -615,7 +615,7 @@ def test_a_target_that_is_gone(replayed: Replayed) -> None:
     replayed.replay()
     delete(there, replayed.to.topic)
 
-    gone = relay(config, *typed, "--yes")
+    gone = relay_here(config, *typed, "--yes")
 
     assert gone.returncode == 3, gone.stdout
     line = "does not exist at the destination; start the replay again under another --id"
@@ -632,23 +632,23 @@ def test_the_command(replayed: Replayed) -> None:
     """It shows the plan, asks or needs --yes, copies, and shows up in status, ledger and audit."""
     config, mirror = replayed.config(), replayed.mirror
     typed = ["replay", mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
-    shown = relay(config, *typed, "--dry-run")
+    shown = relay_here(config, *typed, "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert f"{mirror.topic} " in shown.stdout
     assert "reads 60 offsets from the source, and copies their records" in shown.stdout
-    assert "nobody is there to be asked; add --yes" in error_line(relay(config, *typed))
-    wrong = relay(config, *typed, "--dry-run", "--where", "key =")
+    assert "nobody is there to be asked; add --yes" in error_line(relay_here(config, *typed))
+    wrong = relay_here(config, *typed, "--dry-run", "--where", "key =")
     assert (wrong.returncode, "where: Spark rejects" in error_line(wrong)) == (2, True)
     assert replayed.copied() == []
-    done = relay(config, *typed, "--yes")
+    done = relay_here(config, *typed, "--yes")
     assert done.returncode == 0, done.stderr
     assert_equal(RECORDS[20:80], replayed.copied())
-    assert "complete since an earlier run" in relay(config, *typed).stdout
-    status = relay(config, "status", "--all").stdout
+    assert "complete since an earlier run" in relay_here(config, *typed).stdout
+    status = relay_here(config, "status", "--all").stdout
     assert f"{mirror.topic} from the source to {replayed.to.topic}: complete" in status
     replay_id = ReplayRequest(mirror.topic, replayed.to.topic, offsets=(20, 80)).id
-    assert f"(replay@{replay_id})" in relay(config, "ledger").stdout
-    audit = relay(config, "audit", "--level", "ledger", "--replay", replay_id)
+    assert f"(replay@{replay_id})" in relay_here(config, "ledger").stdout
+    audit = relay_here(config, "audit", "--level", "ledger", "--replay", replay_id)
     assert (audit.returncode, replay_name(mirror.name, replay_id) in audit.stdout) == (0, True)
-    unknown = error_line(relay(config, "audit", "--level", "ledger", "--replay", "x"))
+    unknown = error_line(relay_here(config, "audit", "--level", "ledger", "--replay", "x"))
     assert "has no replay 'x'" in unknown

@@ -1,17 +1,20 @@
-"""Runs the `relay` command as a subprocess and writes its configuration files."""
+"""Runs the `relay` command and writes its configuration files."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from relay_pipelines.cli import main
 from relay_pipelines.model import Cluster
 
 RELAY = Path(sys.executable).parent / "relay"
@@ -19,11 +22,24 @@ SOON = 20.0  # seconds, in which a signal ends a command, on a machine that is b
 
 
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait until it exits."""
+    """Run the command as a process and wait until it exits."""
     command: list[str | Path] = [RELAY, "--config", config, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False, env=environment()
     )
+
+
+def relay_here(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, without the starts of Python and Spark.
+
+    For what a command says and does. A test that copies also uses the fixture `local_session`, or
+    else the command starts a Spark without the trap that later tests set.
+    """
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(["--config", str(config), *arguments])
+    said, errors = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return subprocess.CompletedProcess(arguments, code, said, errors)
 
 
 def environment() -> dict[str, str]:
