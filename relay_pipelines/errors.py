@@ -93,11 +93,16 @@ class RelayError(Exception):
         """Return the same error as one of a topic-partition; a cause may concern several."""
         return type(self)(self.what, remedy=self.remedy, topic_partition=topic_partition)
 
+    @property
+    def where(self) -> str:
+        """The topic-partition, with its offset; empty if it is not a single one."""
+        if self.topic_partition is None:
+            return ""
+        offset = "" if self.offset is None else f" at offset {self.offset}"
+        return f"{self.topic_partition}{offset}"
+
     def __str__(self) -> str:
-        where = "" if self.topic_partition is None else f"{self.topic_partition}"
-        if where and self.offset is not None:
-            where += f" at offset {self.offset}"
-        line = f"{where}: {self.what}" if where else self.what
+        line = f"{self.where}: {self.what}" if self.where else self.what
         return f"{line}; {self.remedy}" if self.remedy else line
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.output import messages
 from relay_pipelines.protocol.clock import SystemClock
 
@@ -58,6 +59,13 @@ class Invocation:
         if self.debug:
             messages.trace(error)
         self.raise_exit_code(error.exit_code)
+
+    def report(self, findings: Iterable[Finding], mirror: str) -> None:
+        """Print a line for each finding of a mirror, and raise the exit code to the highest."""
+        for finding in findings:
+            say = messages.error if finding.severity is Severity.ERROR else messages.warning
+            say(f"{mirror}: {finding}")
+            self.raise_exit_code(finding.exit_code)
 
     @contextmanager
     def reporting_errors(self, mirror: str) -> Iterator[None]:

@@ -60,7 +60,7 @@ def _found(
     snapshot: ClusterSnapshot, without_asset: Sequence[str], of_other_lanes: Sequence[str] = ()
 ) -> dict[str, Any]:
     missing = [*topics.unseen(snapshot), *snapshot.held_back]
-    lines = [*topics.deleted(snapshot), *map(str, missing)]
+    lines = [*map(str, [*topics.deleted(snapshot), *missing])]
     if without_asset:
         lines.append(
             f"copied, but without an asset: {', '.join(without_asset)}; reload the code location"

@@ -7,12 +7,13 @@ from itertools import chain
 
 from relay_pipelines import api
 from relay_pipelines.errors import RelayError, together
+from relay_pipelines.finding import of_errors
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.output import json_output, messages, page_view, run_report, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import Page, away, page_of
-from relay_pipelines.prepare import topics
+from relay_pipelines.prepare import findings
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run import preflight
@@ -24,13 +25,13 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
-        findings = [preflight.check_spark(settings.spark, session)]
+        found = [preflight.check_spark(settings.spark, session)]
         taken: preflight.Taken = {}
         for name, mirror in selected_mirrors(settings, names).items():
-            findings.append(preflight.check(name, mirror, clock, taken))
-            findings.append(preflight.check_sql(name, mirror, session))
+            found.append(preflight.check(name, mirror, clock, taken))
+            found.append(preflight.check_sql(name, mirror, session))
         try:
-            for finding in chain.from_iterable(findings):
+            for finding in chain.from_iterable(found):
                 stdout().print(tables.finding(finding), soft_wrap=True)
                 invocation.raise_exit_code(finding.exit_code)
         finally:
@@ -43,21 +44,18 @@ def plan(
 ) -> int:
     """Show what a run would copy."""
     clock, settings = SystemClock(), invocation.settings()
-    found = []
+    documents = []
     for name, mirror in selected_mirrors(settings, names).items():
         with invocation.reporting_errors(name):
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
-            found.append(json_output.plan(planned, clock.now_ms()))
+            found = findings.of_snapshot(planned.snapshot, mirror)
+            found += of_errors(together(planned.data_losses))
+            documents.append(json_output.plan(planned, found, clock.now_ms()))
             if not as_json:
-                run_report.show_plan(
-                    planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs
-                )
-            for missing in topics.nothing_selected(planned.snapshot, mirror.topics.allow):
-                messages.warning(f"{name}: {missing}")
-            for error in [*together(planned.data_losses), *topics.unseen(planned.snapshot)]:
-                invocation.fail(error, name)
+                run_report.show_plan(planned, clock.now_ms(), why=why)
+            invocation.report(found, name)
     if as_json:
-        messages.document({"mirrors": found})
+        messages.document({"mirrors": documents})
     return invocation.exit_code
 
 

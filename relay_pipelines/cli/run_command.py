@@ -63,8 +63,7 @@ def _mirror(
     bound = api.Mirror(name, mirror, session)
     try:
         planned = bound.prepare(topic)
-        for line in run_report.warnings(mirror, planned):
-            messages.warning(f"{name}: {line}")
+        invocation.report(run_report.warnings(mirror, planned), name)
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
             result = bound.copy(planned, topic, observers)

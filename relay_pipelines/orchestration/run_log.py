@@ -37,8 +37,8 @@ class RunLog(Lines):
         if not self._brief:
             self._log.info("survey of both clusters: %s", seconds(self._surveyed_seconds))
         super().begin(plan)
-        for line in plan.takeovers:
-            say(self._log, line, logging.WARNING)
+        for takeover in plan.takeovers:
+            say(self._log, str(takeover), logging.WARNING)
         for superseded in plan.superseded:
             self._log.warning(
                 "%s is superseded: a loss was accepted after this window was planned, and its"

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from relay_pipelines.finding import Finding
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import Checkpoint
 from relay_pipelines.output.formatting import format_time
@@ -15,7 +16,7 @@ from relay_pipelines.page.page import Page
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, open_since
-from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
@@ -51,8 +52,12 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Docum
     }
 
 
-def plan(planned: RunPlan, now_ms: int) -> Document:
-    """Return what a run would copy, what open transactions hold up, and why topics are copied."""
+def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
+    """Return what a run would copy, what open transactions hold up, and why topics are copied.
+
+    Args:
+        found: what deserves attention.
+    """
     snapshot = planned.snapshot
     return {
         "mirror": snapshot.mirror,
@@ -87,15 +92,8 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
             if (transaction := _open_transaction(position, now_ms))
         ],
         "to_be_created": [topic.name for topic in topics.missing(snapshot)],
-        "takeovers": snapshot.all_takeovers,
-        "conflicts": topics.conflicts(snapshot),
-        "config_differences": [
-            dataclasses.asdict(difference) for difference in topic_configs.differences(snapshot)
-        ],
-        "deleted": dict(snapshot.deleted),
         "to_grow": topics.to_grow(snapshot),
-        "too_few_partitions": topics.too_few_partitions(snapshot),
-        "data_losses": [str(loss) for loss in planned.data_losses],
+        "findings": [each.document for each in found],
         "topics": [
             {"topic": decision.topic, "included": decision.included, "why": decision.why}
             for decision in snapshot.decisions
@@ -122,7 +120,7 @@ def page(shown: Page) -> Document:
             "node": copier.node,
             "committed_at": format_time(copier.committed_at_ms),
         },
-        "notes": list(shown.notes),
+        "findings": [each.document for each in shown.findings],
         "command": shown.command or None,
         "runbook": shown.runbook or None,
     }

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import count, open_transactions, plural, stdout
-from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.prepare import findings, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 
 
-def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
+def show_plan(planned: RunPlan, now_ms: int, *, why: bool) -> None:
     """Print what would be copied, and what would be left as it is.
 
     Args:
         why: whether to say for every topic why it is copied or not.
-        sync: whether a run corrects configurations.
     """
     name, console = planned.snapshot.mirror, stdout()
     new = [topic.name for topic in topics.missing(planned.snapshot)]
@@ -32,40 +30,30 @@ def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
         console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
     if why:
         tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
-    for line in [*planned.snapshot.all_takeovers, *topics.conflicts(planned.snapshot)]:
-        messages.warning(f"{name}: {line}")
-    for difference in topic_configs.differences(planned.snapshot):
-        messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
-    for deleted in topics.deleted(planned.snapshot):
-        messages.warning(f"{name}: {deleted}")
     for topic, number in topics.to_grow(planned.snapshot).items():
         console.print(
             f"{name}: {topic} will grow to {plural(number, 'partition')}, as its source has",
             soft_wrap=True,
         )
-    for topic in topics.too_few_partitions(planned.snapshot):
-        messages.warning(
-            f"{name}: {topic} has fewer partitions at the destination than at the source:"
-            " a run will refuse it"
-        )
 
 
-def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
-    """Yield what a run leaves as it is, such as losses and conflicts, and what it takes over."""
-    snapshot = planned.snapshot
-    for lost in snapshot.accepted:
-        yield (
-            f"{lost.topic_partition}: {lost.what};"
-            " the copy resumes after the gap: on_data_loss is continue"
-        )
-    yield from planned.takeovers
-    yield from topics.conflicts(snapshot)
-    yield from topics.deleted(snapshot)
-    yield from topics.nothing_selected(snapshot, mirror.topics.allow)
-    sync = mirror.topics.sync_configs
-    for difference in topic_configs.differences(snapshot):
-        if not (sync and difference.is_ours):  # otherwise the run sets it
-            yield f"{difference}; {difference.remedy(sync=sync)}"
+def warnings(mirror: Mirror, planned: RunPlan) -> list[Finding]:
+    """Return what a run leaves as it is, such as losses and conflicts, and what it takes over."""
+    snapshot, resumes = planned.snapshot, "the copy resumes after the gap: on_data_loss is continue"
+    lost = [
+        warning(Kind.LOSS_ACCEPTED, str(each.topic_partition), each.what, resumes)
+        for each in snapshot.accepted
+    ]
+    changed = {each.topic for each in topic_configs.differences(snapshot) if each.is_ours}
+    synced = changed if mirror.topics.sync_configs else set()
+    others = [
+        each
+        for each in findings.of_snapshot(snapshot, mirror)
+        if each.severity is Severity.WARNING
+        and each.kind != Kind.TAKEOVER
+        and not (each.kind == Kind.CONFIG_DIFFERENCE and each.where in synced)
+    ]
+    return [*lost, *planned.takeovers, *others]
 
 
 def report(planned: RunPlan, result: RunResult, *, as_json: bool) -> None:

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition, policy_id
 from relay_pipelines.output.formatting import count, format_time, seconds, size
 from relay_pipelines.plan.acl_decisions import AclDecision
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.topic_selection import Target, TopicDecision
-from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS
@@ -25,7 +25,7 @@ _UNKNOWN = "?"
 _NAME_WIDTH = 12
 _LAST_WIDTH = 6
 _BETWEEN_COLUMNS = 3  # blank, rule, blank
-_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+_STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.ERROR: "bold red"}
 
 
 def show(console: Console, table: Table) -> None:
@@ -241,8 +241,8 @@ def rows(title: str, names: Sequence[str], cells: Sequence[Sequence[str]]) -> Ta
 
 
 def finding(finding: Finding) -> Text:
-    """Return one line: level, where, what and the remedy."""
-    line = Text(f"{finding.level:<7}", style=_STYLES[finding.level])
+    """Return one line: severity, where, what and the remedy."""
+    line = Text(f"{finding.severity:<7}", style=_STYLES[finding.severity])
     line.append(f" {finding}", style="default")
     return line
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from relay_pipelines.errors import DivergedNodeError, RelayError
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.page import held
 from relay_pipelines.page.held import RUNBOOKS, STATES, Held, State
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
-from relay_pipelines.prepare import topics
+from relay_pipelines.prepare import findings
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import NO_LAG, PartitionLag, total
@@ -44,7 +45,7 @@ class Page:
         node: what a run would read.
         node_behind: records that only other nodes have.
         held: the worst first.
-        notes: what else deserves attention, such as topics that the source no longer has.
+        findings: what else deserves attention, such as topics that the source no longer has.
         error: why nothing is known; empty if the clusters answer.
         since_ms: since when; None if they answer, or if unknown.
     """
@@ -58,7 +59,7 @@ class Page:
     node_behind: int = 0
     copier: Copier | None = None
     held: tuple[Held, ...] = ()
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     error: str = ""
     since_ms: int | None = None
 
@@ -96,16 +97,18 @@ def page_of(look: Look, mirror: Mirror) -> Page:
             *held.open_transactions(look, mirror),
             *held.hidden_copies(look, mirror),
         ),
-        notes=(
+        findings=(
             *(
-                f"node {each.name} cannot be read now: {each.why}; see `relay nodes`"
+                warning(
+                    Kind.NODE_UNREADABLE,
+                    "",
+                    f"node {each.name} cannot be read now: {each.why}",
+                    "see `relay nodes`",
+                )
                 for each in snapshot.verdicts
                 if not each.eligible
             ),
-            *snapshot.all_takeovers,
-            *topics.deleted(snapshot),
-            *map(str, topics.unseen(snapshot)),
-            *topics.nothing_selected(snapshot, mirror.topics.allow),
+            *findings.of_topics(snapshot, mirror),
         ),
     )
 

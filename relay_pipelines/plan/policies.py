@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from relay_pipelines.errors import PolicySupersededError, RelayError
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import Checkpoint, LedgerEntry, Policy, TopicPartition, policy_id
 
 _CODE = "the code of its classes"
@@ -74,26 +75,26 @@ def takeovers(
     checkpoints: Mapping[TopicPartition, Checkpoint],
     policies: Mapping[str, Policy],
     wanted: Iterable[TopicPartition],
-) -> list[str]:
-    """Return a line for each topic whose next record another policy decides than the last one.
+) -> list[Finding]:
+    """Return a finding for each topic whose next record another policy decides than the last one.
 
     Args:
         policies: by source topic.
         wanted: source topic-partitions that are copied.
     """
-    lines: dict[str, str] = {}
+    found: dict[str, Finding] = {}
     for at in sorted(wanted):
         checkpoint, policy = checkpoints.get(at), policies.get(at.topic, {})
         if checkpoint is not None and checkpoint.policy != policy:
-            lines.setdefault(
-                at.topic,
-                f"{at.topic}: {difference(checkpoint.policy, policy)} is another one than run"
+            what = (
+                f"{difference(checkpoint.policy, policy)} is another one than run"
                 f" {checkpoint.run_id} copied with up to offset {checkpoint.next_offset} of"
                 f" partition {at.partition}: this configuration takes over"
                 f" ({policy_id(checkpoint.policy)} -> {policy_id(policy)}), and a deployment that"
-                " still has the former one copies the topic no more",
+                " still has the former one copies the topic no more"
             )
-    return list(lines.values())
+            found.setdefault(at.topic, warning(Kind.TAKEOVER, at.topic, what))
+    return list(found.values())
 
 
 def stretches(entries: Iterable[LedgerEntry]) -> list[str]:

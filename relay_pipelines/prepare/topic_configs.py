@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -37,10 +38,14 @@ class Difference:
     is_ours: bool
 
     def __str__(self) -> str:
+        return f"{self.topic}: {self._what}"
+
+    @property
+    def _what(self) -> str:
         source = (
             "the source does not set it" if self.wanted is None else f"the source has {self.wanted}"
         )
-        return f"{self.topic}: {self.key}={self.there}, and {source}"
+        return f"{self.key}={self.there}, and {source}"
 
     @property
     def done(self) -> str:
@@ -49,22 +54,22 @@ class Difference:
             return f"{self.topic}: removed {self.key}={self.there}: the source does not set it"
         return f"{self.topic}: set {self.key}={self.wanted} as at the source; it was {self.there}"
 
-    def remedy(self, *, sync: bool) -> str:
-        """Say what will happen to it, or what to do.
+    def finding(self, *, sync: bool) -> Finding:
+        """Return it with what will happen to it, or what to do.
 
         Args:
             sync: whether runs set what differs.
         """
         if not sync:
-            return (
+            remedy = (
                 "let runs set it with topics.sync_configs: true,"
                 " or remove the key from topics.config_keys"
             )
-        return (
-            "the next run sets it"
-            if self.is_ours
-            else "it is left alone until the mirror has copied to the topic"
-        )
+        elif self.is_ours:
+            remedy = "the next run sets it"
+        else:
+            remedy = "it is left alone until the mirror has copied to the topic"
+        return warning(Kind.CONFIG_DIFFERENCE, self.topic, self._what, remedy)
 
 
 def differences(snapshot: ClusterSnapshot) -> list[Difference]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import FencedError, RelayError
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CreatedRecord
 from relay_pipelines.ledger.fencing import commit, take_over
@@ -205,23 +206,26 @@ def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
     )
 
 
-def conflicts(snapshot: ClusterSnapshot) -> list[str]:
-    """Say which destination topics would alter the records they get, and what to do about it."""
-    lines = []
+def conflicts(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Yield which destination topics would alter the records they get."""
     for destination in dict.fromkeys(to.topic for to in snapshot.accepted_targets.values()):
         configs = _configs_at_destination(snapshot, destination)
         kind, codec = configs.get(_TIMESTAMP_TYPE), configs.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
-            lines.append(
-                f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its"
-                " own timestamps; set it to CreateTime to keep those of the source"
+            yield warning(
+                Kind.ALTERED_RECORDS,
+                destination,
+                "message.timestamp.type=LogAppendTime, so the destination sets its own timestamps",
+                "set it to CreateTime to keep those of the source",
             )
         if codec and codec.value != "producer":
-            lines.append(
-                f"{destination}: compression.type={codec.value}, so the destination recompresses"
-                " batches of other codecs; set it to producer to keep them as they are"
+            yield warning(
+                Kind.ALTERED_RECORDS,
+                destination,
+                f"compression.type={codec.value}, so the destination recompresses batches of other"
+                " codecs",
+                "set it to producer to keep them as they are",
             )
-    return lines
 
 
 def _configs_at_destination(
@@ -233,13 +237,19 @@ def _configs_at_destination(
     )
 
 
-def deleted(snapshot: ClusterSnapshot) -> list[str]:
-    """Say which topics the source no longer has; nothing is deleted at the destination."""
+def deleted(snapshot: ClusterSnapshot) -> list[Finding]:
+    """Return which topics the source no longer has; nothing is deleted at the destination."""
     gone = f"node {snapshot.node.name} no longer has it"
+    copied = "delete the copy when nobody needs it, and add the topic to topics.deny"
     return [
-        f"{topic}: it was copied, and {gone}; the copy {destination} is kept"
-        if destination
-        else f"{topic}: it was selected, and {gone}; nothing of it was copied"
+        warning(
+            Kind.TOPIC_DELETED,
+            topic,
+            f"it was copied, and {gone}; the copy {destination} is kept"
+            if destination
+            else f"it was selected, and {gone}; nothing of it was copied",
+            copied if destination else "add the topic to topics.deny",
+        )
         for topic, destination in snapshot.deleted.items()
     ]
 
@@ -255,8 +265,8 @@ def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
     ]
 
 
-def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[str]:
-    """Say so if no topic of the source is selected: it may not exist yet, or be hidden.
+def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[Finding]:
+    """Return a finding if no topic of the source is selected: it may not exist yet, or be hidden.
 
     Args:
         allow: the patterns of `topics.allow`.
@@ -272,7 +282,7 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[st
         f" that node {snapshot.node} shows"
     )
     remedy = f"{_did_you_mean(names, snapshot)}If there are more, grant the user Describe on them"
-    return [f"{what}; {remedy}"]
+    return [warning(Kind.NOTHING_SELECTED, "", what, remedy)]
 
 
 def _did_you_mean(names: Sequence[str], snapshot: ClusterSnapshot) -> str:

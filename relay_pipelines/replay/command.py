@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.finding import of_errors
 from relay_pipelines.invocation import Invocation, observed, the_mirror
 from relay_pipelines.output import json_output, messages, run_report
 from relay_pipelines.output.formatting import plural, stderr, stdout
@@ -42,11 +43,18 @@ def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how:
     with stop.heard(), observed(settings.metrics) as publication:
         try:
             replay = plan_replay(settings.mirrors, name, request, session, SystemClock())
-            _show(replay, request, how)
-            if how.dry_run or not replay.plan.windows:
-                for error in replay.plan.data_losses:  # otherwise the run reports them
-                    invocation.fail(error, replay.name)
-            elif how.yes or _is_wanted(request):
+            only_shown = how.dry_run or not replay.plan.windows
+            # otherwise the run reports its losses
+            losses = of_errors(replay.plan.data_losses) if only_shown else []
+            found = [*replay.findings, *losses]
+            if how.as_json:
+                if only_shown:
+                    now_ms = SystemClock().now_ms()
+                    messages.document(json_output.plan(replay.plan, found, now_ms))
+            else:
+                _show(replay, request)
+            invocation.report(found, replay.name)
+            if not only_shown and (how.yes or _is_wanted(request)):
                 _copy(invocation, session, replay, publication, as_json=how.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
@@ -75,15 +83,8 @@ def _copy(
         run_report.report(replay.plan, result, as_json=as_json)
 
 
-def _show(replay: Replay, request: ReplayRequest, how: How) -> None:
+def _show(replay: Replay, request: ReplayRequest) -> None:
     """Print what is left, as `relay plan` does."""
-    now_ms = SystemClock().now_ms()
-    for note in replay.notes:
-        messages.warning(f"{replay.name}: {note}")
-    if how.as_json:
-        if how.dry_run or not replay.plan.windows:
-            messages.document(json_output.plan(replay.plan, now_ms))
-        return
     if replay.is_complete:
         stdout().print(
             f"{replay.name}: complete since an earlier run, and {request.to} is still that topic"
@@ -92,7 +93,7 @@ def _show(replay: Replay, request: ReplayRequest, how: How) -> None:
             soft_wrap=True,
         )
         return
-    run_report.show_plan(replay.plan, now_ms, why=False, sync=False)
+    run_report.show_plan(replay.plan, SystemClock().now_ms(), why=False)
     records = plural(sum(map(replay.plan.offsets, replay.plan.windows)), "offset")
     doing = "continues with" if replay.is_started else "reads"
     what = "copies the records of the time span" if request.has_dates else "copies their records"

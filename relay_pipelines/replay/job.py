@@ -80,8 +80,8 @@ def _replay(
     name = config["mirror"]
     kafka.mirror(name)
     replay = plan_replay(kafka.settings.mirrors, name, request, session, clock)
-    for note in replay.notes:
-        log.warning("%s", note)
+    for finding in replay.findings:
+        log.warning("%s", finding)
     for planned in replay.plan.ranges:
         log.info("%s: %s goes to %s", replay.name, planned.source, planned.destination)
     if config["dry_run"]:

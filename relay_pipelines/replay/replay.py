@@ -25,6 +25,7 @@ from relay_pipelines.errors import (
     StalePlanError,
     TopicRecreatedError,
 )
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
 from relay_pipelines.ledger.reader import read_checkpoints
@@ -78,7 +79,7 @@ class Replay:
         start: where it starts and ends.
         is_started: whether its start record is committed.
         plan: what is left.
-        notes: what a person may not expect, in one line each.
+        findings: what a person may not expect.
     """
 
     id: str
@@ -86,7 +87,7 @@ class Replay:
     start: StartRecord
     is_started: bool
     plan: RunPlan
-    notes: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
 
     @property
     def name(self) -> str:
@@ -178,7 +179,7 @@ def _planned(
     ranges, own, snapshot = _decide(name, mirror, request, clock)
     start = _start_record(name, request, own, ranges, snapshot, clock)
     left = _left(snapshot, start)
-    return Replay(request.id, own, start, is_started=False, plan=left, notes=ranges.notes)
+    return Replay(request.id, own, start, is_started=False, plan=left, findings=ranges.findings)
 
 
 def start_replay(replay: Replay, clock: Clock) -> Replay:
@@ -335,7 +336,7 @@ def _decide(
     snapshot = replace(take(own, request.topic), other_nodes=())
     own = at_node(own, snapshot.node.name)
     ranges = replay_ranges.at_source(name, mirror, request, snapshot, clock)
-    return _with_note(ranges, of_mirror), own, snapshot
+    return _with_warning(ranges, of_mirror), own, snapshot
 
 
 def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
@@ -343,15 +344,17 @@ def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
     return read_checkpoints(name, mirror, clock).quarantined
 
 
-def _with_note(ranges: ReplayedRanges, of_mirror: ClusterSnapshot | None) -> ReplayedRanges:
-    """Note it if a person names offsets or dates of a topic that was created again."""
+def _with_warning(ranges: ReplayedRanges, of_mirror: ClusterSnapshot | None) -> ReplayedRanges:
+    """Warn if a person names offsets or dates of a topic that was created again."""
     if of_mirror is None or not any(each.recreated for each in of_mirror.positions):
         return ranges
-    note = (
-        f"the topic {ranges.topic!r} was deleted and created again since it was copied; these are"
-        " offsets of the new one (the copies: --side destination)"
+    recreated = warning(
+        Kind.REPLAYED_RANGE,
+        "",
+        f"the topic {ranges.topic!r} was deleted and created again since it was copied",
+        "these are offsets of the new one (the copies: --side destination)",
     )
-    return replace(ranges, notes=[note, *ranges.notes])
+    return replace(ranges, findings=[recreated, *ranges.findings])
 
 
 def _snapshot(

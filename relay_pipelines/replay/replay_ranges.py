@@ -15,6 +15,7 @@ from relay_pipelines.errors import (
     TamperedError,
     TopicRecreatedError,
 )
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.ledger.offset_map import Copied, OffsetMap, merged
 from relay_pipelines.ledger.reader import read_checkpoints
@@ -48,13 +49,13 @@ class ReplayedRanges:
     Args:
         ranges: none is empty.
         kept: the offsets whose records are replayed, where these are not all; as in `CopyRange`.
-        notes: what a person may not expect, in one line each.
+        findings: what a person may not expect.
     """
 
     topic: str
     ranges: Sequence[OffsetRange]
     kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
 
 
 def at_source(
@@ -71,7 +72,7 @@ def at_source(
         RetentionPassedError: the source no longer has them.
         RelayError: a cluster does not answer.
     """
-    ranges, notes = _asked(name, mirror, request, snapshot, clock)
+    ranges, findings = _asked(name, mirror, request, snapshot, clock)
     positions = {position.topic_partition: position for position in snapshot.positions}
     for wanted in ranges:
         at, position = wanted.topic_partition, positions.get(wanted.topic_partition)
@@ -89,7 +90,7 @@ def at_source(
                 topic_partition=at,
                 offset=wanted.start,
             )
-    return ReplayedRanges(request.topic, _not_empty(ranges), notes=notes)
+    return ReplayedRanges(request.topic, _not_empty(ranges), findings=findings)
 
 
 def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition]) -> None:
@@ -140,7 +141,7 @@ def _require_copied_log(
 
 def _asked(
     name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
-) -> tuple[list[OffsetRange], list[str]]:
+) -> tuple[list[OffsetRange], list[Finding]]:
     if request.window:
         selected = _selected(name, mirror, request, clock)
         _require_readable(snapshot, {each.topic_partition for each in selected})
@@ -174,13 +175,17 @@ def _asked(
     # after the first one that is newer, there may be more of the span
     spans = ranges_between(snapshot, request.from_ms or 0, None, mirror.copy_options, clock)
     ranges = [span for span in spans if span.topic_partition in limited]
-    notes = [
-        f"{span.topic_partition}: the source begins at offset {span.start}; if it had older"
-        f" records of the time span, {_READ_DESTINATION}"
+    findings = [
+        warning(
+            Kind.REPLAYED_RANGE,
+            str(span.topic_partition),
+            f"the source begins at offset {span.start}",
+            f"if it had older records of the time span, {_READ_DESTINATION}",
+        )
         for span in ranges
         if span.start and span.start == limited[span.topic_partition].low_watermark
     ]
-    return ranges, notes
+    return ranges, findings
 
 
 def at_destination(
@@ -213,7 +218,7 @@ def at_destination(
     with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
         copies = _Copies(client, mirror, request, clock)
         ask = partial(copies.find, selected)
-        found, notes = retry(ask, name, mirror.copy_options, clock, client)
+        found, findings = retry(ask, name, mirror.copy_options, clock, client)
     kept = {
         at: merged(copied, one_source=len(sources[at]) == 1)
         for at, copied in found.items()
@@ -223,7 +228,7 @@ def at_destination(
         OffsetRange(at, intervals[0][0], intervals[-1][1]) for at, intervals in sorted(kept.items())
     ]
     several = {at: intervals for at, intervals in kept.items() if len(intervals) > 1}
-    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, notes)
+    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, findings)
 
 
 def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
@@ -285,8 +290,8 @@ class _Copies:
 
     def find(
         self, selected: Sequence[Selected]
-    ) -> tuple[dict[TopicPartition, list[Copied]], list[str]]:
-        """Return the copies by topic-partition of the destination, in any order, and notes."""
+    ) -> tuple[dict[TopicPartition, list[Copied]], list[Finding]]:
+        """Return the copies by topic-partition of the destination, in any order, and findings."""
         found: dict[TopicPartition, list[Copied]] = defaultdict(list)
         entries = [(each.range, entry) for each in selected for entry in each.copied]
         ends: dict[TopicPartition, int] = defaultdict(int)
@@ -298,14 +303,16 @@ class _Copies:
             wait_until_stable(self._client, at, end, self._options, self._clock)
         # of a time span, every record's timestamp decides: it may be anywhere
         first = low if self._request.has_dates else dict.fromkeys(low, 0)
-        notes: dict[TopicPartition, str] = {}
+        findings: dict[TopicPartition, Finding] = {}
         for wanted, entry in entries:
             at = entry.destination.topic_partition
             copies = self._map.copies(entry, wanted) if entry.records else []
             if any(start < first[at] for start, _ in copies):
-                notes[at] = (
-                    f"{at}: the destination begins at offset {low[at]}; it no longer has older"
-                    " copies, of which some may be of the time span"
+                findings[at] = warning(
+                    Kind.REPLAYED_RANGE,
+                    str(at),
+                    f"the destination begins at offset {low[at]}; it no longer has older copies, of"
+                    " which some may be of the time span",
                 )
             found[at] += [
                 Copied(max(start, first[at]), stop, entry.source)
@@ -322,4 +329,4 @@ class _Copies:
                     topic_partition=at,
                     offset=oldest,
                 )
-        return found, list(notes.values())
+        return found, list(findings.values())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from relay_pipelines.copy import user_class
@@ -17,9 +15,10 @@ from relay_pipelines.errors import (
     SourceError,
     together,
 )
+from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
-from relay_pipelines.prepare import permissions, topic_configs, topics
+from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
@@ -31,36 +30,6 @@ from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSna
 from relay_pipelines.user_sources import Sources
 
 _TOPICS_SHOWN = 3
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fact.
-
-    Args:
-        where: the mirror, and the cluster or topic concerned.
-        what: the fact, without a full stop.
-        remedy: what to do about it; empty if nothing.
-        exit_code: of the check, unless another finding has a higher one.
-    """
-
-    level: Level
-    where: str
-    what: str
-    remedy: str = ""
-    exit_code: int = 0
-
-    def __str__(self) -> str:
-        line = f"{self.where}: {self.what}"
-        return f"{line}; {self.remedy}" if self.remedy else line
 
 
 Taken = dict[tuple[str, TopicPartition], str]
@@ -83,7 +52,7 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, f"relay-{name}", timeout_ms) as client:
             for finding in _probe(name, mirror, client, at_source=kind is SourceError):
-                all_answer = all_answer and finding.level is not Level.ERROR
+                all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding
     if all_answer:
         try:
@@ -104,9 +73,9 @@ def check_spark(spark: Spark, session: Callable[[], Any]) -> Iterator[Finding]:
 
         server = ConnectServer(spark.remote)
         try:
-            yield Finding(Level.OK, "spark", f"{server.address} answers: Spark {server.version()}")
+            yield _ok("spark", f"{server.address} answers: Spark {server.version()}")
             version = job.python_version(session())
-            yield Finding(Level.OK, "spark", f"its tasks run Python {version}, with all packages")
+            yield _ok("spark", f"its tasks run Python {version}, with all packages")
         except RelayError as error:
             yield _error("spark", error)
 
@@ -151,7 +120,7 @@ def _probe(
         yield _error(where, error)
         return
     brokers = _count(len(metadata.brokers), "broker")
-    yield Finding(Level.OK, where, f"answers with {brokers}, Kafka 2.4 or newer")
+    yield _ok(where, f"answers with {brokers}, Kafka 2.4 or newer")
     visible = sorted(
         topic
         for topic, shown in metadata.topics.items()
@@ -171,26 +140,13 @@ def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Fi
     included = list(snapshot.destinations)
     if included:
         what = f"{_count(len(included), 'topic')} selected: {_some(included)}"
-        yield Finding(Level.OK, name, what)
-    for line in snapshot.all_takeovers:
-        yield Finding(Level.WARNING, name, line)
-    for conflict in topics.conflicts(snapshot):
-        yield Finding(Level.WARNING, name, conflict)
-    for difference in topic_configs.differences(snapshot):
-        yield Finding(
-            Level.WARNING, name, str(difference), difference.remedy(sync=mirror.topics.sync_configs)
-        )
-    for deleted in topics.deleted(snapshot):
-        remedy = "delete the copy when nobody needs it, and add the topic to topics.deny"
-        yield Finding(Level.WARNING, name, deleted, remedy)
-    for topic in topics.too_few_partitions(snapshot):
-        what = "has fewer partitions at the destination than its records need"
-        remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
-        yield Finding(Level.ERROR, f"{name}: {topic}", what, remedy, 1)
+        yield _ok(name, what)
+    for finding in findings.of_snapshot(snapshot, mirror):
+        yield finding.inside(name)
     new = topics.missing(snapshot)
     if new:
         what = f"{_count(len(new), 'topic')} will be created at the destination"
-        yield Finding(Level.OK, name, what)
+        yield _ok(name, what)
     for error in permissions.missing_permissions(snapshot, mirror):
         yield _error(name, error)
     for loss in together(run_plan.plan(snapshot).data_losses):
@@ -201,8 +157,8 @@ def _state_topics(name: str, snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for topic in snapshot.state_topics:
         for error in state_topics.errors(topic):
             yield _error(name, error)
-        for warning in state_topics.warnings(topic):
-            yield Finding(Level.WARNING, name, warning.what, warning.remedy)
+        for risk in state_topics.warnings(topic):
+            yield Finding.of(risk, Severity.WARNING).inside(name)
 
 
 def _hidden(
@@ -235,7 +191,7 @@ def _shared(
     for other, names in configured.items():
         what = f"mirror {other!r} copies to {_some(names)}, too"
         remedy = "give the copies of one of them another name with topics.rename"
-        yield Finding(Level.ERROR, name, what, remedy, 2)
+        yield _error(name, ConfigError(what, remedy=remedy))
 
 
 def _some(names: Collection[str]) -> str:
@@ -261,22 +217,21 @@ def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[
                 else "the source has no topics, or the user may see none"
             )
             what = f"{pattern!r} matches no topic of the source"
-            yield Finding(Level.WARNING, f"{name}: topics.{key}", what, remedy)
+            where = f"{name}: topics.{key}"
+            yield warning(Kind.PATTERN_WITHOUT_TOPIC, where, what, remedy)
     if isinstance(mirror.topics.rename, dict):
         for topic in sorted(set(mirror.topics.rename) - set(shown)):
             what, remedy = f"the source has no topic {topic!r}", nearest(topic, shown, "topics")
-            yield Finding(Level.WARNING, f"{name}: topics.rename", what, remedy)
-    for error in topics.unseen(snapshot):
-        yield _error(name, error)
-    for nothing in topics.nothing_selected(snapshot, mirror.topics.allow):
-        yield Finding(Level.WARNING, name, nothing)
+            yield warning(Kind.PATTERN_WITHOUT_TOPIC, f"{name}: topics.rename", what, remedy)
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
-def _error(where: str, error: RelayError) -> Finding:
-    what = str(error).removesuffix(f"; {error.remedy}") if error.remedy else str(error)
-    exit_code = 2 if isinstance(error, ConfigError) else error.exit_code
-    return Finding(Level.ERROR, where, what, error.remedy, exit_code)
+def _ok(where: str, text: str) -> Finding:
+    return Finding(Kind.OK, where, Severity.OK, text)
+
+
+def _error(place: str, error: RelayError) -> Finding:
+    return Finding.of(error).inside(place)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.errors import RelayError
+from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import (
     Checkpoint,
@@ -65,8 +66,8 @@ class RunPlan:
         ]
 
     @property
-    def takeovers(self) -> list[str]:
-        """Lines on topics of which this run decides the records in another way than the last."""
+    def takeovers(self) -> list[Finding]:
+        """The topics of which this run decides the records in another way than the last."""
         ranges = (each for window in self.windows for each in window.ranges)
         return self.snapshot.takeovers(each.topic_partition for each in ranges)
 

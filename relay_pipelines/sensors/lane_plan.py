@@ -216,7 +216,7 @@ class LaneTick:
             )
 
     def _warn_of_missing_topics(self) -> None:
-        self.remarks += self.snapshot.all_takeovers
+        self.remarks += map(str, self.snapshot.all_takeovers)
         if self.snapshot.deleted:
             self.remarks.append(
                 f"missing at the source: {', '.join(sorted(self.snapshot.deleted))}"

@@ -169,7 +169,7 @@ class _Tick:
         snapshot = self.kafka.snapshot(self._mirror, all_topics, configs=False, patient=False)
         self._learn(snapshot)
         allow = self.kafka.mirror(self._mirror).topics.allow
-        for line in topics.nothing_selected(snapshot, allow):
+        for line in map(str, topics.nothing_selected(snapshot, allow)):
             self.context.log.warning(line)
             self.remarks.append(line)
         options = self.kafka.mirror(self._mirror).copy_options

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
+from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
@@ -194,8 +195,8 @@ class ClusterSnapshot:
         every = (committed.copies for committed in self.checkpoints.values())
         return {copies.topic_partition.topic for copies in every if copies is not None}
 
-    def takeovers(self, of: Iterable[TopicPartition]) -> list[str]:
-        """Say of which topics another configuration decides the records than until now.
+    def takeovers(self, of: Iterable[TopicPartition]) -> list[Finding]:
+        """Return the topics of which another configuration decides the records than until now.
 
         Args:
             of: the source topic-partitions to look at.
@@ -203,7 +204,7 @@ class ClusterSnapshot:
         return record_policies.takeovers(self.checkpoints, self.policies, of)
 
     @property
-    def all_takeovers(self) -> list[str]:
+    def all_takeovers(self) -> list[Finding]:
         """The same of every topic that no guard holds back for that."""
         return self.takeovers(
             position.topic_partition

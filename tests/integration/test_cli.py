@@ -277,7 +277,9 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines
     ), misspelt
     assert any(
-        re.match(rf"error   bad: {topic_name}: has fewer partitions .*; add partitions", line)
+        re.match(
+            rf"error   bad: topic {topic_name!r} has fewer partitions .*; add partitions", line
+        )
         for line in lines
     )
     renamed = f"error   renamed: {copied.plain}-0: topic {copied.plain!r} would be copied to"

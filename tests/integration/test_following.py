@@ -208,7 +208,10 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     taken = followed.surveyed()
     (found,) = topic_configs.differences(taken)
     assert (found.topic, found.is_ours) == (f"copy.{other}", False)
-    assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
+    assert (
+        found.finding(sync=True).remedy
+        == "it is left alone until the mirror has copied to the topic"
+    )
     assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [], {})
     configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
@@ -283,10 +286,10 @@ def test_commands_report_differences(
     assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
     assert main(["plan", "-c", config, "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-    assert [
-        (difference["key"], difference["wanted"], difference["there"])
-        for difference in shown["config_differences"]
-    ] == [("retention.ms", "7000000", "-1")]
+    (finding,) = shown["findings"]
+    assert (finding["kind"], finding["severity"]) == ("ConfigDifference", "warning")
+    assert f"{finding['where']}: {finding['text']}" == differs
+    assert finding["remedy"] == hint
     assert main(["run", "-c", config]) == 0
     assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
 
@@ -309,26 +312,24 @@ def test_a_deleted_source_topic_is_reported(
     delete(followed.source, followed.topic)
     gone = (
         f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it;"
-        f" the copy {followed.copy_of} is kept"
+        f" the copy {followed.copy_of} is kept;"
+        " delete the copy when nobody needs it, and add the topic to topics.deny"
     )
     config = followed.config(tmp_path)
 
     assert main(["check", "-c", config]) == 0
-    remedy = "delete the copy when nobody needs it, and add the topic to topics.deny"
-    assert f"warning {gone}; {remedy}\n" in capsys.readouterr().out
+    assert f"warning {gone}\n" in capsys.readouterr().out
     for command in ("plan", "run"):
         assert main([command, "-c", config]) == 0
         assert f"warning: {gone}\n" in capsys.readouterr().err
     note = gone.removeprefix(f"{followed.name}: ")
     assert main(["status", "-c", config]) == 0
     assert f"  note       {note}\n" in capsys.readouterr().out
-    for command, key, said in (
-        ("plan", "deleted", {followed.topic: followed.copy_of}),
-        ("status", "notes", [note]),
-    ):
+    for command in ("plan", "status"):
         assert main([command, "-c", config, "--json"]) == 0
         (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-        assert shown[key] == said
+        (finding,) = shown["findings"]
+        assert (finding["kind"], finding["where"]) == ("TopicDeleted", followed.topic)
     assert list(followed.surveyed().destinations) == [other]
     assert (
         followed.copy_of in AdminClient(client(followed.destination)).list_topics(timeout=30).topics

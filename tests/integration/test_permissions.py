@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 from relay_pipelines import settings
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import PermissionDeniedError, SourceError
+from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
 from relay_pipelines.local_kafka.configuration import MECHANISMS
@@ -40,7 +41,6 @@ from relay_pipelines.model import (
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import preflight, run_plan
-from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
@@ -105,7 +105,7 @@ def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> 
 
 def errors(found: list[Finding]) -> list[str]:
     """Return the lines of the errors."""
-    lines = [str(finding) for finding in found if finding.level is Level.ERROR]
+    lines = [str(finding) for finding in found if finding.severity is Severity.ERROR]
     assert not [line for line in lines if "\n" in line or PASSWORD in line]
     return lines
 
@@ -207,7 +207,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     assert f"answered DescribeConfigs of topic {name} with TOPIC_AUTHORIZATION_FAILED" in str(error)
     assert str(error).endswith(f"; grant the user DescribeConfigs on topic {name}")
     assert [new.name for new in topics.missing(snapshot)] == [f"{topic}-copy"]
-    assert topics.conflicts(snapshot) == []
+    assert list(topics.conflicts(snapshot)) == []
     assert len(errors(list(preflight.check(MIRROR, mirror, SystemClock())))) == 1
 
 

@@ -477,7 +477,7 @@ class TestNodes:
             with pytest.raises(TopicRecreatedError, match=r"created again .*; .*--"):
                 replayed.plan(**more)
         replay = replayed.replay()
-        assert any("created again" in note for note in replay.notes)
+        assert any("created again" in finding.text for finding in replay.findings)
         assert_equal(RECORDS[20:80], replayed.copied())
         replayed.replay(side=Side.DESTINATION, **window)
         assert_equal([*RECORDS[20:80], *RECORDS], replayed.copied())

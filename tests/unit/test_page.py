@@ -311,7 +311,7 @@ class TestText:
             NodeVerdict("two", eligible=False, healthy=False, why="silent"),
         )
         page = page_of(look_at([copied("a")], {}, {"a": 1}, verdicts=verdicts), MIRROR)
-        (note,) = page.notes
+        (note,) = map(str, page.findings)
         assert note == "node two cannot be read now: silent; see `relay nodes`"
         assert any(note in line for line in page_view.text(page))
 

@@ -106,7 +106,7 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
     look = Look(snapshot, lags, 0, 0)
     page = page_of(look, MIRROR)
     found = json_output.watched(look, page, {name: Rate(1.0, 3.0) for name in names})
-    return Watched(replace(page, notes=()), {**found, "last_error": None, **changes})
+    return Watched(replace(page, findings=()), {**found, "last_error": None, **changes})
 
 
 ERROR = {"error": "no broker answers", "at": "1970-01-01T00:00:00Z"}
