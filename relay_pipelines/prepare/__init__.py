@@ -5,6 +5,7 @@ edits_taken_back    decides again where a run used an edit that is taken back
 checkpoint_moves    commits a moved checkpoint, with a ledger entry
 topics              creates missing topics, adds partitions
 topic_configs       compares and sets topic configurations
+findings            what deserves attention in a snapshot: said once, for all who show it
 owners              claims topic-partitions for the ids of a run; quarantines a node
 permissions         which permissions are missing for all of this
 """
