@@ -29,7 +29,8 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from tests.chaos import compare, source_data
-from tests.support.independent import Record, assert_equal, create, records_of
+from tests.copying import records_of
+from tests.support.independent import Record, assert_equal, create
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0

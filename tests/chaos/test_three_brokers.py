@@ -262,6 +262,7 @@ def test_elections_in_the_middle_of_a_transaction(
     assert_equal(mirror)
 
 
+@pytest.mark.usefixtures("local_session")
 def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
     three: LocalCluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -301,14 +302,14 @@ def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
     try:
         until(lambda: not in_sync(lone) and not in_sync(f"copy.{homeless}"), "no leader")
         until(lambda: len(in_sync(f"copy.{short}")) == 1, "one replica")
-        done = commands.relay(config, "run")
+        done = commands.relay_here(config, "run")
         assert done.returncode == 1, done.stderr
         for topic, reason in reasons.items():
             assert f"error: {topic_name}: {topic}-0: {reason}" in done.stderr
         assert "CONCURRENT_TRANSACTIONS" not in done.stderr, "nobody has tried"
         assert len(read(three.cluster(), TopicPartition(f"copy.{other}", 0))) == 5
         for command in ("plan", "status", "check"):
-            shown = commands.relay(config, command)
+            shown = commands.relay_here(config, command)
             assert shown.returncode == 1, command
             for topic, reason in reasons.items():
                 # status joins what has the same kind of reason
@@ -316,13 +317,13 @@ def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
                     continue
                 assert f"{topic}-0" in shown.stdout + shown.stderr, command
                 assert reason in shown.stdout + shown.stderr, command
-        nodes = json.loads(commands.relay(config, "nodes", "--json").stdout)["mirrors"]
+        nodes = json.loads(commands.relay_here(config, "nodes", "--json").stdout)["mirrors"]
         assert [node["leaderless"] for node in nodes[0]["nodes"]] == [[f"{lone}-0"]]
     finally:
         broker.start()
     until(lambda: all(map(in_sync, topics)), "leaders")
     until(lambda: len(in_sync(f"copy.{short}")) == 2, "both replicas")
-    assert commands.relay(config, "run").returncode == 0
+    assert commands.relay_here(config, "run").returncode == 0
     for topic in reasons:
         assert len(read(three.cluster(), TopicPartition(f"copy.{topic}", 0))) == 5
 

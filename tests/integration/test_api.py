@@ -10,8 +10,9 @@ from typing import Any
 
 import relay_pipelines as relay
 from relay_pipelines.model import TopicPartition
+from tests.copying import records_of
 from tests.support import commands
-from tests.support.independent import Record, create, records_of, write
+from tests.support.independent import Record, create, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.copying import recent
+from tests.copying import recent, records_of
 from tests.support.commands import (
     RELAY,
     SOON,
@@ -38,7 +38,6 @@ from tests.support.independent import (
     delete_before,
     open_transactions,
     read,
-    records_of,
     settled_end,
     until,
     write,
@@ -405,16 +404,6 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     assert re.match(rf"error: {re.escape(str(path))}(:\d+)?: ", done.stderr)
     assert "mirrors.m.topic: unknown key; did you mean 'topics'?" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """A missing relay.yaml yields exit code 2."""
-    done = relay_here(tmp_path / "none.yaml", "status")
-    assert done.returncode == 2
-    assert error_line(done) == (
-        f"{tmp_path / 'none.yaml'} does not exist; "
-        "name another file, or write one with `relay init`"
-    )
 
 
 def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OnRecordError, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
-from tests.copying import Mirror, batches_of, numbered
-from tests.support.independent import Record, configure, create, records_of, settled_end
+from tests.copying import Mirror, batches_of, numbered, records_of
+from tests.support.independent import Record, configure, create, settled_end
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

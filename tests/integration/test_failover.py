@@ -40,7 +40,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered
+from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.damage import flip_bit
 from tests.support.independent import (
@@ -50,7 +50,6 @@ from tests.support.independent import (
     delete,
     put,
     read,
-    records_of,
     settled_end,
     transactional,
     until,

@@ -33,9 +33,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import Mirror, batches_of, ensure_homes, numbered
+from tests.copying import Mirror, batches_of, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import Record, create, read, records_of, settled_end, write
+from tests.support.independent import Record, create, read, settled_end, write
 
 MODULE = """
 import json

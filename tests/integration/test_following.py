@@ -28,6 +28,8 @@ from tests.copying import KEPT, ensure_homes
 from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, until, write
 
+pytestmark = pytest.mark.usefixtures("local_session")
+
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
 

@@ -17,9 +17,9 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes
+from tests.copying import KEPT, ensure_homes, records_of
 from tests.support import commands
-from tests.support.independent import Record, client, create, delete, records_of, until, write
+from tests.support.independent import Record, client, create, delete, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)

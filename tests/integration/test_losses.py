@@ -47,7 +47,7 @@ from relay_pipelines.recovery import restore
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, numbered
+from tests.copying import KEPT, numbered, records_of
 from tests.support import commands
 from tests.support.copied_topic import (
     CLOCK,
@@ -62,7 +62,6 @@ from tests.support.independent import (
     delete,
     delete_before,
     put,
-    records_of,
     transactional,
     write,
 )

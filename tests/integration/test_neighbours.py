@@ -22,8 +22,8 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
-from tests.support.independent import create, records_of
+from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered, records_of
+from tests.support.independent import create
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
 

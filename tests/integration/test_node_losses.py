@@ -41,14 +41,13 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.independent import (
     create,
     delete,
     delete_before,
     put,
-    records_of,
     settled_end,
     transactional,
     until,

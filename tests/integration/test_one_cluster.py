@@ -17,9 +17,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import create, records_of, write
+from tests.support.independent import create, write
 
 CLOCK = SystemClock()
 

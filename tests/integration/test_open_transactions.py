@@ -22,13 +22,13 @@ from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from tests.copying import records_of
 from tests.support.commands import configured, mirror, relay_here
 from tests.support.independent import (
     CREATE_TIME,
     Record,
     create,
     put,
-    records_of,
     settled_end,
     transactional,
     write,

@@ -29,9 +29,9 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, OPTIONS, ensure_homes, numbered
+from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import Record, create, records_of, write
+from tests.support.independent import Record, create, write
 
 CLOCK = SystemClock()
 

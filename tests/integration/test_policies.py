@@ -35,17 +35,9 @@ from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    create,
-    delete_before,
-    records_of,
-    until,
-    write,
-)
+from tests.support.independent import CREATE_TIME, Record, create, delete_before, until, write
 
 CLOCK = SystemClock()
 

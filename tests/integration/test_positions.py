@@ -15,14 +15,13 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import KEPT, OPTIONS, Mirror, copy_as_it_is, copy_as_rows, numbered
+from tests.copying import KEPT, OPTIONS, Mirror, copy_as_it_is, copy_as_rows, numbered, records_of
 from tests.support.independent import (
     assert_equal,
     create,
     delete,
     delete_before,
     put,
-    records_of,
     settled_end,
     transactional,
     until,

@@ -24,8 +24,9 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
+from tests.copying import records_of
 from tests.support.commands import configured, mirror, relay
-from tests.support.independent import CREATE_TIME, Record, create, records_of, write
+from tests.support.independent import CREATE_TIME, Record, create, write
 
 MODULE = """
 import json

@@ -29,7 +29,7 @@ from relay_pipelines.recovery import reset, reset_command
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT
+from tests.copying import KEPT, records_of
 from tests.support import commands
 from tests.support.copied_topic import (
     CLOCK,
@@ -38,7 +38,7 @@ from tests.support.copied_topic import (
     put_back,
     source_recreated,
 )
-from tests.support.independent import Record, create, delete, delete_before, records_of
+from tests.support.independent import Record, create, delete, delete_before
 
 
 class Moved(Copied):

@@ -18,18 +18,10 @@ from relay_pipelines.recovery import restore
 from relay_pipelines.recovery.restore import Act
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
-from tests.copying import KEPT, numbered
+from tests.copying import KEPT, numbered, records_of
 from tests.support import commands
 from tests.support.copied_topic import CLOCK, Copied, put_back, source_recreated
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    create,
-    delete,
-    records_of,
-    settled_end,
-    write,
-)
+from tests.support.independent import CREATE_TIME, Record, create, delete, settled_end, write
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
-from tests.copying import recent
+from tests.copying import recent, records_of
 from tests.support.commands import RELAY, SOON, configured, environment, mirror
 from tests.support.independent import (
     CREATE_TIME,
@@ -30,7 +30,6 @@ from tests.support.independent import (
     delete_before,
     open_transactions,
     read,
-    records_of,
     until,
     write,
 )

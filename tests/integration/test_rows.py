@@ -24,8 +24,8 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
-from tests.copying import Mirror, batches_of, numbered
-from tests.support.independent import CREATE_TIME, Record, create, records_of, settled_end
+from tests.copying import Mirror, batches_of, numbered, records_of
+from tests.support.independent import CREATE_TIME, Record, create, settled_end
 
 MODULE = """
 import pyarrow as pa

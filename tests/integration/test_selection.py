@@ -19,10 +19,12 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
 from tests.support.commands import configured, mirror
-from tests.support.independent import create, delete, records_of, write
+from tests.support.independent import create, delete, write
+
+pytestmark = pytest.mark.usefixtures("local_session")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import FencedError, RetentionPassedError
 from relay_pipelines.ledger import reader
@@ -25,18 +24,11 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.chaos.harness import family, kill
-from tests.copying import KEPT, ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import (
-    Record,
-    client,
-    create,
-    delete,
-    delete_before,
-    records_of,
-    until,
-    write,
-)
+from tests.support.independent import Record, client, create, delete, delete_before, until, write
+
+pytestmark = pytest.mark.usefixtures("local_session")
 
 CLOCK = SystemClock()
 HISTORY = 10
@@ -128,7 +120,7 @@ def test_a_killed_first_run_keeps_its_start_offsets(topic: Topic, tmp_path: Path
     # with settings of its own, no topic-partition shares a transaction with another
     mirrors[topic.mirror_name]["topics"]["overrides"] = {topic.name: {"copy": {"parallelism": 1}}}
     config = commands.configured(tmp_path, mirrors, spark={"master": "local[1]"})
-    assert main(["run", "-c", str(config)]) == 0
+    assert commands.relay_here(config, "run").returncode == 0
     assert topic.starts() == {0: HISTORY, 1: HISTORY, 2: HISTORY}
     topic.write(range(3), 5)
     token = tmp_path / "token"
@@ -143,7 +135,7 @@ def test_a_killed_first_run_keeps_its_start_offsets(topic: Topic, tmp_path: Path
         process.wait()
     until(lambda: len(topic.reached()) == 1, "the first checkpoint")
 
-    assert commands.relay(config, "run").returncode == 0
+    assert commands.relay_here(config, "run").returncode == 0
 
     assert topic.arrived() == [5, 5, 5]
 

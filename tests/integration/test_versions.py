@@ -27,18 +27,10 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos import source_data
 from tests.contract.interleaved_transactions import InterleavedTransactions
-from tests.copying import Mirror, end_of, numbered
+from tests.copying import Mirror, end_of, numbered, records_of
 from tests.support import commands
 from tests.support.compacted import COMPACTED, clean, keyed
-from tests.support.independent import (
-    CREATE_TIME,
-    assert_equal,
-    create,
-    read,
-    records_of,
-    until,
-    write,
-)
+from tests.support.independent import CREATE_TIME, assert_equal, create, read, until, write
 from tests.support.odd_records import CODECS, ODD
 from tests.support.old_kafka import OldKafka
 

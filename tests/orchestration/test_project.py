@@ -28,10 +28,11 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import load
 from relay_pipelines.snapshot import cluster_snapshot
+from tests.copying import records_of
 from tests.orchestration import graphql
 from tests.orchestration.in_process_environment import InProcessEnvironment, failure
 from tests.support import wheel
-from tests.support.independent import Record, create, records_of, until, write
+from tests.support.independent import Record, create, until, write
 
 pytestmark = pytest.mark.timeout(600)
 DG = Path(sys.executable).parent / "dg"

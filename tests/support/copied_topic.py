@@ -27,16 +27,9 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import (
-    Record,
-    create,
-    delete,
-    records_of,
-    until,
-    write,
-)
+from tests.support.independent import Record, create, delete, until, write
 
 CLOCK = SystemClock()
 
