@@ -25,7 +25,6 @@ from relay_pipelines.protocol.client import (
     READ_UNCOMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.reader import fetch_first, read
 from tests.support.certificates import make_certificates
@@ -144,7 +143,7 @@ def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...
 
 def scan(cluster: Cluster, partitions: Sequence[TopicPartition]) -> tuple[Extent, ...]:
     """Count what a read_committed consumer would find, from batch headers."""
-    with ClusterClient(cluster, SourceError, "counting") as client:
+    with ClusterClient(cluster, SourceError, purpose="counting") as client:
         starts = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
         ends = _settled_ends(client, partitions)
         extents: list[Extent] = []
@@ -189,7 +188,7 @@ def _settled_ends(
 
 def _extent(client: ClusterClient, wanted: OffsetRange, first: FetchResponse | None) -> Extent:
     records = size_bytes = batches = 0
-    for spans in read(client, wanted, _SCAN_BYTES, SystemClock(), first=first):
+    for spans in read(client, wanted, _SCAN_BYTES, first=first):
         for span in spans:
             if span.run is not None:
                 records += span.run.first.records

@@ -36,7 +36,6 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol import fetch, producer
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.reader import read
 
@@ -69,8 +68,8 @@ class Floor:
         """Send all requests; one fetch and up to five produce requests are in flight."""
         at, to = self.source_partition, self.destination_partition
         with (
-            ClusterClient(self.source, SourceError, "floor") as source,
-            ClusterClient(self.destination, DestinationError, "floor") as destination,
+            ClusterClient(self.source, SourceError, purpose="floor") as source,
+            ClusterClient(self.destination, DestinationError, purpose="floor") as destination,
             source.lease(source.leader(at)) as fetching,
             destination.lease(destination.leader(to)) as producing,
         ):
@@ -187,8 +186,8 @@ def _floors(case: Case, written: Sequence[Extent]) -> list[Floor]:
 
 
 def _offsets(source: Cluster, wanted: OffsetRange) -> list[int]:
-    with ClusterClient(source, SourceError, "floor") as client:
-        fetched = read(client, wanted, CopyOptions().fetch_max_bytes, SystemClock())
+    with ClusterClient(source, SourceError, purpose="floor") as client:
+        fetched = read(client, wanted, CopyOptions().fetch_max_bytes)
         return [spans[0].start for spans in fetched if spans]
 
 

@@ -160,7 +160,7 @@ def _executors(source: Cluster, destination: Cluster) -> None:
 
 
 def _fill(source: Cluster, names: list[str]) -> None:
-    with ClusterClient(source, SourceError, "growth") as client:
+    with ClusterClient(source, SourceError, purpose="growth") as client:
         for name in names:
             send(
                 client,

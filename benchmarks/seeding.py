@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 def seed(cluster: Cluster, topic: str, wanted: Input) -> None:
     """Write the input into existing, empty topics."""
-    with ClusterClient(cluster, SourceError, "seeding") as client:
+    with ClusterClient(cluster, SourceError, purpose="seeding") as client:
         for to in wanted.topic_partitions(topic):
             send(client, to, batches(wanted, to.partition))
 

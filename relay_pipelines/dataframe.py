@@ -188,10 +188,10 @@ def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBa
     builder = ColumnBuilder(columns, partition.wanted.topic_partition)
     with (
         garbage_collection_paused(),
-        ClusterClient(partition.cluster, SourceError, "relay-frame") as client,
+        ClusterClient(partition.cluster, SourceError, purpose="frame") as client,
     ):
         own = None if partition.chunks is None else OwnBatches(partition.chunks)
-        for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
+        for spans in read(client, partition.wanted, _FETCH_BYTES):
             for span in spans if own is None else filter(own.include, spans):
                 for records in records_in(span):
                     builder.add(records, log_append_time=is_log_append_time(span))
@@ -371,8 +371,8 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Range):
             return
-        with ClusterClient(partition.cluster, DestinationError, "relay-frame") as client:
-            for some in read_records(client, partition.wanted, self._prefixes, SystemClock()):
+        with ClusterClient(partition.cluster, DestinationError, purpose="frame") as client:
+            for some in read_records(client, partition.wanted, self._prefixes):
                 wanted = [
                     record
                     for record in some
@@ -388,7 +388,7 @@ def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSour
     name, mirror = _mirror(options)
     cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger_topic.TOPIC)
     ranges = []
-    with ClusterClient(cluster, DestinationError, "relay-frame") as client:
+    with ClusterClient(cluster, DestinationError, purpose="frame") as client:
         if client.has_topic(ledger_topic.TOPIC):
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
@@ -442,7 +442,7 @@ class _Place:
     def client(self) -> ClusterClient:
         """Connect to the cluster."""
         error: type[RetriableError] = SourceError if self.at_source else DestinationError
-        return ClusterClient(self.cluster, error, "relay-frame")
+        return ClusterClient(self.cluster, error, purpose="frame")
 
     def topic_partitions(self, client: ClusterClient) -> list[TopicPartition]:
         """The partitions of the topic; the pinned one alone if it is pinned."""

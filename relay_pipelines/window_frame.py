@@ -67,7 +67,7 @@ def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> No
     if not missing:
         return
     since_ms, homes = planned_ms(missing), checkpoint.homes(ledger_topic.TOPIC)
-    with ClusterClient(mirror.destination_cluster, DestinationError, "relay-frame") as client:
+    with ClusterClient(mirror.destination_cluster, DestinationError, purpose="frame") as client:
         low = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
         ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
         first = low if since_ms is None else client.first_offsets(since_ms, ends)

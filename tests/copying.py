@@ -33,7 +33,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
-from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from tests.support import independent
 from tests.support.independent import Record
@@ -90,11 +90,9 @@ def read_own(
     mirror: str,
     at: TopicPartition,
     known: tuple[Checkpoint | None, int],
-    options: CopyOptions,
-    clock: Clock,
 ) -> Checkpoint | None:
     """Return the checkpoint of one topic-partition as a task reads it."""
-    return read_current(client, mirror, {at: known}, options, clock)[at].checkpoint
+    return read_current(client, mirror, {at: known})[at].checkpoint
 
 
 def batches_of(
@@ -102,7 +100,7 @@ def batches_of(
 ) -> list[tuple[BatchHeader, bytes]]:
     """Return header and bytes of every committed batch of a range, as the log holds them."""
     with ClusterClient(cluster, SourceError) as client:
-        fetches = read(client, OffsetRange(at, start, end), 1 << 20, SystemClock())
+        fetches = read(client, OffsetRange(at, start, end), 1 << 20)
         return [
             (span.run.first, bytes(span.run.data))
             for spans in fetches

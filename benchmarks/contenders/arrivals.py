@@ -71,7 +71,7 @@ def _running(
 def _watch(seen: _Seen, case: Case, process: psutil.Process) -> str:
     """Poll the end offsets until all records have arrived; return an error if they have not."""
     targets = [destination for _, destination in case.pairs]
-    with ClusterClient(case.destination, DestinationError, "watching") as client:
+    with ClusterClient(case.destination, DestinationError, purpose="watching") as client:
         while True:
             asked = time.monotonic()
             isolation = READ_UNCOMMITTED if seen.first is None else READ_COMMITTED

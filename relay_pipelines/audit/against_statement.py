@@ -136,12 +136,14 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
     ]
     accounted = found.accounted(entry for some in histories.values() for entry in some)
     options = mirror.copy_options
-    with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
+    with destination_client(
+        found.mirror, mirror.destination_cluster, options, clock, "audit"
+    ) as client:
         known = _existing({**histories, _LATER: later}, audit, client)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
             results = recount_entries(
-                found.mirror, ranges, known, client, options, clock, found.replayed, accounted
+                ranges, known, client, options, clock, found.replayed, accounted
             )
             return [*map(_counted, results)]
 

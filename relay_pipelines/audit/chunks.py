@@ -214,7 +214,7 @@ def _is_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
     Raises:
         RetriableError: it does not answer.
     """
-    with source_client(job.mirror, node, job.options.request_timeout_ms, "audit") as client:
+    with source_client(job.mirror, node, job.options, purpose="audit") as client:
         found = client.topic(chunk.source.topic_partition.topic).topic_id
     is_known = bool(chunk.topic_id and found)
     return found == chunk.topic_id if is_known else node.name == chunk.node
@@ -236,8 +236,8 @@ def _readers(job: AuditJob, node: Cluster, clock: Clock) -> Iterator[tuple[_Read
             yield read_source, read_destination
         return
     with (
-        source_client(job.mirror, node, options.request_timeout_ms, "audit") as source,
-        destination_client(job.mirror, job.destination, options, "audit") as destination,
+        source_client(job.mirror, node, options, clock, "audit") as source,
+        destination_client(job.mirror, job.destination, options, clock, "audit") as destination,
     ):
         yield (
             _OwnReader(source, options, clock),
@@ -302,14 +302,14 @@ class _OwnReader:
             high = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
             if self._waits:
                 end = min(wanted.end, high)
-                wait_until_stable(client, at, end, self._options, self._clock)
+                wait_until_stable(client, at, end)
             low = client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
             stable = client.list_offsets([at], LATEST, READ_COMMITTED)[at]
             known = self._logs[at] = low, stable
         return known
 
     def read(self, wanted: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
-        return read(self._client, wanted, self._options.fetch_max_bytes, self._clock)
+        return read(self._client, wanted, self._options.fetch_max_bytes)
 
     @staticmethod
     def side(

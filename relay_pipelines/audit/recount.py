@@ -42,7 +42,6 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan, read
-from relay_pipelines.protocol.retries import retry
 
 UNTIMED = "timestamps that the destination's brokers have set"
 REPLACED = "the destination topic {!r} was deleted and created again since the last copy"
@@ -278,7 +277,7 @@ def recount(
     wanted = [offset_range for offset_range in ranges if len(offset_range)]
     if not wanted:
         return Recounts({}, {})
-    with destination_client(mirror, destination, options, "recount") as client:
+    with destination_client(mirror, destination, options, clock, "recount") as client:
 
         def count(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
@@ -291,9 +290,7 @@ def recount(
             accounted = {} if before is None else before.accounted(ledger)
             entries, others = _by_source(own, generations)
             replayed += others
-            found = recount_entries(
-                mirror, wanted, entries, client, options, clock, replayed, accounted
-            )
+            found = recount_entries(wanted, entries, client, options, clock, replayed, accounted)
             _mark_superseded(found, entries, generations)
             _count_forged(found, forged, generations)
             _mark_replaced(found, client, partial(heads.copies, mirror))
@@ -304,8 +301,8 @@ def recount(
         if foreign := [each for each in counted if each.foreign or each.forged]:
             # others may have committed since the ledger was read, or replays before its entries
             copies = {each.scanned.topic_partition for each in foreign if each.scanned}
-            look = partial(read_before_ledger, client, mirror, clock, copies)
-            before = retry(look, mirror, options, clock, client)
+            look = partial(read_before_ledger, client, mirror, copies)
+            before = client.retry(look)
             results |= count([each.range for each in foreign], before)
     return Recounts(
         {at: each for at, each in results.items() if isinstance(each, Recount)},
@@ -314,7 +311,6 @@ def recount(
 
 
 def recount_entries(
-    mirror: str,
     ranges: Iterable[OffsetRange],
     entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
     client: ClusterClient,
@@ -349,7 +345,7 @@ def recount_entries(
         counts.attempt()
 
     try:
-        retry(count_left, mirror, options, clock, client, progress_at=lambda: counts.moved_at)
+        client.retry(count_left, progress_at=lambda: counts.moved_at)
     except RelayError as error:
         counts.fail(error)
     return [counts.results[index] for index in sorted(counts.results)]
@@ -469,13 +465,13 @@ def _entries(
         with_replays=True,
         only_own_must_be_entries=True,
     )
-    read = partial(read_heads, client, mirror, options, clock)
+    read = partial(read_heads, client, mirror)
 
     def vouched(
         since_ms: int | None, *, settled: bool
     ) -> tuple[list[LedgerEntry], list[LedgerEntry], Heads]:
         # before the ledger, which then has every entry that a head leads to
-        heads = retry(partial(read, settled=settled), mirror, options, clock, client)
+        heads = client.retry(partial(read, settled=settled))
         records = ask(since_ms, settled=settled)
         counted = vouched_records(records, heads)
         known = {(record.at, record.offset) for record in counted}
@@ -776,7 +772,7 @@ class _DestinationCount(_Counting):
             chunks: in the order of their destination offsets.
         """
         index = RangeIndex([chunk.entry.destination for chunk in chunks])
-        for span in _spans(self._client, scanned, self._options, self._clock):
+        for span in _spans(self._client, scanned, self._options):
             if span.skipped is Skipped.COMPACTION_GAP:
                 for position in index.overlapping(span.start, span.end):
                     chunks[position].add_holes(span.start, span.end)
@@ -811,7 +807,7 @@ class _DestinationCount(_Counting):
     def _wait_until_readable(self, at: TopicPartition, last: int) -> None:
         """Wait for the markers of our commit, and of earlier transactions of others."""
         high = self._client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
-        wait_until_stable(self._client, at, min(last, high), self._options, self._clock)
+        wait_until_stable(self._client, at, min(last, high))
 
     def _end(self, at: TopicPartition, last: int) -> int:
         """Where the mirror's next chunk begins; after the last one, the end of the destination."""
@@ -877,7 +873,7 @@ def _covered(ranges: Iterable[OffsetRange]) -> int:
 
 
 def _spans(
-    client: ClusterClient, wanted: OffsetRange, options: CopyOptions, clock: Clock
+    client: ClusterClient, wanted: OffsetRange, options: CopyOptions
 ) -> Iterator[FetchedSpan]:
-    for spans in read(client, wanted, options.fetch_max_bytes, clock):
+    for spans in read(client, wanted, options.fetch_max_bytes):
         yield from spans

@@ -31,7 +31,6 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
-from relay_pipelines.protocol.retries import retry
 
 _CHUNKS = 1_000  # a part has no more, because every batch is looked up among them
 
@@ -170,13 +169,13 @@ def count_parts(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> It
     did not help against, no other part is tried.
     """
     away = ""
-    with destination_client(job.mirror, job.destination, job.options, "recount") as client:
+    with destination_client(job.mirror, job.destination, job.options, clock, "recount") as client:
         for part in parts:
             found, error = None, away
             if not away:
                 ask = partial(_count, client, job, part, clock)
                 try:
-                    found = retry(ask, job.mirror, job.options, clock, client)
+                    found = client.retry(ask)
                 except RelayError as failed:
                     error = str(failed)
                     away = error if failed.retryable and failed.topic_partition is None else ""
@@ -185,7 +184,7 @@ def count_parts(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> It
 
 def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock) -> Recount:
     if part.uncopied is not None:
-        return count_uncopied(client, part.range, part.uncopied, job.options, clock)
+        return count_uncopied(client, part.range, part.uncopied, job.options)
     topics = {
         entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
     }
@@ -285,7 +284,7 @@ def uncopied(
 
 
 def count_uncopied(
-    client: ClusterClient, source: OffsetRange, there: Uncopied, options: CopyOptions, clock: Clock
+    client: ClusterClient, source: OffsetRange, there: Uncopied, options: CopyOptions
 ) -> Recount:
     """Count the records of others in these offsets. In a task.
 
@@ -302,7 +301,7 @@ def count_uncopied(
     topic_id = client.topic(at.topic).topic_id
     found, was_empty = Recount(source), bool(topic_id) and topic_id == there.created_id
     replayed = RangeIndex(sorted(there.replayed))
-    for spans in read(client, wanted, options.fetch_max_bytes, clock):
+    for spans in read(client, wanted, options.fetch_max_bytes):
         for span in spans:
             is_replayed = next(replayed.containing(span.start), None) is not None
             if span.run is None or span.skipped is not None or is_replayed:

@@ -26,7 +26,6 @@ from relay_pipelines.protocol.client import (
     source_client,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 
 GONE = "the source no longer has the topic"
@@ -138,7 +137,7 @@ def _ask(
     node: Cluster,
 ) -> tuple[Mapping[str, NodeIdentity], Configs] | RelayError:
     """Return the logs of the topics that a node has, and their configurations; or the error."""
-    with source_client(name, node, options.request_timeout_ms, "audit") as client:
+    with source_client(name, node, options, clock, "audit") as client:
 
         def look() -> tuple[Mapping[str, NodeIdentity], Configs]:
             existing = client.existing(topics)
@@ -149,7 +148,7 @@ def _ask(
             return logs, texts(client, existing)
 
         try:
-            return retry(look, name, options, clock, client, patient=patient)
+            return client.retry(look, patient=patient)
         except SourceError as error:
             return error
 
@@ -218,12 +217,14 @@ def read_destination_topics(
         for at, found in ledger.checkpoints.items()
         if found.copies and not ledger.chains[at].records
     }
-    with destination_client(ledger.mirror, mirror.destination_cluster, options, "audit") as client:
+    with destination_client(
+        ledger.mirror, mirror.destination_cluster, options, clock, "audit"
+    ) as client:
 
         def ask() -> DestinationTopics:
             return _asked(client, topics, expired, with_configs=with_configs)
 
-        return retry(ask, ledger.mirror, options, clock, client)
+        return client.retry(ask)
 
 
 def _asked(

@@ -41,9 +41,8 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
         try:
             stored = reader.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
-            timeout_ms = settings.source.health.request_timeout
             found = node_selection.find_divergence(
-                mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
+                mirror, node, stored.checkpoints.values(), settings.health_options, kafka.clock
             )
         except RelayError as error:
             raise dg.Failure(str(error)) from None

@@ -71,7 +71,7 @@ def committed_since(
     if not homes:
         return []
     options = kafka.mirror(name).copy_options
-    with destination_client(name, snapshot.destination, options) as client:
+    with destination_client(name, snapshot.destination, options, kafka.clock) as client:
         ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
         starts = client.first_offsets(since_ms, ends)
         wanted = [
@@ -81,7 +81,7 @@ def committed_since(
         return [
             record.entry
             for offsets in wanted
-            for found in read_records(client, offsets, checkpoint.key_prefixes(name), kafka.clock)
+            for found in read_records(client, offsets, checkpoint.key_prefixes(name))
             for record in found
         ]
 

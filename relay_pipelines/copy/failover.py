@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -31,7 +32,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import SmallBatch
-from relay_pipelines.protocol.client import ClusterClient, TopicMetadata
+from relay_pipelines.protocol.client import ClusterClient, TopicMetadata, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
@@ -63,13 +64,16 @@ class FailoverSource:
     error at the source `fail_over`.
     """
 
-    def __init__(self, job: CopyJob, client_id: str) -> None:
+    def __init__(self, job: CopyJob, clock: Clock) -> None:
         self._nodes = [job.node, *job.other_nodes]  # a node that fails goes to the end
-        self._client_id = client_id
+        self._clock = clock
         # if there is another node, a dead one costs a shorter wait
-        self._timeout_ms = (
-            job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
+        self._options = (
+            replace(job.options, request_timeout_ms=job.node_timeout_ms)
+            if job.other_nodes
+            else job.options
         )
+        self._mirror = job.mirror
         self._unfit: dict[str, RelayError] = {}
         self._fresh: Fresh | None = None
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
@@ -174,23 +178,20 @@ class FailoverSource:
         self._fresh, self._first = None, {}
 
     def read(
-        self, wanted: OffsetRange, max_bytes: int, clock: Clock, small: SmallBatch | None
+        self, wanted: OffsetRange, max_bytes: int, small: SmallBatch | None
     ) -> Generator[list[FetchedSpan], None, None]:
         """Read from the node, as `reader.read`; begin with what `fetch_first` has fetched."""
         start, first = self._first.pop(wanted.topic_partition, (-1, None))
         if start != wanted.start:
             first = None
-        return read(self.client, wanted, max_bytes, clock, small, first)
+        return read(self.client, wanted, max_bytes, small, first)
 
-    def verify_position(
-        self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock
-    ) -> NodeIdentity:
+    def verify_position(self, copy_range: CopyRange, checkpoint: Checkpoint | None) -> NodeIdentity:
         """Verify that the node holds the log that was copied, as `position.verify_position`."""
         return verify_position(
             self.client,
             copy_range,
             checkpoint,
-            clock,
             among_several=len(self._nodes) > 1,
             fresh=self._take_fresh(copy_range),
         )
@@ -277,4 +278,4 @@ class FailoverSource:
         return retryable
 
     def _connect(self, node: Cluster) -> ClusterClient:
-        return ClusterClient(node, SourceError, self._client_id, self._timeout_ms)
+        return source_client(self._mirror, node, self._options, self._clock)

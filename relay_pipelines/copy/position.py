@@ -31,7 +31,6 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
     TopicMetadata,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 
@@ -89,7 +88,6 @@ def verify_position(
     client: ClusterClient,
     copy_range: CopyRange,
     checkpoint: Checkpoint | None,
-    clock: Clock,
     *,
     among_several: bool,
     fresh: tuple[TopicMetadata | None, Position | None] = (None, None),
@@ -110,7 +108,7 @@ def verify_position(
     partition = copy_range.source.topic_partition
     topic, position = fresh
     if topic is None:
-        _require_topic(client, copy_range, clock)
+        _require_topic(client, copy_range)
         topic = client.topic_at_leader(partition)
     topic_id = topic.topic_id
     identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
@@ -139,7 +137,7 @@ def verify_position(
     loss = data_loss(position)
     if loss is not None:
         raise loss
-    error = log_error(client, identity, checkpoint, clock)
+    error = log_error(client, identity, checkpoint)
     if error is not None:
         raise error
     return identity
@@ -149,7 +147,6 @@ def unproved_logs(
     client: ClusterClient,
     ends: Mapping[TopicPartition, int],
     checkpoints: Mapping[TopicPartition, Checkpoint],
-    clock: Clock,
 ) -> tuple[set[TopicPartition], dict[TopicPartition, RelayError]]:
     """The topic-partitions whose log on a node nothing proves to be the one that was copied.
 
@@ -174,7 +171,7 @@ def unproved_logs(
             continue
         is_beyond_end = last is not None and end <= last.offset
         try:
-            if is_beyond_end or log_error(client, log, checkpoint, clock) is not None:
+            if is_beyond_end or log_error(client, log, checkpoint) is not None:
                 unproved.add(at)
         except RelayError as error:
             if error.topic_partition is None:
@@ -184,7 +181,7 @@ def unproved_logs(
 
 
 def log_error(
-    client: ClusterClient, log: NodeIdentity, checkpoint: Checkpoint, clock: Clock
+    client: ClusterClient, log: NodeIdentity, checkpoint: Checkpoint
 ) -> RelayError | None:
     """Return why a node's log is not the one that was copied; None if ids or a record prove it.
 
@@ -194,7 +191,7 @@ def log_error(
         return None
     if checkpoint.fingerprint is None:
         return _recreated(checkpoint) if checkpoint.is_recreated(log) else None
-    has_other_records = has_diverged(client, checkpoint, clock)
+    has_other_records = has_diverged(client, checkpoint)
     if has_other_records is False or (has_other_records is None and checkpoint.knows(log)):
         return None
     if has_other_records is None:
@@ -218,7 +215,7 @@ def _is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     return checkpoint.is_recreated(log_of(client, checkpoint.source.topic))
 
 
-def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool | None:
+def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint) -> bool | None:
     """Whether a node holds the last record copied; None if it is gone there, and proves nothing.
 
     If every broker sets the timestamp itself, only key, value and headers are compared.
@@ -230,7 +227,7 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
     if client.list_offsets([source], EARLIEST, READ_COMMITTED)[source] > expected.offset:
         return None
     wanted = OffsetRange(source, expected.offset, expected.offset + 1)
-    for spans in read(client, wanted, _FETCH_BYTES, clock):
+    for spans in read(client, wanted, _FETCH_BYTES):
         for span in spans:
             if span.skipped in NO_RECORD:
                 return False  # the record copied was a committed one
@@ -246,22 +243,22 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
     return None
 
 
-def has_diverged(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool | None:
+def has_diverged(client: ClusterClient, checkpoint: Checkpoint) -> bool | None:
     """Whether a node's log is another one than was copied, up to the checkpoint; None if unknown.
 
     It is unknown if retention or the cleaner has removed the last record copied there.
     """
-    matches = matches_fingerprint(client, checkpoint, clock)
+    matches = matches_fingerprint(client, checkpoint)
     if matches is False or (
         checkpoint.node != client.cluster.name
         and checkpoint.is_dense
-        and _would_skip_a_record(client, checkpoint, clock)
+        and _would_skip_a_record(client, checkpoint)
     ):
         return True
     return None if matches is None else False
 
 
-def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
+def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     """Whether a node holds a record between the last one copied and the next one to copy.
 
     By `Checkpoint.is_dense`, the node that was read held none. A broker that is killed while a
@@ -272,7 +269,7 @@ def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: C
         return False
     low = client.list_offsets([source], EARLIEST, READ_COMMITTED)[source]
     between = OffsetRange(source, max(low, last.offset + 1), checkpoint.next_offset)
-    for spans in read(client, between, _FETCH_BYTES, clock):
+    for spans in read(client, between, _FETCH_BYTES):
         for span in spans:
             if span.run is not None and any(
                 span.start <= record.offset < span.end for record in decode(span.run.data)
@@ -323,7 +320,7 @@ def _not_the_log(what: str, checkpoint: Checkpoint) -> TopicRecreatedError:
     )
 
 
-def _require_topic(client: ClusterClient, copy_range: CopyRange, clock: Clock) -> None:
+def _require_topic(client: ClusterClient, copy_range: CopyRange) -> None:
     """Fail soon if a planned topic is gone: unlike a broker, it will not come back."""
     topic, waited = copy_range.source.topic_partition.topic, 0.0
     while copy_range.planned_log is not None and not client.has_topic(topic):
@@ -333,7 +330,7 @@ def _require_topic(client: ClusterClient, copy_range: CopyRange, clock: Clock) -
                 remedy="run again: it plans what the source holds now",
                 topic_partition=copy_range.source.topic_partition,
             )
-        clock.sleep(_POLL_SECONDS)
+        client.clock.sleep(_POLL_SECONDS)
         waited += _POLL_SECONDS
 
 

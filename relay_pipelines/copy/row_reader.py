@@ -110,7 +110,7 @@ def read_rows(
         indices: the ranges to read, in this order.
         columns: the columns to read, of `COLUMNS`.
     """
-    with FailoverSource(job, f"relay-{job.mirror}") as nodes:
+    with FailoverSource(job, clock) as nodes:
         for index in indices:
             rows = _RangeRows(job, ranges[index], index, columns, nodes, clock)
             error: RelayError | None = None
@@ -164,9 +164,7 @@ class _RangeRows:
             with attempt:
                 try:
                     self._nodes.switch(self._failures)
-                    self.identity = self._nodes.verify_position(
-                        self._range, self._checkpoint, self._clock
-                    )
+                    self.identity = self._nodes.verify_position(self._range, self._checkpoint)
                     yield from self._fetched(self.identity)
                 except RelayError as error:
                     if self._failing_since < 0:
@@ -176,7 +174,7 @@ class _RangeRows:
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
-        with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
+        with closing(self._nodes.read(wanted, max_bytes, small)) as fetches:
             for spans in fetches:
                 if spans:
                     self._nodes.verify_same_log(self._range, identity)

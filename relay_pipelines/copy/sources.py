@@ -22,7 +22,6 @@ from relay_pipelines.errors import (
     StalePlanError,
 )
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
 
 
@@ -87,13 +86,11 @@ class FetchedBatches:
         options: CopyOptions,
         nodes: FailoverSource,
         record_filter: RecordFilter | None,
-        clock: Clock,
     ) -> None:
         self._range = copy_range
         self._options = options
         self._nodes = nodes
         self._filter = record_filter
-        self._clock = clock
         self._decodes = False
         self._batching = Batching(copy_range, options, record_filter)
         self._identity = NodeIdentity("", "", "")
@@ -132,7 +129,7 @@ class FetchedBatches:
         self._nodes.switch(self._failures)
         self._node = self._nodes.node
         self._reading = True
-        self._identity = self._nodes.verify_position(self._range, checkpoint, self._clock)
+        self._identity = self._nodes.verify_position(self._range, checkpoint)
         start = self._range.next_offset(checkpoint)
         self._reading = False
         if self._filter is not None and start < self._range.source.end:
@@ -148,7 +145,7 @@ class FetchedBatches:
         self._batching = Batching(self._range, self._options, self._filter, decodes=self._decodes)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
-        with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
+        with closing(self._nodes.read(wanted, max_bytes, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:
                     if self._filter is not None:

@@ -20,7 +20,6 @@ from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import (
-    DestinationError,
     FencedError,
     RelayError,
     RetriableError,
@@ -30,7 +29,7 @@ from relay_pipelines.ledger.checkpoint import Seen
 from relay_pipelines.ledger.fencing import abort_leftovers
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def copy_ranges(
 
     def make_source(copy_range: CopyRange, nodes: FailoverSource) -> BatchSource:
         options = job.options_for(copy_range)
-        return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range), clock)
+        return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range))
 
     groups: dict[str, list[tuple[CopyRange, MakeSource]]] = {}
     ranges = list(ranges)
@@ -77,7 +76,7 @@ def copy_kept(
     def make_source(index: int, nodes: FailoverSource) -> BatchSource:
         copy_range = ranges[index]
         kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
-        return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept, clock)
+        return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept)
 
     groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
     return _copy_each(job, groups, clock)
@@ -119,20 +118,17 @@ def _copy_each(
         owners: the transactional ids of all groups, under which a killed attempt of this task may
             have left a transaction open. Rows do not tell in advance which groups are the task's.
     """
-    client_id = f"relay-{job.mirror}"
     unreachable: RelayError | None = None
     throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
-        FailoverSource(job, client_id) as nodes,
-        ClusterClient(
-            job.destination, DestinationError, client_id, job.options.request_timeout_ms
-        ) as destination,
+        FailoverSource(job, clock) as nodes,
+        destination_client(job.mirror, job.destination, job.options, clock) as destination,
     ):
         left = set(owners)
 
         def unblock(held: str) -> None:
             """Abort, once, what hides checkpoints."""
-            abort_leftovers(destination, left - {held}, job.options, clock)
+            abort_leftovers(destination, left - {held})
             left.clear()
 
         for group in groups:

@@ -336,8 +336,6 @@ class Transactions:
             self._destination,
             self._job.mirror,
             known,
-            self._options,
-            self._clock,
             self._seen,
             partial(self._unblock, self._owner),
         )
@@ -415,7 +413,7 @@ class Transactions:
         self._producer = self._new_producer()
 
     def _new_producer(self) -> TransactionalProducer:
-        return TransactionalProducer(self._destination, self._owner, self._options, self._clock)
+        return TransactionalProducer(self._destination, self._owner, self._options)
 
     def release(self) -> None:
         """Give the connections back, and close those with outstanding responses."""

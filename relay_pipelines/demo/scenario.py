@@ -258,7 +258,7 @@ class _Scenario:
 
 def _open_transactions(destination: Cluster) -> tuple[int, int]:
     """The topic-partitions with an open transaction, and the records that it hides."""
-    with ClusterClient(destination, DestinationError, "relay-demo") as client:
+    with ClusterClient(destination, DestinationError, purpose="demo") as client:
         stable = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_COMMITTED)
         written = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_UNCOMMITTED)
     hidden = [written[at] - stable[at] for at in TOPIC_PARTITIONS if written[at] > stable[at]]

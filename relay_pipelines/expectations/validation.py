@@ -292,7 +292,7 @@ class SideRun:
         target = renamed_target(self.window.topic, self.mirror.topics.rename)
         topic = self.window.topic if at_source else target.topic
         kind: type[RetriableError] = SourceError if at_source else DestinationError
-        with ClusterClient(cluster, kind, "relay-expectations") as client:
+        with ClusterClient(cluster, kind, purpose="expectations") as client:
             configs = topic_configs(client, [topic], [CLEANUP_POLICY])
         return "compact" in configs[topic][CLEANUP_POLICY].value
 

@@ -21,7 +21,6 @@ from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Checkpoint, Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
 
 
@@ -97,7 +96,7 @@ class BeforeLedger:
 
 
 def read_before_ledger(
-    client: ClusterClient, name: str, clock: Clock, copies: Iterable[TopicPartition] = ()
+    client: ClusterClient, name: str, copies: Iterable[TopicPartition] = ()
 ) -> BeforeLedger:
     """Read what `BeforeLedger` holds of a mirror or replay.
 
@@ -108,7 +107,7 @@ def read_before_ledger(
         RelayError: the destination does not answer, or refuses.
     """
     family = name.partition(REPLAY)[0]
-    found = read_all_mirrors(client, clock) if client.has_topic(TOPIC) else []
+    found = read_all_mirrors(client) if client.has_topic(TOPIC) else []
     ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
     wanted = {*copies, *map(_copies_in, ours)}
     existing = client.existing({at.topic for at in wanted})
@@ -120,7 +119,7 @@ def read_before_ledger(
     ]
     others = frozenset(map(_copies_in, found)) - set(map(_copies_in, ours))
     ends = client.list_offsets(there, LATEST, READ_COMMITTED)
-    return BeforeLedger(ours, ends, others, ledger_kept_since_ms(client, clock))
+    return BeforeLedger(ours, ends, others, ledger_kept_since_ms(client))
 
 
 def _copies_in(checkpoint: Checkpoint) -> TopicPartition:
@@ -131,7 +130,7 @@ def _copies_in(checkpoint: Checkpoint) -> TopicPartition:
 _RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 
 
-def ledger_kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:
+def ledger_kept_since_ms(client: ClusterClient) -> dict[TopicPartition, int]:
     """Return since when no entry can have been removed by retention, by ledger topic-partition.
 
     0 means never, because nothing was removed. Empty if there is no ledger.
@@ -142,7 +141,7 @@ def ledger_kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicParti
     configs, _ = readable_topic_configs(client, [ledger_topic.TOPIC], RETENTIONS)
     values = {key: config.value for key, config in configs[ledger_topic.TOPIC].items()}
     retention_ms = int(values.get(_RETENTION_MS, ledger_topic.CONFIGS[_RETENTION_MS]))
-    now_ms = clock.now_ms()
+    now_ms = client.clock.now_ms()
     since = now_ms - retention_ms + CLOCK_SKEW_MS if retention_ms >= 0 else 0
     if int(values.get(_RETENTION_BYTES, -1)) >= 0:
         since = now_ms + CLOCK_SKEW_MS  # any entry may be gone

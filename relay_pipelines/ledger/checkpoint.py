@@ -24,7 +24,6 @@ from relay_pipelines.json_codec import NOT_READABLE, from_fields, to_json
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
-    CopyOptions,
     DestinationPosition,
     Intervals,
     LedgerHead,
@@ -40,7 +39,6 @@ from relay_pipelines.protocol.client import (
     READ_UNCOMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode, encode
 
@@ -356,8 +354,6 @@ def read_current(
     client: ClusterClient,
     mirror: str,
     known: Mapping[TopicPartition, tuple[Checkpoint | None, int]],
-    options: CopyOptions,
-    clock: Clock,
     seen: Seen | None = None,
     unblock: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, Current]:
@@ -386,8 +382,8 @@ def read_current(
     stable = client.list_offsets(homes, LATEST, READ_COMMITTED)
     for at, sources in homes.items():
         if stable[at] < ends[at]:
-            wait_until_stable(client, at, ends[at], options, clock, unblock)
-        seen.read(client, at, min(known[source][1] for source in sources), ends[at], clock)
+            wait_until_stable(client, at, ends[at], unblock)
+        seen.read(client, at, min(known[source][1] for source in sources), ends[at])
     return {source: seen.current(source, *known[source]) for source in known}
 
 
@@ -399,9 +395,7 @@ class Seen:
         self._read: dict[TopicPartition, tuple[int, int]] = {}  # the offsets read, half-open
         self._latest: dict[TopicPartition, dict[bytes, tuple[int, bytes]]] = {}
 
-    def read(
-        self, client: ClusterClient, at: TopicPartition, start: int, end: int, clock: Clock
-    ) -> None:
+    def read(self, client: ClusterClient, at: TopicPartition, start: int, end: int) -> None:
         """Read a partition from `start`, or from where it was read to, through `end`.
 
         Raises:
@@ -424,7 +418,7 @@ class Seen:
                 position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
             self._latest[at] = {}
         prefix = f"{self._mirror}/".encode()
-        for record in _records(client, OffsetRange(at, position, end), clock):
+        for record in _records(client, OffsetRange(at, position, end)):
             if record.key and record.key.startswith(prefix) and record.value is not None:
                 self._latest[at][record.key] = record.offset, record.value
         self._read[at] = first, end
@@ -448,8 +442,6 @@ def wait_until_stable(
     client: ClusterClient,
     at: TopicPartition,
     end: int,
-    options: CopyOptions,
-    clock: Clock,
     unblock: Callable[[], None] | None = None,
 ) -> None:
     """Wait until no open transaction holds the last stable offset of `at` below `end`.
@@ -458,18 +450,18 @@ def wait_until_stable(
         unblock: called once after a second, to abort what a killed process has left open: nobody
             else would, before the transaction timeout.
     """
-    seconds = 2 * options.transaction_timeout_ms / 1000
-    began = clock.monotonic()
+    seconds = 2 * client.options.transaction_timeout_ms / 1000
+    began = client.clock.monotonic()
     deadline = began + seconds
     while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
-        if clock.monotonic() > deadline:
+        if client.clock.monotonic() > deadline:
             for found in open_transactions.find(client, [at]):
-                raise found.error(client.cluster, clock.now_ms())
+                raise found.error(client.cluster, client.clock.now_ms())
             return  # it has just ended
-        if unblock is not None and clock.monotonic() > began + _UNBLOCK_SECONDS:
+        if unblock is not None and client.clock.monotonic() > began + _UNBLOCK_SECONDS:
             unblock()
             unblock = None
-        clock.sleep(_POLL_SECONDS)
+        client.clock.sleep(_POLL_SECONDS)
 
 
 class CheckpointCache:
@@ -536,7 +528,6 @@ def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:
 def read_all(
     client: ClusterClient,
     mirror: str,
-    clock: Clock,
     cache: CheckpointCache | None = None,
     *,
     only_readable: bool = False,
@@ -550,7 +541,7 @@ def read_all(
     Raises:
         TamperedError: a record is none of a mirror.
     """
-    latest, ends = _latest(client, key_prefixes(mirror), clock, cache or CheckpointCache())
+    latest, ends = _latest(client, key_prefixes(mirror), cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
     reasons = {
         key.removeprefix(quarantine): record_of(QuarantineRecord, latest.pop(key)).why
@@ -594,12 +585,12 @@ def _of_key(key: bytes, value: bytes) -> Checkpoint:
     )
 
 
-def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
+def read_all_mirrors(client: ClusterClient) -> list[Checkpoint]:
     """Return the checkpoints of every mirror that has this cluster as its destination.
 
     It leaves out what it cannot read: another version or another program wrote it.
     """
-    latest, _ = _latest(client, (b"",), clock, CheckpointCache())
+    latest, _ = _latest(client, (b"",), CheckpointCache())
     found = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
@@ -611,8 +602,6 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
 def read_heads(
     client: ClusterClient,
     mirror: str,
-    options: CopyOptions,
-    clock: Clock,
     *,
     settled: bool = False,
 ) -> Heads:
@@ -625,9 +614,9 @@ def read_heads(
     if not client.has_topic(TOPIC):
         return Heads({})
     if settled:
-        wait_for_open_transactions(client, homes(TOPIC), options, clock)
+        wait_for_open_transactions(client, homes(TOPIC))
     prefixes = key_prefixes(mirror, with_replays=True)
-    return Heads(_latest(client, prefixes, clock, CheckpointCache())[0])
+    return Heads(_latest(client, prefixes, CheckpointCache())[0])
 
 
 class Heads:
@@ -656,11 +645,11 @@ class Heads:
 
 
 def read_replays(
-    client: ClusterClient, mirror: str, clock: Clock
+    client: ClusterClient, mirror: str
 ) -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
     """Return the start records of a mirror's replays, oldest first, and their checkpoints."""
     prefix = f"{mirror}{REPLAY}".encode()
-    latest, _ = _latest(client, (prefix,), clock, CheckpointCache())
+    latest, _ = _latest(client, (prefix,), CheckpointCache())
     starts = [
         record_of(StartRecord, value)
         for key, value in latest.items()
@@ -680,8 +669,6 @@ def read_replays(
 def wait_for_open_transactions(
     client: ClusterClient,
     wanted: Iterable[TopicPartition],
-    options: CopyOptions,
-    clock: Clock,
     unblock: Callable[[], None] | None = None,
 ) -> None:
     """Wait for the transactions that are open now in these topic-partitions to end.
@@ -693,11 +680,11 @@ def wait_for_open_transactions(
         DestinationError: one of them stays open for longer than any transaction may last.
     """
     for at, end in client.list_offsets(wanted, LATEST, READ_UNCOMMITTED).items():
-        wait_until_stable(client, at, end, options, clock, unblock)
+        wait_until_stable(client, at, end, unblock)
 
 
 def _latest(
-    client: ClusterClient, prefixes: tuple[bytes, ...], clock: Clock, cache: CheckpointCache
+    client: ClusterClient, prefixes: tuple[bytes, ...], cache: CheckpointCache
 ) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
     """Return the newest value of every key with a prefix, and how far each partition was read."""
     require_homes(client, TOPIC)
@@ -708,7 +695,7 @@ def _latest(
     for at, end in ends.items():
         start, latest = known[at] or (starts[at], {})
         latest = dict(latest)
-        for record in _records(client, OffsetRange(at, start, end), clock):
+        for record in _records(client, OffsetRange(at, start, end)):
             if record.key and record.key.startswith(prefixes) and record.value is not None:
                 latest[record.key] = record.value
         cache.put(client, at, end, latest)
@@ -716,8 +703,8 @@ def _latest(
     return all_latest, ends
 
 
-def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
-    for spans in read(client, wanted, _FETCH_BYTES, clock):
+def _records(client: ClusterClient, wanted: OffsetRange) -> Iterator[Any]:
+    for spans in read(client, wanted, _FETCH_BYTES):
         for span in spans:
             if span.run is not None:
                 yield from decode(span.run.data)

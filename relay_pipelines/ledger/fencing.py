@@ -7,19 +7,15 @@ from contextlib import suppress
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.checkpoint import wait_for_open_transactions
-from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.protocol.retries import retry
 
 
 def take_over(
     client: ClusterClient,
     transactional_id: str,
-    options: CopyOptions,
-    clock: Clock,
     *,
     patient: bool = True,
 ) -> TransactionalProducer:
@@ -31,16 +27,14 @@ def take_over(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    producer = TransactionalProducer(client, transactional_id, options, clock)
-    retry(producer.start, transactional_id, options, clock, client, patient=patient)
+    producer = TransactionalProducer(client, transactional_id, client.options)
+    client.retry(producer.start, patient=patient)
     return producer
 
 
 def fence(
     client: ClusterClient,
     transactional_ids: Iterable[str],
-    options: CopyOptions,
-    clock: Clock,
     *,
     patient: bool = True,
 ) -> None:
@@ -53,27 +47,23 @@ def fence(
         RelayError: the destination does not answer, or refuses.
     """
     for transactional_id in sorted(set(transactional_ids)):
-        take_over(client, transactional_id, options, clock, patient=patient).release()
+        take_over(client, transactional_id, patient=patient).release()
 
 
-def abort_leftovers(
-    client: ClusterClient, transactional_ids: Iterable[str], options: CopyOptions, clock: Clock
-) -> None:
+def abort_leftovers(client: ClusterClient, transactional_ids: Iterable[str]) -> None:
     """Abort what a killed task may have left open, or leave it to its timeout.
 
     Args:
         transactional_ids: ids that only the caller may use now: other holders are fenced.
     """
     with suppress(RelayError):
-        fence(client, transactional_ids, options, clock, patient=False)
+        fence(client, transactional_ids, patient=False)
 
 
 def commit(
     client: ClusterClient,
     producer: TransactionalProducer,
     batches: Sequence[tuple[TopicPartition, Batch]],
-    options: CopyOptions,
-    clock: Clock,
 ) -> None:
     """Commit batches, all or none; readers of committed records see them when this returns.
 
@@ -89,4 +79,4 @@ def commit(
     producer.commit()
     producer.release()
     # EndTxn is answered before its markers are written: a snapshot in between would miss this
-    wait_for_open_transactions(client, written, options, clock)
+    wait_for_open_transactions(client, written)

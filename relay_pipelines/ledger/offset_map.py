@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.accounted import OwnBatches
-from relay_pipelines.model import CopyOptions, Intervals, LedgerEntry, OffsetRange
+from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 
 
@@ -37,12 +36,10 @@ class OffsetMap:
         instead: the remedy where the destination does not show which records are a chunk's own.
     """
 
-    def __init__(
-        self, client: ClusterClient, options: CopyOptions, clock: Clock, instead: str
-    ) -> None:
+    def __init__(self, client: ClusterClient, instead: str) -> None:
         self._client = client
-        self._options = options
-        self._clock = clock
+        self._options = client.options
+        self._clock = client.clock
         self._instead = instead
 
     def copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
@@ -69,7 +66,7 @@ class OffsetMap:
         """Return the offsets of a chunk's own records, among those of others."""
         there = entry.destination
         batches = OwnBatches(((there.start, there.end),))
-        fetches = read(self._client, there, self._options.fetch_max_bytes, self._clock)
+        fetches = read(self._client, there, self._options.fetch_max_bytes)
         own = [
             (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
         ]

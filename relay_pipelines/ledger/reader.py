@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from relay_pipelines.errors import DestinationError, RetriableError, TamperedError, UnsupportedError
+from relay_pipelines.errors import RetriableError, TamperedError, UnsupportedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import (
     CheckpointSnapshot,
@@ -62,13 +62,8 @@ class LedgerFollower:
     ) -> None:
         self._required = key_prefixes(mirror) if only_own_must_be_entries else (b"",)
         self._prefixes = key_prefixes(mirror, with_replays=with_replays)
-        self._client = ClusterClient(
-            destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms
-        )
-        self._mirror = mirror
+        self.client = destination_client(mirror, destination, options, clock, "ledger")
         self._run_id = run_id
-        self._options = options
-        self._clock = clock
         self._positions: dict[TopicPartition, int] = {}
 
     def start(self, *, patient: bool = True) -> None:
@@ -82,16 +77,14 @@ class LedgerFollower:
         """
 
         def ask() -> dict[TopicPartition, int]:
-            checkpoint.require_homes(self._client, ledger_topic.TOPIC)
-            return self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+            checkpoint.require_homes(self.client, ledger_topic.TOPIC)
+            return self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
 
-        self._positions = retry(
-            ask, self._mirror, self._options, self._clock, self._client, patient=patient
-        )
+        self._positions = self.client.retry(ask, patient=patient)
 
     def rewind(self) -> None:
         """Begin at the oldest entry that the topic still holds."""
-        self._positions = self._client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+        self._positions = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
 
     def poll(self) -> list[LedgerEntry]:
         """Return the entries committed since; none while the destination is not reachable."""
@@ -99,7 +92,7 @@ class LedgerFollower:
         try:
             self._follow(records)
         except RetriableError:
-            self._client.close()
+            self.client.close()
         return [record.entry for record in records]
 
     def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
@@ -121,7 +114,7 @@ class LedgerFollower:
             self._settle()
             self._follow(records)
 
-        retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
+        self.client.retry(ask, patient=patient)
         return records
 
     def records(
@@ -147,15 +140,15 @@ class LedgerFollower:
         Raises:
             RelayError: the destination is not reachable.
         """
-        if not self._client.has_topic(ledger_topic.TOPIC):
+        if not self.client.has_topic(ledger_topic.TOPIC):
             return []  # nothing was ever mirrored to this destination
-        checkpoint.require_homes(self._client, ledger_topic.TOPIC)
+        checkpoint.require_homes(self.client, ledger_topic.TOPIC)
         if settled:
             self._settle()
-        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         if until_ms is not None:
-            ends = self._client.first_offsets(until_ms + CLOCK_SKEW_MS, ends)
-        starts = self._client.list_offsets(
+            ends = self.client.first_offsets(until_ms + CLOCK_SKEW_MS, ends)
+        starts = self.client.list_offsets(
             _HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED
         )
         oldest = {home: 0 if last_offsets is None else ends[home] - last_offsets for home in _HOMES}
@@ -180,25 +173,23 @@ class LedgerFollower:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self.client.close()
 
     def _follow(self, records: list[LedgerRecord]) -> None:
         """Add the entries committed since; the next call adds those that a failure leaves out."""
-        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
             if ends[home] > self._positions[home]:
                 records += self._read(OffsetRange(home, self._positions[home], ends[home]))
                 self._positions[home] = ends[home]
 
     def _settle(self) -> None:
-        wait_for_open_transactions(self._client, _HOMES, self._options, self._clock)
+        wait_for_open_transactions(self.client, _HOMES)
 
     def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
         return [
             record
-            for some in read_records(
-                self._client, wanted, self._prefixes, self._clock, self._required
-            )
+            for some in read_records(self.client, wanted, self._prefixes, self._required)
             for record in some
             if self._run_id in {None, record.entry.run_id}
         ]
@@ -229,14 +220,13 @@ def read_ledger(
     )
     with closing(follower):
         ask = partial(follower.records, since_ms, until_ms=until_ms, settled=settled)
-        return retry(ask, mirror, options, clock, follower)
+        return follower.client.retry(ask)
 
 
 def read_records(
     client: ClusterClient,
     wanted: OffsetRange,
     prefixes: tuple[bytes, ...],
-    clock: Clock,
     required: tuple[bytes, ...] = (b"",),
 ) -> Iterator[list[LedgerRecord]]:
     """Yield the entries of a mirror in an offset range of the ledger, a list per fetch.
@@ -249,7 +239,7 @@ def read_records(
         TamperedError: a record is no entry.
         RelayError: the destination is not reachable.
     """
-    for spans in read(client, wanted, _FETCH_BYTES, clock):
+    for spans in read(client, wanted, _FETCH_BYTES):
         yield [
             found
             for span in spans
@@ -296,13 +286,13 @@ def read_checkpoints(
     options = mirror.copy_options
 
     def ask() -> CheckpointSnapshot:
-        with destination_client(name, mirror.destination_cluster, options) as destination:
+        with destination_client(name, mirror.destination_cluster, options, clock) as destination:
             if not destination.has_topic(checkpoint.TOPIC):
                 return CheckpointSnapshot()
             if settled:
                 checkpoint.wait_for_open_transactions(
-                    destination, checkpoint.homes(checkpoint.TOPIC), options, clock
+                    destination, checkpoint.homes(checkpoint.TOPIC)
                 )
-            return checkpoint.read_all(destination, name, clock, only_readable=only_readable)
+            return checkpoint.read_all(destination, name, only_readable=only_readable)
 
     return retry(ask, name, options, clock, patient=patient)

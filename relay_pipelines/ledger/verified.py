@@ -26,7 +26,6 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
 from relay_pipelines.model import (
     Checkpoint,
-    CopyOptions,
     LedgerEntry,
     LedgerHead,
     OffsetRange,
@@ -34,7 +33,6 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 
 
@@ -93,22 +91,22 @@ def read_verified_ledger(
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, "ledger") as client:
-        ask = partial(ledger_kept_since_ms, client, clock)
-        kept = retry(ask, name, options, clock, client)
+    with destination_client(name, mirror.destination_cluster, options, clock, "ledger") as client:
+        ask = partial(ledger_kept_since_ms, client)
+        kept = client.retry(ask)
         cluster_id = client.cluster_id
-        look = partial(_before, client, name, options, clock, copies)
-        before = retry(look, name, options, clock, client)
+        look = partial(_before, client, name, copies)
+        before = client.retry(look)
         records: list[LedgerRecord] = []
         # without the topic, the checkpoints still know how many entries there were
         with closing(_follower(name, mirror, clock)) as follower:
             if kept:
-                retry(follower.rewind, name, options, clock, follower)
+                follower.client.retry(follower.rewind)
                 records = follower.settled_records()
             snapshot = read_checkpoints(name, mirror, clock, settled=True)
             found = snapshot.checkpoints
-            read = partial(checkpoint.read_heads, client, name, options, clock)
-            heads = retry(read, name, options, clock, client)
+            read = partial(checkpoint.read_heads, client, name)
+            heads = client.retry(read)
             own_heads = {at: each.ledger_head for at, each in found.items()}
 
             def head_of(mirror: str, at: TopicPartition) -> LedgerHead | None:
@@ -153,15 +151,13 @@ def _follower(name: str, mirror: Mirror, clock: Clock) -> LedgerFollower:
 def _before(
     client: ClusterClient,
     name: str,
-    options: CopyOptions,
-    clock: Clock,
     copies: Iterable[TopicPartition],
 ) -> BeforeLedger:
     """Read it when the checkpoints of all commits so far can be seen."""
     if client.has_topic(checkpoint.TOPIC):
         homes = checkpoint.homes(checkpoint.TOPIC)
-        checkpoint.wait_for_open_transactions(client, homes, options, clock)
-    return read_before_ledger(client, name, clock, copies)
+        checkpoint.wait_for_open_transactions(client, homes)
+    return read_before_ledger(client, name, copies)
 
 
 def _up_to_the_heads(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.fencing import commit, take_over
-from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -20,8 +19,6 @@ def move_checkpoint(
     snapshot: ClusterSnapshot,
     moved: Checkpoint,
     gap: tuple[OffsetRange, str],
-    options: CopyOptions,
-    clock: Clock,
 ) -> bool:
     """Commit a checkpoint in place of the snapshot's, under the id that owns it.
 
@@ -43,7 +40,7 @@ def move_checkpoint(
     home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, at))
     known = snapshot.checkpoints.get(at), snapshot.checkpoint_ends.get(home, 0)
     moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap))
-    return replace_checkpoint(client, snapshot.owner_of(at), known, moved, entry, options, clock)
+    return replace_checkpoint(client, snapshot.owner_of(at), known, moved, entry)
 
 
 def replace_checkpoint(
@@ -52,8 +49,6 @@ def replace_checkpoint(
     known: tuple[Checkpoint | None, int],
     after: Checkpoint,
     entry: tuple[bytes, bytes, int] | None,
-    options: CopyOptions,
-    clock: Clock,
 ) -> bool:
     """Commit a checkpoint in place of the one that is known, under the id that owns it.
 
@@ -69,8 +64,8 @@ def replace_checkpoint(
         RelayError: the destination does not answer, or refuses.
     """
     at, key = after.source, checkpoints.key_of(after.mirror, after.source)
-    producer = take_over(client, owner, options, clock)
-    read = checkpoints.read_current(client, after.mirror, {at: known}, options, clock)
+    producer = take_over(client, owner)
+    read = checkpoints.read_current(client, after.mirror, {at: known})
     current = read[at]
     if current.checkpoint != known[0] or current.owner not in {None, owner}:
         producer.release()
@@ -78,7 +73,7 @@ def replace_checkpoint(
     batches = [(checkpoints.home(checkpoints.TOPIC, key), checkpoints.to_batch(after))]
     if entry is not None:
         batches.append((checkpoints.home(ledger_topic.TOPIC, key), encode(*entry)))
-    commit(client, producer, batches, options, clock)
+    commit(client, producer, batches)
     return True
 
 

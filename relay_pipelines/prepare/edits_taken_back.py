@@ -15,7 +15,6 @@ from relay_pipelines.model import Checkpoint, OffsetRange, policy_id
 from relay_pipelines.prepare.checkpoint_moves import move_checkpoint
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -35,14 +34,14 @@ def decide_again(snapshot: ClusterSnapshot, mirror: Mirror, run_id: str, clock: 
     own, options = list(_taken_back(snapshot, run_id)), mirror.copy_options
     if not own:
         return False
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         for known in own:
             decided = known.decided_by(snapshot.policies[known.source.topic])
             moved = replace(decided, committed_at_ms=clock.now_ms())
             nothing = OffsetRange(known.source, known.next_offset, known.next_offset), ""
-            move = partial(move_checkpoint, client, snapshot, moved, nothing, options, clock)
+            move = partial(move_checkpoint, client, snapshot, moved, nothing)
             # a task with several ranges takes an id back once
-            retry(move, snapshot.mirror, options, clock, client, also=(FencedError,))
+            client.retry(move, also=(FencedError,))
     return True
 
 

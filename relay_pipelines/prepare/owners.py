@@ -22,7 +22,6 @@ from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -48,28 +47,28 @@ def claim(
     known: CheckpointSnapshot | None = CheckpointSnapshot(
         checkpoints=snapshot.checkpoints, owners=snapshot.owners
     )
-    with destination_client(mirror, snapshot.destination, options) as client:
+    with destination_client(mirror, snapshot.destination, options, clock) as client:
 
         def attempt() -> None:
             nonlocal known, foreign
-            foreign = _foreign(mirror, ranges, known or checkpoints.read_all(client, mirror, clock))
+            foreign = _foreign(mirror, ranges, known or checkpoints.read_all(client, mirror))
             known = None  # each attempt begins with what is committed by then
             if not foreign:
                 return
             for owner, some in foreign.items():
                 if owner not in pending:
                     try:
-                        _claim(client, mirror, owner, some, options, clock)
+                        _claim(client, mirror, owner, some)
                     except TransactionPendingError as error:
                         pending[owner] = error
-            foreign = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock))
+            foreign = _foreign(mirror, ranges, checkpoints.read_all(client, mirror))
             if foreign.keys() - pending.keys():
                 raise FencedError(
                     "other runs claim the same topic-partitions again and again",
                     remedy="let one daemon or code location alone copy this mirror",
                 )
 
-        retry(attempt, mirror, options, clock, client, also=(FencedError,))
+        client.retry(attempt, also=(FencedError,))
     return {
         at: pending[owner].of(at)
         for owner, some in foreign.items()
@@ -95,25 +94,23 @@ def _claim(
     mirror: str,
     owner: str,
     ranges: Sequence[CopyRange],
-    options: CopyOptions,
-    clock: Clock,
 ) -> None:
     """Commit new owners under the present one, for what it still owns once we hold it."""
-    producer = take_over(client, owner, options, clock, patient=False)  # `claim` is patient
+    producer = take_over(client, owner, patient=False)  # `claim` is patient
     homes = checkpoints.homes(checkpoints.TOPIC)
     planned = {copy_range.owner for copy_range in ranges} - {owner}
-    unblock = partial(abort_leftovers, client, planned, options, clock)
-    checkpoints.wait_for_open_transactions(client, homes, options, clock, unblock)
-    still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)).get(owner, [])
+    unblock = partial(abort_leftovers, client, planned)
+    checkpoints.wait_for_open_transactions(client, homes, unblock)
+    still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror)).get(owner, [])
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
     for copy_range in still:
         source = copy_range.source.topic_partition
         home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
-        claimed = OwnerRecord(mirror, source, copy_range.owner, clock.now_ms())
+        claimed = OwnerRecord(mirror, source, copy_range.owner, client.clock.now_ms())
         records[home].append(checkpoints.owner_record(claimed))
     batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
     if batches:
-        commit(client, producer, batches, options, clock)
+        commit(client, producer, batches)
     else:
         producer.release()
 
@@ -128,17 +125,15 @@ def set_quarantine(name: str, mirror: Mirror, reasons: Mapping[str, str], clock:
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options) as client:
+    with destination_client(name, mirror.destination_cluster, options, clock) as client:
         for node, why in reasons.items():
-            write = partial(_write, client, name, node, why, options, clock)
-            retry(write, name, options, clock, client)
+            write = partial(_write, client, name, node, why)
+            client.retry(write)
 
 
-def _write(
-    client: ClusterClient, name: str, node: str, why: str, options: CopyOptions, clock: Clock
-) -> None:
+def _write(client: ClusterClient, name: str, node: str, why: str) -> None:
     # no task uses this id: topic names are never empty
-    producer = take_over(client, f"relay.{name}..{node}", options, clock)
+    producer = take_over(client, f"relay.{name}..{node}")
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
-    batch = checkpoint.quarantine_batch(name, node, why, clock.now_ms())
-    commit(client, producer, [(home, batch)], options, clock)
+    batch = checkpoint.quarantine_batch(name, node, why, client.clock.now_ms())
+    commit(client, producer, [(home, batch)])

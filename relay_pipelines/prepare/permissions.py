@@ -28,7 +28,6 @@ from relay_pipelines.protocol.admin import (
 )
 from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -44,7 +43,7 @@ def missing_permissions(snapshot: ClusterSnapshot, mirror: Mirror) -> Iterator[R
     """
     name, options = snapshot.mirror, mirror.copy_options
     with (
-        source_client(name, snapshot.node, options.request_timeout_ms) as source,
+        source_client(name, snapshot.node, options) as source,
         destination_client(name, snapshot.destination, options) as destination,
     ):
         attempts: list[Callable[[], None]] = [
@@ -147,12 +146,11 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
     snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, configs=False)
     options = mirror.copy_options
     with (
-        source_client(name, snapshot.node, options.request_timeout_ms, "acls") as source,
-        destination_client(name, snapshot.destination, options, "acls") as destination,
+        source_client(name, snapshot.node, options, clock, "acls") as source,
+        destination_client(name, snapshot.destination, options, clock, "acls") as destination,
     ):
         source_acls, destination_acls = (
-            retry(partial(topic_acls, client), name, options, clock, client)
-            for client in (source, destination)
+            client.retry(partial(topic_acls, client)) for client in (source, destination)
         )
     if source_acls is None or destination_acls is None:
         answers = (snapshot.node, source_acls), (snapshot.destination, destination_acls)
@@ -169,12 +167,12 @@ def apply(name: str, mirror: Mirror, acl_report: AclReport, clock: Clock) -> Non
         RelayError: the destination refuses one, or does not answer.
     """
     options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, "acls") as client:
+    with destination_client(name, mirror.destination_cluster, options, clock, "acls") as client:
         for permission in (Permission.DENY, Permission.ALLOW):
             wanted = [acl for acl in acl_report.missing if acl.permission is permission]
             if wanted:
-                retry(partial(create_acls, client, wanted), name, options, clock, client)
-                retry(partial(_verify_created, client, wanted), name, options, clock, client)
+                client.retry(partial(create_acls, client, wanted))
+                client.retry(partial(_verify_created, client, wanted))
 
 
 def _verify_created(client: ClusterClient, created: Sequence[Acl]) -> None:

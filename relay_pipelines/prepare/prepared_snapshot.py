@@ -19,7 +19,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.fencing import commit, take_over
-from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange
+from relay_pipelines.model import Checkpoint, OffsetRange
 from relay_pipelines.plan.positions import Loss, OnDataLoss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
@@ -73,14 +73,12 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
     """
     options = mirror.copy_options
     topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         # one id for all topics: only the last driver that takes it over can commit, and that driver
         # has read what the others committed
-        producer = take_over(client, f"relay.{snapshot.mirror}.start", options, clock)
-        checkpoint.wait_for_open_transactions(
-            client, checkpoint.homes(checkpoint.TOPIC), options, clock
-        )
-        committed = checkpoint.read_all(client, snapshot.mirror, clock)
+        producer = take_over(client, f"relay.{snapshot.mirror}.start")
+        checkpoint.wait_for_open_transactions(client, checkpoint.homes(checkpoint.TOPIC))
+        committed = checkpoint.read_all(client, snapshot.mirror)
         is_first = any(not start.topic for start in snapshot.new_starts)
         if is_first and committed.has_begun:
             return
@@ -94,7 +92,7 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
             if start.topic not in started
         ]
         if batches:
-            commit(client, producer, batches, options, clock)
+            commit(client, producer, batches)
 
 
 _LOG = logging.getLogger(__name__)
@@ -116,11 +114,11 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     options = mirror.copy_options
     accepted: list[DataLossError] = []
     topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         for position in lost:
             at = position.topic_partition
             try:
-                error = _accept_loss(client, snapshot, position, options, clock)
+                error = _accept_loss(client, snapshot, position)
             except FencedError:
                 continue  # another driver deals with it at the same time
             except TransactionPendingError as failed:  # of this id, not of the destination
@@ -144,16 +142,14 @@ def _accept_loss(
     client: ClusterClient,
     snapshot: ClusterSnapshot,
     position: Position,
-    options: CopyOptions,
-    clock: Clock,
 ) -> DataLossError | None:
     """Move one checkpoint; None if it has already moved, or there is nothing to accept."""
     lost, error = losses(position), data_loss(position)
     if not isinstance(error, DataLossError):
         return None
-    moved = _moved_checkpoint(snapshot, position, lost[0], clock.now_ms())
+    moved = _moved_checkpoint(snapshot, position, lost[0], client.clock.now_ms())
     source, why = _gap(position, lost[0]), "; ".join(loss.what for loss in lost)
-    is_moved = move_checkpoint(client, snapshot, moved, (source, why), options, clock)
+    is_moved = move_checkpoint(client, snapshot, moved, (source, why))
     return error if is_moved else None
 
 

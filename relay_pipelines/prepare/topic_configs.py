@@ -13,7 +13,6 @@ from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry, retry_each
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"
@@ -123,15 +122,15 @@ def sync(
     if not wanted:
         return snapshot, [], {}
     name = snapshot.mirror
-    with destination_client(name, snapshot.destination, options) as client:
+    with destination_client(name, snapshot.destination, options, clock) as client:
         alter = partial(alter_topic_configs, client)
-        refused = retry_each(alter, wanted, name, options, clock, client)
+        refused = client.retry_each(alter, wanted)
         done = [
             difference
             for difference in differences(snapshot)
             if difference.is_ours and difference.topic not in refused
         ]
-        new = retry(lambda: _altered(client, snapshot, done), name, options, clock, client)
+        new = client.retry(lambda: _altered(client, snapshot, done))
     configs = {**snapshot.destination_configs, **new}
     return replace(snapshot, destination_configs=configs), done, refused
 

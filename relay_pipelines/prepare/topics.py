@@ -25,7 +25,6 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
-from relay_pipelines.protocol.retries import retry, retry_each
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -301,7 +300,7 @@ def _create(
     clock: Clock,
 ) -> dict[str, RelayError]:
     created: set[str] = set()
-    with destination_client(mirror, destination, options) as client:
+    with destination_client(mirror, destination, options, clock) as client:
 
         def create_some(some: Mapping[str, NewTopic]) -> None:
             # not those that exist: the user may not be allowed to create them
@@ -313,53 +312,48 @@ def _create(
                 raise
 
         by_name = {topic.name: topic for topic in wanted}
-        refused = retry_each(create_some, by_name, mirror, options, clock, client)
+        refused = client.retry_each(create_some, by_name)
         for topic in STATE_TOPICS:
             if topic.name in refused:
                 raise refused[topic.name]
         partitions = {
             name: topic.partitions for name, topic in by_name.items() if name not in refused
         }
-        _wait_for_leaders(client, partitions, mirror, options, clock)
+        _wait_for_leaders(client, partitions)
         ours = created.difference(topic.name for topic in STATE_TOPICS)
-        note = partial(_note_created, client, mirror, ours, options, clock)
-        retry(note, mirror, options, clock, client, also=(FencedError,))
+        note = partial(_note_created, client, mirror, ours)
+        client.retry(note, also=(FencedError,))
     return refused
 
 
-def _note_created(
-    client: ClusterClient, mirror: str, topics: Collection[str], options: CopyOptions, clock: Clock
-) -> None:
+def _note_created(client: ClusterClient, mirror: str, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
     for name, found in client.metadata(sorted(topics)).topics.items() if topics else ():
         if found.topic_id:  # brokers before 2.8 have none
-            created = CreatedRecord(mirror, name, found.topic_id, clock.now_ms())
+            created = CreatedRecord(mirror, name, found.topic_id, client.clock.now_ms())
             record = checkpoint.created_record(created)
             records[checkpoint.home(checkpoint.TOPIC, record[0])].append(record)
     if records:
-        producer = take_over(client, f"relay.{mirror}.start", options, clock)
+        producer = take_over(client, f"relay.{mirror}.start")
         batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
-        commit(client, producer, batches, options, clock)
+        commit(client, producer, batches)
 
 
 def _grow(
     snapshot: ClusterSnapshot, growing: Mapping[str, int], options: CopyOptions, clock: Clock
 ) -> dict[str, RelayError]:
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         grow = partial(grow_topics, client)
-        refused = retry_each(grow, growing, snapshot.mirror, options, clock, client)
+        refused = client.retry_each(grow, growing)
         grown = {topic: count for topic, count in growing.items() if topic not in refused}
-        _wait_for_leaders(client, grown, snapshot.mirror, options, clock)
+        _wait_for_leaders(client, grown)
     return refused
 
 
 def _wait_for_leaders(
     client: ClusterClient,
     partitions: Mapping[str, int],
-    mirror: str,
-    options: CopyOptions,
-    clock: Clock,
 ) -> None:
     for topic, count in partitions.items():
         # metadata may name a leader before that broker knows it: an answer to ListOffsets proves
@@ -370,4 +364,4 @@ def _wait_for_leaders(
             LATEST,
             READ_COMMITTED,
         )
-        retry(ask, mirror, options, clock, client)
+        client.retry(ask)

@@ -1,17 +1,16 @@
 """A client of one cluster: which brokers lead and coordinate, and connections to them.
 
-Every call is tried once: the caller owns the retries.
-
-Clients of a mirror's clusters; brokers see them as `relay-MIRROR` in their logs and quotas.
+Every call is tried once, except by `ClusterClient.retry`: the caller owns the retries.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -19,7 +18,9 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from relay_pipelines.errors import DestinationError, RelayError, RetriableError, SourceError
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.retries import retry
 
 LATEST = -1
 EARLIEST = -2
@@ -27,6 +28,9 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 GROUP = 0
 TRANSACTION = 1
+_OPTIONS, _CLOCK = CopyOptions(), SystemClock()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +76,31 @@ class Metadata:
 class ClusterClient:
     """A client of one cluster, for one thread; used on the driver and in tasks.
 
+    It knows for whom it asks, how long a request or a retry may take, and the clock, so that
+    whoever has it needs nothing else.
+
     Args:
         retriable: the error for failures that may pass: `SourceError` or `DestinationError`.
-        client_id: names us in the brokers' logs and quotas.
+        mirror: for which it works; empty for none. Brokers see `relay-MIRROR` in logs and quotas.
+        purpose: appended to that name.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         retriable: type[RetriableError],
-        client_id: str = "relay",
-        timeout_ms: int = 30_000,
+        mirror: str = "",
+        options: CopyOptions = _OPTIONS,
+        clock: Clock = _CLOCK,
+        purpose: str = "",
     ) -> None:
         self.cluster = cluster
         self.retriable = retriable
-        self.timeout_ms = timeout_ms
-        self._client_id = client_id
+        self.mirror = mirror
+        self.options = options
+        self.clock = clock
+        self.timeout_ms = options.request_timeout_ms
+        self._client_id = "-".join(filter(None, ("relay", mirror, purpose)))
         self._metadata = Metadata()
         self._control: dict[int, Connection] = {}
         self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
@@ -99,6 +112,53 @@ class ClusterClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def retry(
+        self,
+        ask: Callable[[], T],
+        *,
+        patient: bool = True,
+        progress_at: Callable[[], float] | None = None,
+        also: tuple[type[RelayError], ...] = (),
+    ) -> T:
+        """Call `ask`, which uses this client, until it succeeds; as `retries.retry`."""
+        return retry(
+            ask,
+            self.mirror,
+            self.options,
+            self.clock,
+            self,
+            patient=patient,
+            progress_at=progress_at,
+            also=also,
+        )
+
+    def retry_each(
+        self, change: Callable[[Mapping[str, T]], object], wanted: Mapping[str, T]
+    ) -> dict[str, RelayError]:
+        """Change topics with one request; if some are refused, with one each. Return the errors.
+
+        Args:
+            wanted: by topic.
+
+        Raises:
+            RelayError: an error that may pass by itself did not.
+        """
+        if self._refusal(change, wanted) is None:
+            return {}
+        refused = {topic: self._refusal(change, {topic: value}) for topic, value in wanted.items()}
+        return {topic: error for topic, error in refused.items() if error is not None}
+
+    def _refusal(
+        self, change: Callable[[Mapping[str, T]], object], wanted: Mapping[str, T]
+    ) -> RelayError | None:
+        try:
+            self.retry(partial(change, wanted))
+        except RelayError as error:
+            if error.retryable:
+                raise
+            return error
+        return None
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """Return metadata of the given topics or of all; a missing topic has an error code."""
@@ -547,29 +607,19 @@ def _epochs_request(
     )
 
 
-def source_client(mirror: str, node: Cluster, timeout_ms: int, purpose: str = "") -> ClusterClient:
-    """Return a client of a source node.
-
-    Args:
-        timeout_ms: of one request.
-        purpose: appended to the client id.
-    """
-    return _client(mirror, node, SourceError, timeout_ms, purpose)
+def source_client(
+    mirror: str, node: Cluster, options: CopyOptions, clock: Clock = _CLOCK, purpose: str = ""
+) -> ClusterClient:
+    """Return a client of a source node."""
+    return ClusterClient(node, SourceError, mirror, options, clock, purpose)
 
 
 def destination_client(
-    mirror: str, destination: Cluster, options: CopyOptions, purpose: str = ""
+    mirror: str,
+    destination: Cluster,
+    options: CopyOptions,
+    clock: Clock = _CLOCK,
+    purpose: str = "",
 ) -> ClusterClient:
-    """Return a client of the destination.
-
-    Args:
-        purpose: appended to the client id.
-    """
-    return _client(mirror, destination, DestinationError, options.request_timeout_ms, purpose)
-
-
-def _client(
-    mirror: str, cluster: Cluster, retriable: type[RetriableError], timeout_ms: int, purpose: str
-) -> ClusterClient:
-    client_id = "-".join(filter(None, ("relay", mirror, purpose)))
-    return ClusterClient(cluster, retriable, client_id, timeout_ms)
+    """Return a client of the destination."""
+    return ClusterClient(destination, DestinationError, mirror, options, clock, purpose)

@@ -33,7 +33,6 @@ from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.batch import Batch, ProducerState, rehome
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.connection import Buffer, Connection
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.records import body_of
@@ -89,13 +88,11 @@ class TransactionalProducer:
     After an error only `release`, `start` or `abort`.
     """
 
-    def __init__(
-        self, client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock
-    ) -> None:
+    def __init__(self, client: ClusterClient, transactional_id: str, options: CopyOptions) -> None:
         self._client = client
         self._id = transactional_id
         self._options = options
-        self._clock = clock
+        self._clock = client.clock
         self._coordinator = -1
         self._state = ProducerState(-1, -1)
         self._owned = False  # whether the last InitProducerId was answered

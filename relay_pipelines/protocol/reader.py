@@ -22,7 +22,6 @@ from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.connection import Connection
 
 _OFFSET_OUT_OF_RANGE = 1
@@ -53,7 +52,6 @@ def read(
     client: ClusterClient,
     wanted: OffsetRange,
     max_bytes: int,
-    clock: Clock,
     small: SmallBatch | None = None,
     first: fetch.FetchResponse | None = None,
 ) -> Generator[list[FetchedSpan], None, None]:
@@ -98,7 +96,7 @@ def read(
                 yield []
                 continue
             for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client waits, too
-                clock.sleep(milliseconds / 1000)
+                client.clock.sleep(milliseconds / 1000)
                 yield []
             runs = _runs(response, topic_partition, small)
             following = (

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Protocol, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random
@@ -125,38 +124,3 @@ def retry(
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
     return retry_until_no_progress(options, clock, moved_at, between_attempts, also)(ask)
-
-
-def retry_each(
-    change: Callable[[Mapping[str, T]], object],
-    wanted: Mapping[str, T],
-    name: str,
-    options: CopyOptions,
-    clock: Clock,
-    *clients: Closable,
-) -> dict[str, RelayError]:
-    """Change topics with one request; if some are refused, with one each, and return the errors.
-
-    Args:
-        wanted: by topic.
-        name, clients: as those of `retry`.
-
-    Raises:
-        RelayError: an error that may pass by itself did not.
-    """
-    refused: dict[str, RelayError] = {}
-    try:
-        retry(partial(change, wanted), name, options, clock, *clients)
-    except RelayError as error:
-        if error.retryable:
-            raise
-    else:
-        return refused
-    for topic, value in wanted.items():
-        try:
-            retry(partial(change, {topic: value}), name, options, clock, *clients)
-        except RelayError as error:
-            if error.retryable:
-                raise
-            refused[topic] = error
-    return refused

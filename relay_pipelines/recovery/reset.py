@@ -17,7 +17,6 @@ from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, un
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED, destination_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -160,14 +159,14 @@ def already_held(
         and each.destination in topic.topic_partitions
     }
     options = mirror.copy_options
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
 
         def ask() -> dict[TopicPartition, OffsetRange]:
             low = client.list_offsets(wanted, EARLIEST, READ_UNCOMMITTED)
             end = client.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
             return {at: OffsetRange(at, low[at], end[at]) for at in wanted if low[at] < end[at]}
 
-        return retry(ask, snapshot.mirror, options, clock, client) if wanted else {}
+        return client.retry(ask) if wanted else {}
 
 
 def execute(
@@ -182,7 +181,7 @@ def execute(
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         for each in resets:
             if each.checkpoint is None or each.stays:
                 continue
@@ -191,9 +190,9 @@ def execute(
             # its policy says what was decided: no offset means anything else than before
             why = "" if each.decides_only else f"`relay reset --to-{each.to}`: it {each.what}"
             gap = nothing, why
-            move = partial(move_checkpoint, client, snapshot, moved, gap, options, clock)
+            move = partial(move_checkpoint, client, snapshot, moved, gap)
             # a task with several ranges takes an id back once
-            is_moved = retry(move, snapshot.mirror, options, clock, client, also=(FencedError,))
+            is_moved = client.retry(move, also=(FencedError,))
             yield each, is_moved
 
 

@@ -47,7 +47,6 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 
 _MOST_PARTS = 16  # of a lane; each has up to 250 topics
@@ -79,8 +78,8 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, "restore") as client:
-        kept = retry(partial(ledger_kept_since_ms, client, clock), name, options, clock, client)
+    with destination_client(name, mirror.destination_cluster, options, clock, "restore") as client:
+        kept = client.retry(partial(ledger_kept_since_ms, client))
         records = _records(name, mirror, clock) if kept else []
         names = {name, *(record.entry.mirror for record in records)}
         states = {
@@ -92,7 +91,7 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
             grouped |= {(each, at): [] for at in state.checkpoints}
         for record in records:
             grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
-        planner = Planner(client, mirror, clock, kept)
+        planner = Planner(client, mirror, kept)
         planned = [
             planner.plan(each, at, some, states[each].checkpoints.get(at))
             for (each, at), some in sorted(grouped.items(), key=lambda item: item[0])
@@ -116,18 +115,18 @@ def execute(
         return
     factor = mirror.destination.replication_factor
     topics.create_state(name, destination, factor, options, clock)
-    with destination_client(name, destination, options, "restore") as client:
+    with destination_client(name, destination, options, clock, "restore") as client:
         for each in restores.states:
             again = [
                 restore.source
                 for restore in restores.changes
                 if restore.name == each and restore.act is Act.AGAIN
             ]
-            _fence_former_owners(client, each, mirror, again, clock)
+            _fence_former_owners(client, each, mirror, again)
         for restore in restores.changes:
-            commit = partial(_commit, client, restores.states[restore.name], restore, mirror, clock)
+            commit = partial(_commit, client, restores.states[restore.name], restore)
             # a task with several ranges takes an id back
-            yield restore, retry(commit, name, options, clock, client, also=(FencedError,))
+            yield restore, client.retry(commit, also=(FencedError,))
 
 
 def _fence_former_owners(
@@ -135,7 +134,6 @@ def _fence_former_owners(
     name: str,
     mirror: Mirror,
     sources: Iterable[TopicPartition],
-    clock: Clock,
 ) -> None:
     """Fence every id that may have owned them: a task may still hold one, and an open chunk.
 
@@ -149,7 +147,7 @@ def _fence_former_owners(
     for at in sources:
         scopes = {"", topic_scope(at.topic), *lanes, *parts}
         ids |= {own_id(name, at), *(shared_id(name, scope, at) for scope in scopes)}
-    fence(client, ids, mirror.copy_options, clock)
+    fence(client, ids)
 
 
 def _records(name: str, mirror: Mirror, clock: Clock) -> list[LedgerRecord]:
@@ -159,13 +157,11 @@ def _records(name: str, mirror: Mirror, clock: Clock) -> list[LedgerRecord]:
         *(mirror.destination_cluster, name, None, options, clock), with_replays=True
     )
     with closing(follower):
-        retry(follower.rewind, name, options, clock, follower)
+        follower.client.retry(follower.rewind)
         return follower.settled_records()
 
 
-def _commit(
-    client: ClusterClient, state: CheckpointSnapshot, restore: Restore, mirror: Mirror, clock: Clock
-) -> bool:
+def _commit(client: ClusterClient, state: CheckpointSnapshot, restore: Restore) -> bool:
     at, before, after = restore.source, restore.before, restore.after
     if after is None:
         return False
@@ -178,8 +174,7 @@ def _commit(
             after, gap_entry(after, nothing, ledger_topic.ENTRIES_LOST)
         )
     known = before, state.ends.get(home, 0)
-    options = mirror.copy_options
-    return replace_checkpoint(client, owner, known, after, entry, options, clock)
+    return replace_checkpoint(client, owner, known, after, entry)
 
 
 _FETCH_BYTES = 1 << 20
@@ -226,7 +221,6 @@ class Planner:
 
     client: ClusterClient
     mirror: Mirror
-    clock: Clock
     kept: Mapping[TopicPartition, int]
 
     def plan(
@@ -265,7 +259,7 @@ class Planner:
         if any(broken.kind is not Tampering.REMOVED for broken in chain.breaks):
             return Restore(name, at, Act.REFUSED, chain.breaks[0].what_and_where, before)
         why = "; ".join(broken.what_and_where for broken in chain.breaks)
-        after = replace(before, run_id=BY_DRIVER, committed_at_ms=self.clock.now_ms())
+        after = replace(before, run_id=BY_DRIVER, committed_at_ms=self.client.clock.now_ms())
         return Restore(name, at, Act.NOTED, why, before, after)
 
     def _again(
@@ -278,7 +272,7 @@ class Planner:
     ) -> Restore:
         """Go on from the newest entry, if it is reached from the checkpoint."""
         chain = self._chain(name, at, records, newest.head)
-        if wrong := self._why_not(name, chain, before):
+        if wrong := self._why_not(chain, before):
             return Restore(name, at, Act.REFUSED, wrong, before)
         after = self._made_again(name, at, chain, newest, before)
         was = "it is gone" if before is None else f"it said offset {before.next_offset}"
@@ -289,7 +283,7 @@ class Planner:
             )
         return Restore(name, at, Act.AGAIN, why, before, after)
 
-    def _why_not(self, name: str, chain: Chain, before: Checkpoint | None) -> str:
+    def _why_not(self, chain: Chain, before: Checkpoint | None) -> str:
         """Say why the chain is not the one that was committed; empty if it may be."""
         if chain.breaks:
             return chain.breaks[0].what_and_where
@@ -302,7 +296,7 @@ class Planner:
         last = _last_copied(chain)
         if last is None:
             return ""
-        return self._out_of_order(chain, before) or self._why_not_there(name, last)
+        return self._out_of_order(chain, before) or self._why_not_there(last)
 
     def _out_of_order(self, chain: Chain, before: Checkpoint | None) -> str:
         """Name an entry whose copies are not after those before it, which they would be."""
@@ -327,14 +321,14 @@ class Planner:
         topic = copies.topic_partition.topic
         return self.client.topic(topic).topic_id if self.client.has_topic(topic) else ""
 
-    def _why_not_there(self, name: str, last: LedgerEntry) -> str:
+    def _why_not_there(self, last: LedgerEntry) -> str:
         """Say what differs between the newest chunk with records and the destination."""
         at, to, end = last.source, last.destination.topic_partition, last.destination.end
         if not self.client.has_topic(to.topic):
             return ""  # the guards say so afterwards
         upto = {to: OffsetRange(to, end, end)}  # what follows may be of others
         entries, options = {at.topic_partition: [last]}, self.mirror.copy_options
-        (found,) = recount_entries(name, [at], entries, self.client, options, self.clock, (), upto)
+        (found,) = recount_entries([at], entries, self.client, options, self.client.clock, (), upto)
         lines = [str(found)] if isinstance(found, RelayError) else found.problems
         where = f"{last.destination}, the copies of ledger entry {last.number}"
         return f"{where}: {lines[0]}" if lines else ""
@@ -366,7 +360,7 @@ class Planner:
             copies=None if last is None else self._position(last, base),
             fingerprint=base.fingerprint or self._fingerprint(name, chain),
             run_id=BY_DRIVER,
-            committed_at_ms=self.clock.now_ms(),
+            committed_at_ms=self.client.clock.now_ms(),
             generation=entry.generation,
             ledger_head=newest.head,
             policy=entry.policy,
@@ -407,7 +401,7 @@ class Planner:
             return None
         if self.client.list_offsets([to], EARLIEST, READ_COMMITTED)[to] >= end:
             return None
-        for spans in read(self.client, OffsetRange(to, end - 1, end), _FETCH_BYTES, self.clock):
+        for spans in read(self.client, OffsetRange(to, end - 1, end), _FETCH_BYTES):
             for run in (span.run for span in spans if span.run is not None):
                 found = [record for record in decode(run.data) if record.offset == end - 1]
                 if found and not run.first.is_log_append_time:

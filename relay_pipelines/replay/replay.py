@@ -40,7 +40,6 @@ from relay_pipelines.prepare.prepared_snapshot import record_starts
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.replay import replay_ranges
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
@@ -264,14 +263,14 @@ def _read_replays(
     name: str, mirror: Mirror, clock: Clock
 ) -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
     options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options) as client:
+    with destination_client(name, mirror.destination_cluster, options, clock) as client:
 
         def ask() -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
             if not client.has_topic(checkpoint.TOPIC):
                 return []
-            return checkpoint.read_replays(client, name, clock)
+            return checkpoint.read_replays(client, name)
 
-        found = retry(ask, name, options, clock, client)
+        found = client.retry(ask)
     return [each for each in found if each[0].replay is not None]
 
 
@@ -475,7 +474,7 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
         )
     options = mirror.copy_options
     sources = {cluster_id for copied in copies for cluster_id in copied.cluster_ids.values()}
-    with destination_client(name, mirror.destination_cluster, options) as client:
+    with destination_client(name, mirror.destination_cluster, options, clock) as client:
 
         def ask() -> str:
             exists = client.has_topic(to)  # asks for the id of the cluster, too
@@ -485,11 +484,9 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
                 return ""
             return topic_configs(client, [to], [CLEANUP_POLICY])[to][CLEANUP_POLICY].value
 
-        policy = retry(ask, name, options, clock, client)
-        read = partial(shared_destinations.other_mirrors, client, name, clock)
-        others = {
-            at.topic: other for at, other in retry(read, name, options, clock, client).items()
-        }
+        policy = client.retry(ask)
+        read = partial(shared_destinations.other_mirrors, client, name)
+        others = {at.topic: other for at, other in client.retry(read).items()}
     if to in others:
         raise ConfigError(
             f"the topic {to!r} holds what mirror {others[to]!r} copied: replayed records would be"

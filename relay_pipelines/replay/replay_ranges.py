@@ -33,7 +33,6 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -215,10 +214,10 @@ def at_destination(
     for each in selected:
         for entry in each.copied:
             sources[entry.destination.topic_partition].add(each.topic_partition)
-    with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
-        copies = _Copies(client, mirror, request, clock)
+    with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
+        copies = _Copies(client, mirror, request)
         ask = partial(copies.find, selected)
-        found, findings = retry(ask, name, mirror.copy_options, clock, client)
+        found, findings = client.retry(ask)
     kept = {
         at: merged(copied, one_source=len(sources[at]) == 1)
         for at, copied in found.items()
@@ -278,15 +277,13 @@ def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 class _Copies:
     """Finds the copies of source offsets at the destination."""
 
-    def __init__(
-        self, client: ClusterClient, mirror: Mirror, request: ReplayRequest, clock: Clock
-    ) -> None:
+    def __init__(self, client: ClusterClient, mirror: Mirror, request: ReplayRequest) -> None:
         self._client = client
         self._options = mirror.copy_options
         self._request = request
-        self._clock = clock
+        self._clock = client.clock
         instead = "replay from the source: --side source"
-        self._map = OffsetMap(client, self._options, clock, instead)
+        self._map = OffsetMap(client, instead)
 
     def find(
         self, selected: Sequence[Selected]
@@ -300,7 +297,7 @@ class _Copies:
             ends[at] = max(ends[at], entry.destination.end)
         low = self._client.list_offsets(ends, EARLIEST, READ_COMMITTED)
         for at, end in ends.items():
-            wait_until_stable(self._client, at, end, self._options, self._clock)
+            wait_until_stable(self._client, at, end)
         # of a time span, every record's timestamp decides: it may be anywhere
         first = low if self._request.has_dates else dict.fromkeys(low, 0)
         findings: dict[TopicPartition, Finding] = {}

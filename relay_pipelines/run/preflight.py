@@ -47,10 +47,9 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
         *((node, SourceError) for node in mirror.nodes),
         (mirror.destination_cluster, DestinationError),
     ]
-    timeout_ms = mirror.copy_options.request_timeout_ms
     all_answer = True
     for cluster, kind in clusters:
-        with ClusterClient(cluster, kind, f"relay-{name}", timeout_ms) as client:
+        with ClusterClient(cluster, kind, name, mirror.copy_options, clock) as client:
             for finding in _probe(name, mirror, client, at_source=kind is SourceError):
                 all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding

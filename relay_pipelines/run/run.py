@@ -23,7 +23,6 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import StoppableClock
@@ -245,9 +244,9 @@ class _Run:
 def abort_open_transactions(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Abort the transactions that cancelled tasks left open: readers would wait for them."""
     owners = {owner_of(job.mirror, copy_range) for copy_range in ranges}
-    with destination_client(job.mirror, job.destination, job.options) as client:
+    with destination_client(job.mirror, job.destination, job.options, clock) as client:
         # a run that is being stopped does not wait for a destination that does not answer
-        fence(client, owners, job.options, clock, patient=False)
+        fence(client, owners, patient=False)
 
 
 def _wait_until_visible(
@@ -262,11 +261,11 @@ def _wait_until_visible(
             own one of another lane ends with its chunk.
     """
     deadline = clock.monotonic() + _VISIBLE_SECONDS
-    with destination_client(job.mirror, job.destination, job.options) as client:
+    with destination_client(job.mirror, job.destination, job.options, clock) as client:
 
         def end_offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
             ask = partial(client.list_offsets, of, LATEST, isolation)
-            return retry(ask, job.mirror, job.options, clock, client, patient=patient)
+            return client.retry(ask, patient=patient)
 
         waiting = {copy_range.destination for copy_range in ranges}
         ends = end_offsets(waiting, READ_UNCOMMITTED)
@@ -276,5 +275,5 @@ def _wait_until_visible(
             if waiting:
                 clock.sleep(_VISIBLE_POLL_SECONDS)
         ask = partial(hidden_copies.by_others, client, waiting, job.mirror)
-        found = retry(ask, job.mirror, job.options, clock, client, patient=patient)
+        found = client.retry(ask, patient=patient)
         return [each.error(job.destination, clock.now_ms()) for each in found]

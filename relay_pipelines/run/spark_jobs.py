@@ -33,7 +33,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry, retry_until_no_progress
+from relay_pipelines.protocol.retries import retry_until_no_progress
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 from relay_pipelines.spark.answering import ANSWER_SECONDS
@@ -286,9 +286,9 @@ class SparkJobs:
     def _with_checkpoints(self, groups: Groups) -> Groups:
         """The ranges with the checkpoints that are committed now."""
         job = self._job
-        with destination_client(job.mirror, job.destination, job.options) as client:
-            ask = partial(checkpoints.read_all, client, job.mirror, self._clock)
-            committed = retry(ask, job.mirror, job.options, self._clock, client).checkpoints
+        with destination_client(job.mirror, job.destination, job.options, self._clock) as client:
+            ask = partial(checkpoints.read_all, client, job.mirror)
+            committed = client.retry(ask).checkpoints
         # `checkpoint_position` may stay: a task reads newer checkpoints in any case
         return [
             [

@@ -14,6 +14,7 @@ import datetime as dt
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -414,6 +415,11 @@ class Mirror(RecordSettings):
     def copy_options(self) -> model.CopyOptions:
         """How tasks copy."""
         return self.copying.as_model(self.give_up_after)
+
+    @property
+    def health_options(self) -> model.CopyOptions:
+        """Those for a node that others can replace: it must answer soon."""
+        return replace(self.copy_options, request_timeout_ms=self.source.health.request_timeout)
 
 
 class Settings(Section):

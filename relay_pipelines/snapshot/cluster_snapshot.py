@@ -301,10 +301,10 @@ def take_snapshot(
     wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
 
     def ask() -> ClusterSnapshot:
-        with destination_client(name, mirror.destination_cluster, options) as destination:
+        with destination_client(name, mirror.destination_cluster, options, clock) as destination:
             metadata = destination.metadata()
             checkpoints = (
-                checkpoint.read_all(destination, name, clock, cache)
+                checkpoint.read_all(destination, name, cache)
                 if checkpoint.TOPIC in metadata.topics
                 else CheckpointSnapshot()
             )
@@ -313,12 +313,8 @@ def take_snapshot(
                 name, mirror, checkpoints, clock, first_node, waits=waits
             )
             # with other nodes to fail over to, do not wait as long for one that hangs
-            timeout_ms = (
-                mirror.source.health.request_timeout
-                if selection.others
-                else options.request_timeout_ms
-            )
-            with source_client(name, selection.node, timeout_ms) as source:
+            of_node = mirror.health_options if selection.others else options
+            with source_client(name, selection.node, of_node, clock) as source:
                 builder = _SnapshotBuilder(
                     name, mirror, clock, source, destination, metadata, run_id
                 )
@@ -666,7 +662,7 @@ class _SnapshotBuilder:
             )
         if checkpoint.TOPIC in self._at_source.topics:
             found |= shared_destinations.copies_of_copies(
-                self._name, self._source, destination_id, topics.destinations, self._clock
+                self._name, self._source, destination_id, topics.destinations
             )
         return found
 
@@ -679,10 +675,9 @@ class _SnapshotBuilder:
             for topic in topics.names
             for at in self._at_source.topics[topic].topic_partitions
         }
-        client, options = self._destination, self._mirror.copy_options
-        return LostCheckpoints(
-            client, self._name, self._at_destination, options, self._clock, cache
-        ).find(destinations, checkpoints)
+        return LostCheckpoints(self._destination, self._name, self._at_destination, cache).find(
+            destinations, checkpoints
+        )
 
     def _shared(self, topics: _Topics, checkpoints: CheckpointSnapshot) -> dict[str, RelayError]:
         """The source topics that would be copied to where another mirror has copied, and why not.
@@ -697,7 +692,7 @@ class _SnapshotBuilder:
             if at not in checkpoints.checkpoints
         }
         return shared_destinations.refusals(
-            self._destination, self._at_destination, self._name, wanted, self._clock
+            self._destination, self._at_destination, self._name, wanted
         )
 
     def _deleted(
@@ -754,7 +749,6 @@ class _SnapshotBuilder:
             checkpoints,
             lost,
             self._mirror,
-            self._clock,
             leaderless,
             among_several=bool(selection.others),
         ).all()

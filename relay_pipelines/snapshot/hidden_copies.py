@@ -12,7 +12,6 @@ from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -24,9 +23,11 @@ def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    with destination_client(snapshot.mirror, snapshot.destination, options, "readers") as client:
+    with destination_client(
+        snapshot.mirror, snapshot.destination, options, clock, "readers"
+    ) as client:
         ask = partial(_find, client, snapshot)
-        return retry(ask, snapshot.mirror, options, clock, client, patient=False)
+        return client.retry(ask, patient=False)
 
 
 def of_snapshot(

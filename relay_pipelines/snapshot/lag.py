@@ -17,7 +17,6 @@ from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol import batch
 from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 MOST_AGES = 1_000
@@ -112,9 +111,9 @@ def written_before(
     if not waiting:
         return set()
     ends = {at: found.end for at, found in waiting.items()}
-    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
+    with source_client(snapshot.mirror, snapshot.node, options, clock, "lag") as client:
         ask = partial(client.first_offsets, before_ms, ends)
-        since = retry(ask, snapshot.mirror, options, clock, client, patient=False)
+        since = client.retry(ask, patient=False)
     return {at for at, found in waiting.items() if found.start < since[at]}
 
 
@@ -124,7 +123,7 @@ def timestamps_ms(
     """Return the timestamps of the records at these offsets, as far as the source returns them."""
     if not offsets:
         return {}
-    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
+    with source_client(snapshot.mirror, snapshot.node, options, purpose="lag") as client:
         with suppress(RelayError):  # the copy reports what is wrong
             return batch.timestamps_ms(client, offsets)
         return {}

@@ -16,7 +16,6 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.model import (
     Checkpoint,
-    CopyOptions,
     DestinationPosition,
     OffsetRange,
     TopicPartition,
@@ -29,7 +28,6 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
     Metadata,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry
@@ -64,8 +62,6 @@ class LostCheckpoints:
     client: ClusterClient
     mirror: str
     at_destination: Metadata
-    options: CopyOptions
-    clock: Clock
     cache: CheckpointCache
 
     def find(
@@ -98,8 +94,8 @@ class LostCheckpoints:
         if not found.ends:
             return found
         homes = checkpoint.homes(checkpoint.TOPIC)
-        checkpoint.wait_for_open_transactions(self.client, homes, self.options, self.clock)
-        return checkpoint.read_all(self.client, self.mirror, self.clock)
+        checkpoint.wait_for_open_transactions(self.client, homes)
+        return checkpoint.read_all(self.client, self.mirror)
 
     def _copies_after(
         self,
@@ -131,7 +127,7 @@ class LostCheckpoints:
         if (copies, wanted.end) in self.cache.examined:
             return None
         producer = None
-        for spans in read(self.client, wanted, _FETCH_BYTES, self.clock) if last >= low else ():
+        for spans in read(self.client, wanted, _FETCH_BYTES) if last >= low else ():
             for span in spans:
                 if span.run is None or span.skipped is not None:
                     continue
@@ -208,7 +204,7 @@ class LostCheckpoints:
         start, found = self.cache.entries(self.client, wanted)
         prefixes = checkpoint.key_prefixes(self.mirror)
         missing = OffsetRange(wanted.topic_partition, start, wanted.end)
-        for records in read_records(self.client, missing, prefixes, self.clock):
+        for records in read_records(self.client, missing, prefixes):
             found |= {record.entry.source.topic_partition: record for record in records}
         self.cache.put_entries(self.client, wanted, found)
         return found

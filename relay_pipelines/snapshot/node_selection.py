@@ -18,7 +18,14 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
-from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    CopyOptions,
+    NodeIdentity,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
 from relay_pipelines.plan.positions import ASK_SILENT, Loss, Position
@@ -333,7 +340,7 @@ def _last_node(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
 def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     began = clock.monotonic()
     try:
-        with source_client(name, node, mirror.source.health.request_timeout, "health") as client:
+        with source_client(name, node, mirror.health_options, clock, "health") as client:
             metadata = client.metadata()
             topics = metadata.topics
             decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
@@ -378,10 +385,9 @@ def _compared(
     }
     if not unknown:
         return state
-    timeout_ms = mirror.source.health.request_timeout
     try:
-        with source_client(name, state.node, timeout_ms, "health") as client:
-            unproved, unreadable = unproved_logs(client, ends, unknown, clock)
+        with source_client(name, state.node, mirror.health_options, clock, "health") as client:
+            unproved, unreadable = unproved_logs(client, ends, unknown)
     except RelayError as error:
         return replace(state, end_offsets=None, error=str(error))
     return replace(
@@ -393,7 +399,7 @@ def _compared(
 
 
 def find_divergence(
-    name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock
+    name: str, node: Cluster, checkpoints: Iterable[Checkpoint], options: CopyOptions, clock: Clock
 ) -> RelayError | None:
     """Compare the last copied record of every topic-partition with the node's.
 
@@ -408,7 +414,7 @@ def find_divergence(
     Raises:
         RelayError: the node does not answer, or refuses.
     """
-    with source_client(name, node, timeout_ms, "divergence") as client:
+    with source_client(name, node, options, clock, "divergence") as client:
         topics = client.metadata().topics
         by_source = {
             committed.source: committed
@@ -418,6 +424,6 @@ def find_divergence(
         }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for at, committed in sorted(by_source.items()):
-            if ends[at] >= committed.next_offset and has_diverged(client, committed, clock):
+            if ends[at] >= committed.next_offset and has_diverged(client, committed):
                 return other_records(log_of(client, at.topic), committed)
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -27,15 +26,11 @@ def ranges_between(
         RelayError: the source does not answer.
     """
     ends = {position.topic_partition: position.end_offset for position in snapshot.positions}
-    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms) as client:
+    with source_client(snapshot.mirror, snapshot.node, options, clock) as client:
 
         def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
-            return retry(
+            return client.retry(
                 lambda: client.first_offsets(since_ms, ends),
-                snapshot.mirror,
-                options,
-                clock,
-                client,
             )
 
         starts = first_offsets(from_ms)

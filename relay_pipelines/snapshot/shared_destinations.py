@@ -14,10 +14,9 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import REPLAY
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
-from relay_pipelines.protocol.clock import Clock
 
 
-def other_mirrors(client: ClusterClient, mirror: str, clock: Clock) -> dict[TopicPartition, str]:
+def other_mirrors(client: ClusterClient, mirror: str) -> dict[TopicPartition, str]:
     """Return destination topic-partition -> the other mirror whose copies it holds.
 
     Copies in a topic that was deleted since do not count.
@@ -34,7 +33,7 @@ def other_mirrors(client: ClusterClient, mirror: str, clock: Clock) -> dict[Topi
     ours = mirror.partition(REPLAY)[0]
     found = {
         each.copies: other
-        for each in checkpoint.read_all_mirrors(client, clock)
+        for each in checkpoint.read_all_mirrors(client)
         if each.copies is not None and (other := each.mirror.partition(REPLAY)[0]) != ours
     }
     topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
@@ -51,7 +50,6 @@ def refusals(
     at_destination: Metadata,
     mirror: str,
     wanted: Mapping[TopicPartition, TopicPartition],
-    clock: Clock,
 ) -> dict[str, RelayError]:
     """Return source topic -> why it must not be copied to where another mirror has copied.
 
@@ -71,7 +69,7 @@ def refusals(
     }
     ends = client.list_offsets(led, LATEST, READ_UNCOMMITTED) if led else {}
     written = {at: to for at, to in wanted.items() if ends.get(to)}
-    others = other_mirrors(client, mirror, clock) if written else {}
+    others = other_mirrors(client, mirror) if written else {}
     # of several topic-partitions, the first is named
     return {
         at.topic: _refusal(at.topic, to.topic, others[to]).of(at)
@@ -119,7 +117,6 @@ def copies_of_copies(
     source: ClusterClient,
     destination_id: str,
     destinations: Mapping[str, str],
-    clock: Clock,
 ) -> dict[str, ConfigError]:
     """Return why topics are refused that are copies from the destination: it would create a loop.
 
@@ -130,7 +127,7 @@ def copies_of_copies(
         destinations: source topic -> destination topic.
     """
     try:
-        checkpoints = checkpoint.read_all_mirrors(source, clock)
+        checkpoints = checkpoint.read_all_mirrors(source)
     except PermissionDeniedError:
         return {}  # without the permission, a loop cannot be detected
     one_cluster = source.cluster_id == destination_id

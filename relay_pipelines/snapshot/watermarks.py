@@ -14,7 +14,6 @@ from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.snapshot.lost_checkpoints import Lost
@@ -42,7 +41,6 @@ class Positions:
         checkpoints: CheckpointSnapshot,
         lost: Lost,
         mirror: Mirror,
-        clock: Clock,
         leaderless: Container[TopicPartition],
         *,
         among_several: bool,
@@ -58,7 +56,6 @@ class Positions:
             ledger_topic.TOPIC not in at_destination.topics
         )
         self._mirror = mirror
-        self._clock = clock
         self._among_several = among_several
 
     def all(self) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
@@ -86,7 +83,7 @@ class Positions:
         )
         ends = {at: position.end_offset for at, position in at_source.items()}
         known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in ends}
-        unproved, unreadable = unproved_logs(self._source, ends, known, self._clock)
+        unproved, unreadable = unproved_logs(self._source, ends, known)
         positions = [
             replace(
                 self._completed(at_source[at], starts.get(at)),

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from relay_pipelines.errors import SourceError
-from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import SmallBatch
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from tests.contract.fake_broker import FakeBroker
@@ -122,9 +122,16 @@ class FakeSource:
         self.log.start = offset
 
 
-def client_of(cluster: Cluster, timeout_ms: int = 10_000) -> ClusterClient:
+def client_of(
+    cluster: Cluster, timeout_ms: int = 10_000, clock: Clock | None = None
+) -> ClusterClient:
     """A client as a task creates it for its source."""
-    return ClusterClient(cluster, SourceError, timeout_ms=timeout_ms)
+    return ClusterClient(
+        cluster,
+        SourceError,
+        options=CopyOptions(request_timeout_ms=timeout_ms),
+        clock=clock or PatientClock(),
+    )
 
 
 def account_read(
@@ -132,12 +139,11 @@ def account_read(
     wanted: OffsetRange,
     max_bytes: int = 1 << 20,
     small: SmallBatch | None = None,
-    clock: SystemClock | None = None,
 ) -> Account:
     """Read a range, and return what became of each offset; the spans must leave no gap."""
     account: Account = {}
     position = wanted.start
-    for pieces in read(client, wanted, max_bytes, clock or PatientClock(), small):
+    for pieces in read(client, wanted, max_bytes, small):
         for piece in pieces:
             assert position == piece.start < piece.end
             position = piece.end

@@ -60,7 +60,7 @@ class BatchSourceContract:
     def opened(self, cluster: FakeCluster, end: int) -> Iterator[BatchSource]:
         """Return the source of all that a node has up to an offset."""
         copying = job()
-        with served(source=cluster), FailoverSource(copying, "relay-m") as nodes:
+        with served(source=cluster), FailoverSource(copying, Clock()) as nodes:
             yield self.source(copying, self.whole(end), nodes)
 
     def whole(self, end: int) -> CopyRange:
@@ -212,7 +212,7 @@ class TestFetchedBatches(BatchSourceContract):
     copy = staticmethod(copy_as_it_is)
 
     def source(self, job: CopyJob, wanted: CopyRange, nodes: FailoverSource) -> BatchSource:
-        return FetchedBatches(wanted, job.options, nodes, None, Clock())
+        return FetchedBatches(wanted, job.options, nodes, None)
 
 
 class TestKeptOffsets(BatchSourceContract):
@@ -223,7 +223,7 @@ class TestKeptOffsets(BatchSourceContract):
     def source(self, job: CopyJob, wanted: CopyRange, nodes: FailoverSource) -> BatchSource:
         stream = RowStream(read_rows(job, [wanted], [0], ("offset",), Clock()))
         kept = KeptOffsets(wanted.source.topic_partition, stream, 0)
-        return FetchedBatches(wanted, job.options, nodes, kept, Clock())
+        return FetchedBatches(wanted, job.options, nodes, kept)
 
 
 class TestRowBatches(BatchSourceContract):

@@ -43,8 +43,8 @@ def account(
     broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int
 ) -> log.Account:
     """What the reader finds in a range."""
-    with client_of(broker.cluster) as client:
-        return account_read(client, OffsetRange(AT, begin, end), clock=clock, **more)
+    with client_of(broker.cluster, clock=clock) as client:
+        return account_read(client, OffsetRange(AT, begin, end), **more)
 
 
 def refusal(broker: FakeBroker, kind: type[RelayError], timeout_ms: int = 10_000) -> str:
@@ -310,7 +310,7 @@ def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
     """The reader requests the next fetch before it hands out the last, up to the range's end."""
     broker = start(Answer(records=log.plain(0, 2)), Answer(records=log.plain(2, 2)))
     with client_of(broker.cluster) as client:
-        lists = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
+        lists = read(client, OffsetRange(AT, 0, 4), 1 << 20)
         next(lists)
         independent.until(lambda: broker.offsets == [0, 2], "the second fetch")
         next(lists)
@@ -327,7 +327,7 @@ def test_an_abandoned_fetch_reaches_nobody_else(start: Start) -> None:
         Answer(records=log.plain(6, 2)),
     )
     with client_of(broker.cluster) as client:
-        abandoned = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
+        abandoned = read(client, OffsetRange(AT, 0, 4), 1 << 20)
         next(abandoned)
         independent.until(lambda: broker.offsets == [0, 2], "the second fetch")
         abandoned.close()

@@ -16,7 +16,6 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
-from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests import copying
 from tests.copying import Mirror, numbered
 from tests.support.independent import Record, create, delete, put, transactional, until, write
@@ -85,9 +84,7 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
 
     def read_own() -> None:
         with ClusterClient(mirror.destination, DestinationError) as client:
-            own = copying.read_own(
-                client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
-            )
+            own = copying.read_own(client, mirror.name, mirror.at, (None, 0))
             found.append(own and own.next_offset)
 
     reading = threading.Thread(target=read_own)
@@ -127,9 +124,7 @@ def test_without_the_wait_the_chunk_would_be_copied_twice(
     # a task that takes no part in the wait reads its checkpoint, and copies, while the other
     # transaction is open
     with ClusterClient(mirror.destination, DestinationError) as client:
-        own = copying.read_own(
-            client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
-        )
+        own = copying.read_own(client, mirror.name, mirror.at, (None, 0))
     assert own is None
     mirror.try_copy(0, 10)
     monkeypatch.undo()
@@ -141,12 +136,11 @@ def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
     """If the last stable offset stays held back too long, one line names all."""
     held = OpenTransaction(mirror)
     home = home_of(mirror)
-    with ClusterClient(mirror.destination, DestinationError) as client:
+    impatient = CopyOptions(transaction_timeout_ms=100)
+    with ClusterClient(mirror.destination, DestinationError, options=impatient) as client:
         end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
         with pytest.raises(DestinationError, match="has a transaction open for ") as caught:
-            checkpoint.wait_until_stable(
-                client, home, end, CopyOptions(transaction_timeout_ms=100), SystemClock()
-            )
+            checkpoint.wait_until_stable(client, home, end)
     held.abort()
     (found,) = re.findall(r"producer id \d+ with transactional id (\S+)", str(caught.value))
     assert found == f"other-{mirror.name}"
@@ -163,21 +157,17 @@ def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> Non
 
         def read_all() -> bool:
             mirror.known = (None, 0)
-            stored = checkpoint.read_all(client, mirror.name, SystemClock())
+            stored = checkpoint.read_all(client, mirror.name)
             mirror.known = (stored.checkpoints.get(mirror.at), stored.ends[home_of(mirror)])
             return mirror.known[0] is not None
 
         until(
             read_all, "the checkpoint"
         )  # the markers of the last transaction may be a moment late
-        task = copying.read_own(
-            client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
-        )
-        known = copying.read_own(
-            client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock()
-        )
+        task = copying.read_own(client, mirror.name, mirror.at, (None, 0))
+        known = copying.read_own(client, mirror.name, mirror.at, mirror.known)
         assert mirror.known[0] == task == known == mirror.checkpoint()
-        assert checkpoint.read_all(client, "another-mirror", SystemClock()).checkpoints == {}
+        assert checkpoint.read_all(client, "another-mirror").checkpoints == {}
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()
@@ -196,10 +186,10 @@ def test_a_process_reads_each_checkpoint_once(
     cache = checkpoint.CheckpointCache()
     starts: list[int] = []
 
-    def records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
+    def records(client: ClusterClient, wanted: OffsetRange) -> Iterator[Any]:
         if wanted.topic_partition == home:
             starts.append(wanted.start)
-        return original(client, wanted, clock)
+        return original(client, wanted)
 
     original = checkpoint._records
     monkeypatch.setattr(checkpoint, "_records", records)
@@ -210,7 +200,7 @@ def test_a_process_reads_each_checkpoint_once(
         def found() -> bool:
             try:
                 with ClusterClient(mirror.destination, DestinationError) as client:
-                    stored = checkpoint.read_all(client, mirror.name, SystemClock(), cache)
+                    stored = checkpoint.read_all(client, mirror.name, cache)
             except DestinationError:  # the broker starts
                 return False
             copied = stored.checkpoints.get(mirror.at)

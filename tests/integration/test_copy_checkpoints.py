@@ -14,8 +14,7 @@ from relay_pipelines.ledger.checkpoint import home, key_of, read_all
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
-from tests.copying import OPTIONS, Mirror, ensure_homes, numbered, read_own
+from tests.copying import Mirror, ensure_homes, numbered, read_own
 from tests.support.independent import Record, until, write
 
 
@@ -44,7 +43,7 @@ def mirror(source_cluster: LocalCluster, cluster: Cluster, topic_name: str) -> M
 
 def own_checkpoint(client: ClusterClient, mirror: Mirror) -> Checkpoint | None:
     """Return the checkpoint that a task of this mirror finds."""
-    return read_own(client, mirror.name, mirror.at, (None, 0), OPTIONS, SystemClock())
+    return read_own(client, mirror.name, mirror.at, (None, 0))
 
 
 def test_all_checkpoints_of_a_mirror(
@@ -77,7 +76,7 @@ def _when_complete(
     client: ClusterClient, mirror: str, last: int
 ) -> tuple[dict[TopicPartition, Checkpoint], object] | None:
     # markers follow the answer to a commit
-    stored = read_all(client, mirror, SystemClock())
+    stored = read_all(client, mirror)
     found, ends = stored.checkpoints, stored.ends
     return (
         (found, ends)
@@ -91,13 +90,8 @@ def test_a_new_mirror_has_no_checkpoint(
 ) -> None:
     """A mirror that never ran has no checkpoint."""
     assert cluster
-    assert (
-        read_own(
-            client, topic_name, TopicPartition(topic_name, 0), (None, 0), OPTIONS, SystemClock()
-        )
-        is None
-    )
-    assert read_all(client, topic_name, SystemClock()).checkpoints == {}
+    assert read_own(client, topic_name, TopicPartition(topic_name, 0), (None, 0)) is None
+    assert read_all(client, topic_name).checkpoints == {}
 
 
 def test_foreign_records_are_not_taken_for_checkpoints(
@@ -109,7 +103,7 @@ def test_foreign_records_are_not_taken_for_checkpoints(
     found = own_checkpoint(client, mirror)
     assert found is not None
     assert found.next_offset == 10
-    assert mirror.at in read_all(client, mirror.name, SystemClock()).checkpoints
+    assert mirror.at in read_all(client, mirror.name).checkpoints
 
 
 def test_a_copy_refuses_a_checkpoint_of_another_version(mirror: Mirror) -> None:

@@ -12,7 +12,6 @@ from relay_pipelines.ledger.checkpoint import read_all
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from tests.copying import Mirror, batches_of, numbered
 from tests.support.independent import delete_before, read, settled_end
 
@@ -105,7 +104,7 @@ def test_a_task_finds_checkpoints_newer_than_the_drivers(mirror: Mirror) -> None
     mirror.write(numbered(30))
     mirror.copy(0, 5)
     with ClusterClient(mirror.destination, DestinationError) as client:
-        stored = read_all(client, mirror.name, SystemClock())
+        stored = read_all(client, mirror.name)
     found, read_to = stored.checkpoints, stored.ends
     assert list(found) == [mirror.at]
     home = next(at for at in read_to if at == _home(mirror))

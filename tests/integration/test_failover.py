@@ -397,12 +397,16 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     assert pair.snapshot(retry=1).node.name == "b"
     stored = reader.read_checkpoints(name, mirror, CLOCK)
     assert (
-        node_selection.find_divergence(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK)
+        node_selection.find_divergence(
+            name, taken.node, stored.checkpoints.values(), CopyOptions(), CLOCK
+        )
         is None
     )
     put_back = Cluster("b", pair.b.bootstrap_servers)
     assert (
-        node_selection.find_divergence(name, put_back, stored.checkpoints.values(), 5_000, CLOCK)
+        node_selection.find_divergence(
+            name, put_back, stored.checkpoints.values(), CopyOptions(), CLOCK
+        )
         is None
     ), "the last record is the same"
 

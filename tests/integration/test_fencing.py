@@ -17,7 +17,6 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from tests.copying import Mirror, numbered
 from tests.support.independent import until
@@ -39,7 +38,7 @@ def take_over(mirror: Mirror) -> None:
     """Fence the older task, as a newer one does first."""
     with ClusterClient(mirror.destination, DestinationError) as client:
         name = own_id(mirror.name, mirror.at)
-        TransactionalProducer(client, name, mirror.options, SystemClock()).start()
+        TransactionalProducer(client, name, mirror.options).start()
 
 
 @pytest.mark.parametrize(
@@ -161,9 +160,7 @@ def test_an_overtaken_task_with_an_unanswered_commit_stops(
         end(producer, committed=committed, expected=expected)
         if committed and not newer:
             newer.append(
-                TransactionalProducer(
-                    client, own_id(mirror.name, mirror.at), mirror.options, SystemClock()
-                )
+                TransactionalProducer(client, own_id(mirror.name, mirror.at), mirror.options)
             )
             newer[0].start()
             raise DestinationError("the connection is lost")
@@ -186,7 +183,7 @@ def test_a_takeover_in_progress_is_fencing(mirror: Mirror) -> None:
         ClusterClient(mirror.destination, DestinationError) as one,
         ClusterClient(mirror.destination, DestinationError) as two,
     ):
-        older = TransactionalProducer(one, name, mirror.options, SystemClock())
+        older = TransactionalProducer(one, name, mirror.options)
         older.start()
         older.add([mirror.at])
         request = InitProducerIdRequest(

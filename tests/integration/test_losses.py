@@ -34,7 +34,6 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
-    CopyOptions,
     OffsetRange,
     TopicPartition,
 )
@@ -252,7 +251,7 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
     with ClusterClient(copied.destination, DestinationError) as client:
-        zombie = take_over(client, shared_id(copied.name, scope, copied.at), CopyOptions(), CLOCK)
+        zombie = take_over(client, shared_id(copied.name, scope, copied.at))
         zombie.add([copied.to])
         zombie.send(copied.to, encode(None, b"a record of the open chunk", 0))
         zombie.drain()

@@ -289,7 +289,7 @@ def test_what_a_killed_attempt_left_open_is_aborted_at_once(topic: Topic) -> Non
     ranges = topic.planned()
     last = max(copy_range.owner for copy_range in ranges)
     with ClusterClient(topic.destination, DestinationError) as client:
-        killed = take_over(client, last, CopyOptions(), CLOCK)
+        killed = take_over(client, last)
         state = checkpoint.homes(checkpoint.TOPIC)
         killed.add(state)
         for home in state:

@@ -33,6 +33,7 @@ from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
+    CopyOptions,
     Outcome,
     Security,
     Status,
@@ -789,7 +790,7 @@ def test_a_frozen_broker_is_given_up(guarded: LocalCluster, listener: Listener) 
     """The timeout holds with and without TLS, for open and for new connections."""
     (broker,) = guarded.brokers
     way = guarded.cluster(listener, client_certificate=listener.tls)
-    with ClusterClient(way, SourceError, timeout_ms=1000) as client:
+    with ClusterClient(way, SourceError, options=CopyOptions(request_timeout_ms=1000)) as client:
         client.metadata([])
         broker.pause()
         try:

@@ -20,7 +20,6 @@ from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol.admin import NewTopic, create_topics, grow_topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
@@ -159,12 +158,12 @@ def test_the_controller_creates_and_grows_topics(tmp_path: Path) -> None:
 def create_and_grow(cluster: Cluster, topic: str) -> None:
     """Create a topic of one partition and add another one, as a run does."""
     options = CopyOptions(give_up_after_ms=20_000)
-    with ClusterClient(cluster, DestinationError) as client:
+    with ClusterClient(cluster, DestinationError, options=options) as client:
         for ask in (
             partial(create_topics, client, [NewTopic(topic, 1)], 1),
             partial(grow_topics, client, {topic: 2}),
         ):
-            retry(ask, cluster.name, options, CLOCK, client)
+            client.retry(ask)
         until(
             lambda: len(client.metadata([topic]).topics[topic].leaders) == 2, f"growth of {topic}"
         )

@@ -711,7 +711,7 @@ def test_nothing_is_fetched_in_common_before_the_look_at_its_topic() -> None:
     with (
         served(source=source),
         patch.dict(fake_cluster._SERVED, {METADATA: 12}),
-        failover.FailoverSource(job, "relay") as nodes,
+        failover.FailoverSource(job, Clock()) as nodes,
     ):
         nodes.refresh(ranges("a"), {})
         nodes.client.metadata(["a", "b"])

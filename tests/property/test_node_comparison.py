@@ -67,7 +67,7 @@ def test_no_cleaner_makes_a_node_diverge(
     copies, end = destination("a"), whole_log.logs["a"].end
     with (
         served(source=first, other=other, destination=copies),
-        ClusterClient(OTHER, SourceError) as client,
+        ClusterClient(OTHER, SourceError, clock=Clock()) as client,
     ):
         for until in sorted({min(middle, end), end}):
             wanted = whole("a", until, where="" if copy is copy_as_it_is else "true")
@@ -75,7 +75,7 @@ def test_no_cleaner_makes_a_node_diverge(
             wanted = replace(wanted, checkpoint=known[0] if known else None)
             (outcome,) = copy(job(coalesce_below_bytes=below, chunk_bytes=1), [wanted], Clock())
             assert (outcome.error, outcome.next_offset) == ("", until)
-        assert not any(has_diverged(client, one, Clock()) for one in checkpoints_of(copies))
+        assert not any(has_diverged(client, one) for one in checkpoints_of(copies))
     held = [one.offset for one in first.logs["a"].committed()]
     position = 0
     for one in copies.logs[ledger_topic.TOPIC].committed():

@@ -173,7 +173,7 @@ def test_a_timestamp_that_is_not_a_date() -> None:
 
 def test_a_missing_acl_affects_its_topic_alone() -> None:
     """The next range reads from the same node, and ends with its own error."""
-    nodes = FailoverSource(job(), "relay")
+    nodes = FailoverSource(job(), Clock())
     refused = PermissionDeniedError("no Read", topic_partition=AT)
     assert nodes.fail_over(refused, NodeFailures()) is refused
     retriable = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
@@ -260,8 +260,8 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     copied = Checkpoint(
         "m", AT, 5, 0, "source", {}, {}, AT, None, Fingerprint(4, "00", "00"), "", 0
     )
-    with served(other=other), ClusterClient(OTHER, SourceError) as client:
-        assert matches_fingerprint(client, copied, Clock()) is False
+    with served(other=other), ClusterClient(OTHER, SourceError, clock=Clock()) as client:
+        assert matches_fingerprint(client, copied) is False
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,9 @@ def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
     columns = ("offset",) if copy is copy_kept else RECORD_COLUMNS
     with (
         served(source=source, destination=copies),
-        ClusterClient(DESTINATION, DestinationError) as client,
+        ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
     ):
-        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS, Clock())
+        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS)
         other.start()
         home = TopicPartition(checkpoint.TOPIC, 0)
         other.add([home])
@@ -355,11 +355,11 @@ def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
     source, copies = filled((0, 5), (5, 10)), destination("a")
     with (
         served(source=source, destination=copies),
-        ClusterClient(DESTINATION, DestinationError) as client,
+        ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
     ):
         for end in (2, 5):
             assert not copy_as_it_is(job(), [whole("a", end)], Clock())[0].error
-        known = checkpoint.read_all(client, "m", Clock())
+        known = checkpoint.read_all(client, "m")
         copies.logs[checkpoint.TOPIC].entries.clear()
         lost = replace(whole("a", 10), source=OffsetRange(AT, 5, 10))
         assert not copy_as_it_is(job(), [lost], Clock())[0].error

@@ -323,7 +323,9 @@ def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
     )
     assert all(str(error).startswith(f"{at}: ") for at, error in refused.items())
     with served(Requests(), destination=copies):
-        owned_by = checkpoint.read_all(ClusterClient(DESTINATION, SourceError), "m", Clock()).owners
+        owned_by = checkpoint.read_all(
+            ClusterClient(DESTINATION, SourceError, clock=Clock()), "m"
+        ).owners
     others = {TopicPartition(topic, 0) for topic in TOPICS} - kept.keys()
     assert owned_by == kept | dict.fromkeys(others, OWNER)
 
@@ -345,7 +347,7 @@ def test_answers_of_an_earlier_attempt_are_dropped() -> None:
     """A refresh that fails leaves no older answers behind."""
     source, wanted = filled(TOPICS, RECORDS), ranges()
     job = CopyJob("m", "run", SOURCE, DESTINATION, IMPATIENT)
-    with served(Requests(), source=source), FailoverSource(job, "relay") as nodes:
+    with served(Requests(), source=source), FailoverSource(job, Clock()) as nodes:
         nodes.refresh(wanted, {})
         with (
             patch.object(nodes.client, "topics_at_leaders", side_effect=SourceError("down")),

@@ -101,8 +101,8 @@ class World:
         return self.copy(topics, chosen, known, copies=copies, fails=fails, fails_at=fails_at)
 
     def state(self) -> CheckpointSnapshot:
-        with ClusterClient(DESTINATION, DestinationError) as client:
-            return checkpoint.read_all(client, "m", Clock())
+        with ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client:
+            return checkpoint.read_all(client, "m")
 
     def copy(
         self,
