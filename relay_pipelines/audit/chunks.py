@@ -240,8 +240,8 @@ def _readers(job: AuditJob, node: Cluster, clock: Clock) -> Iterator[tuple[_Read
         destination_client(job.mirror, job.destination, options, clock, "audit") as destination,
     ):
         yield (
-            _OwnReader(source, options, clock),
-            _OwnReader(destination, options, clock, waits=True),
+            _OwnReader(source),
+            _OwnReader(destination, waits=True),
         )
 
 
@@ -281,12 +281,8 @@ class _OwnReader:
         waits: whether open transactions may hide the range for a moment.
     """
 
-    def __init__(
-        self, client: ClusterClient, options: CopyOptions, clock: Clock, *, waits: bool = False
-    ) -> None:
+    def __init__(self, client: ClusterClient, *, waits: bool = False) -> None:
         self._client = client
-        self._options = options
-        self._clock = clock
         self._waits = waits
         self._logs: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -309,7 +305,7 @@ class _OwnReader:
         return known
 
     def read(self, wanted: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
-        return read(self._client, wanted, self._options.fetch_max_bytes)
+        return read(self._client, wanted, self._client.options.fetch_max_bytes)
 
     @staticmethod
     def side(

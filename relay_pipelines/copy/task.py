@@ -144,7 +144,7 @@ def _copy_each(
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 owner = ranges[0].progress.owner
-                committer = Transactions(job, owner, options, destination, seen, unblock, clock)
+                committer = Transactions(job, owner, options, destination, seen, unblock)
                 Copier(ranges, options, committer, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:

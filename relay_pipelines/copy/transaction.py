@@ -41,7 +41,6 @@ from relay_pipelines.plan.positions import copy_again, destination_changed, rest
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
 
@@ -299,14 +298,13 @@ class Transactions:
         destination: ClusterClient,
         seen: checkpoints.Seen,
         unblock: Callable[[str], None],
-        clock: Clock,
     ) -> None:
         self._unblock = unblock
         self._job = job
         self._seen = seen
         self._options = options
         self._destination = destination
-        self._clock = clock
+        self._clock = destination.clock
         self._owner = owner
         self._expected: tuple[TopicPartition, ...] = ()
         self._producer = self._new_producer()

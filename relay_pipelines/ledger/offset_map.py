@@ -38,8 +38,6 @@ class OffsetMap:
 
     def __init__(self, client: ClusterClient, instead: str) -> None:
         self._client = client
-        self._options = client.options
-        self._clock = client.clock
         self._instead = instead
 
     def copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
@@ -66,7 +64,7 @@ class OffsetMap:
         """Return the offsets of a chunk's own records, among those of others."""
         there = entry.destination
         batches = OwnBatches(((there.start, there.end),))
-        fetches = read(self._client, there, self._options.fetch_max_bytes)
+        fetches = read(self._client, there, self._client.options.fetch_max_bytes)
         own = [
             (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
         ]

@@ -215,7 +215,7 @@ def at_destination(
         for entry in each.copied:
             sources[entry.destination.topic_partition].add(each.topic_partition)
     with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
-        copies = _Copies(client, mirror, request)
+        copies = _Copies(client, request)
         ask = partial(copies.find, selected)
         found, findings = client.retry(ask)
     kept = {
@@ -277,11 +277,9 @@ def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 class _Copies:
     """Finds the copies of source offsets at the destination."""
 
-    def __init__(self, client: ClusterClient, mirror: Mirror, request: ReplayRequest) -> None:
+    def __init__(self, client: ClusterClient, request: ReplayRequest) -> None:
         self._client = client
-        self._options = mirror.copy_options
         self._request = request
-        self._clock = client.clock
         instead = "replay from the source: --side source"
         self._map = OffsetMap(client, instead)
 

@@ -315,9 +315,7 @@ def take_snapshot(
             # with other nodes to fail over to, do not wait as long for one that hangs
             of_node = mirror.health_options if selection.others else options
             with source_client(name, selection.node, of_node, clock) as source:
-                builder = _SnapshotBuilder(
-                    name, mirror, clock, source, destination, metadata, run_id
-                )
+                builder = _SnapshotBuilder(name, mirror, source, destination, metadata, run_id)
                 return builder.build(
                     selection,
                     checkpoints,
@@ -366,7 +364,6 @@ class _SnapshotBuilder:
         self,
         name: str,
         mirror: Mirror,
-        clock: Clock,
         source: ClusterClient,
         destination: ClusterClient,
         at_destination: Metadata,
@@ -375,7 +372,6 @@ class _SnapshotBuilder:
         self._run_id = run_id
         self._name = name
         self._mirror = mirror
-        self._clock = clock
         self._source = source
         self._destination = destination
         self._at_source = source.metadata()
@@ -421,7 +417,7 @@ class _SnapshotBuilder:
             checkpoints,
             lost.entries,
             topics.all_targets,
-            self._clock.now_ms(),
+            self._source.clock.now_ms(),
             selection.unread,
         )
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)

@@ -143,7 +143,7 @@ class TestOwnReader(AuditReaderContract):
     @contextmanager
     def reader(self, cluster: Cluster, options: CopyOptions = OPTIONS) -> Iterator[_Reader]:
         with source_client("m", cluster, options, SystemClock(), "audit") as client:
-            yield _OwnReader(client, options, SystemClock())
+            yield _OwnReader(client)
 
 
 class TestLibrdkafkaReader(AuditReaderContract):
