@@ -30,7 +30,6 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 
 CLOCK_SKEW_MS = 600_000
@@ -283,16 +282,14 @@ def read_checkpoints(
     Raises:
         RelayError: the destination does not answer.
     """
-    options = mirror.copy_options
+    cluster, options = mirror.destination_cluster, mirror.copy_options
+    with destination_client(name, cluster, options, clock) as client:
 
-    def ask() -> CheckpointSnapshot:
-        with destination_client(name, mirror.destination_cluster, options, clock) as destination:
-            if not destination.has_topic(checkpoint.TOPIC):
+        def ask() -> CheckpointSnapshot:
+            if not client.has_topic(checkpoint.TOPIC):
                 return CheckpointSnapshot()
             if settled:
-                checkpoint.wait_for_open_transactions(
-                    destination, checkpoint.homes(checkpoint.TOPIC)
-                )
-            return checkpoint.read_all(destination, name, only_readable=only_readable)
+                checkpoint.wait_for_open_transactions(client, homes(checkpoint.TOPIC))
+            return checkpoint.read_all(client, name, only_readable=only_readable)
 
-    return retry(ask, name, options, clock, patient=patient)
+        return client.retry(ask, patient=patient)

@@ -41,7 +41,6 @@ from relay_pipelines.protocol.client import (
     source_client,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import (
     node_selection,
@@ -300,8 +299,9 @@ def take_snapshot(
     limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
     wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
 
-    def ask() -> ClusterSnapshot:
-        with destination_client(name, mirror.destination_cluster, options, clock) as destination:
+    with destination_client(name, mirror.destination_cluster, options, clock) as destination:
+
+        def ask() -> ClusterSnapshot:
             metadata = destination.metadata()
             checkpoints = (
                 checkpoint.read_all(destination, name, cache)
@@ -327,7 +327,7 @@ def take_snapshot(
                     waits=waits,
                 )
 
-    return retry(ask, name, options, clock, patient=patient)
+        return destination.retry(ask, patient=patient)
 
 
 @dataclass(frozen=True, slots=True)
