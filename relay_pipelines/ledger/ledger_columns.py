@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
@@ -12,89 +13,61 @@ from relay_pipelines.model import policy_id
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = {
-    "mirror": "string",
-    "topic": "string",
-    "partition": "int",
-    "start": "bigint",
-    "end": "bigint",
-    "destination_topic": "string",
-    "destination_partition": "int",
-    "destination_start": "bigint",
-    "destination_end": "bigint",
-    "records": "bigint",
-    "size_bytes": "bigint",
-    "batches": "bigint",
-    "rewritten": "bigint",
-    "skipped": "map<string, bigint>",
-    "digest": "string",
-    "node": "string",
-    "window": "string",
-    "run_id": "string",
-    "committed_at": "timestamp",
-    "gap": "string",
-    "number": "bigint",
-    "previous": "string",
-    "previous_at": "timestamp",
-    "generation": "bigint",
-    "policy": "string",
-    "code": "string",
-    "codecs": "map<string, bigint>",
-    "first_timestamp": "timestamp",
-    "max_timestamp": "timestamp",
-    "hash": "string",
-    "ledger_partition": "int",
-    "ledger_offset": "bigint",
+_Reader = Callable[[LedgerRecord], Any]
+
+
+def _time(path: str, unknown: int | None = None) -> _Reader:
+    """Return what reads milliseconds as a time; `unknown` ones as None."""
+    read = attrgetter(path)
+
+    def time_of(record: LedgerRecord) -> dt.datetime | None:
+        ms = read(record)
+        return None if ms == unknown else dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+
+    return time_of
+
+
+_COLUMNS: dict[str, tuple[str, _Reader]] = {
+    "mirror": ("string", attrgetter("entry.mirror")),
+    "topic": ("string", attrgetter("entry.source.topic_partition.topic")),
+    "partition": ("int", attrgetter("entry.source.topic_partition.partition")),
+    "start": ("bigint", attrgetter("entry.source.start")),
+    "end": ("bigint", attrgetter("entry.source.end")),
+    "destination_topic": ("string", attrgetter("entry.destination.topic_partition.topic")),
+    "destination_partition": ("int", attrgetter("entry.destination.topic_partition.partition")),
+    "destination_start": ("bigint", attrgetter("entry.destination.start")),
+    "destination_end": ("bigint", attrgetter("entry.destination.end")),
+    "records": ("bigint", attrgetter("entry.records")),
+    "size_bytes": ("bigint", attrgetter("entry.size_bytes")),
+    "batches": ("bigint", attrgetter("entry.batches")),
+    "rewritten": ("bigint", attrgetter("entry.rewritten")),
+    "skipped": ("map<string, bigint>", attrgetter("entry.skipped")),
+    "digest": ("string", attrgetter("entry.digest")),
+    "node": ("string", attrgetter("entry.node")),
+    "window": ("string", attrgetter("entry.window")),
+    "run_id": ("string", attrgetter("entry.run_id")),
+    "committed_at": ("timestamp", _time("entry.committed_at_ms")),
+    "gap": ("string", attrgetter("entry.gap")),
+    "number": ("bigint", attrgetter("entry.number")),
+    "previous": ("string", attrgetter("entry.previous")),
+    "previous_at": ("timestamp", _time("entry.previous_at_ms", unknown=0)),
+    "generation": ("bigint", attrgetter("entry.generation")),
+    "policy": ("string", lambda record: policy_id(record.entry.policy)),
+    "code": ("string", lambda record: record.entry.policy.get("code", "")),
+    "codecs": ("map<string, bigint>", attrgetter("entry.codecs")),
+    "first_timestamp": ("timestamp", _time("entry.first_timestamp_ms", unknown=-1)),
+    "max_timestamp": ("timestamp", _time("entry.max_timestamp_ms", unknown=-1)),
+    "hash": ("string", attrgetter("head.hash")),
+    "ledger_partition": ("int", attrgetter("at.partition")),
+    "ledger_offset": ("bigint", attrgetter("offset")),
 }
+COLUMNS = {name: kind for name, (kind, _) in _COLUMNS.items()}
 """The columns, with their Spark SQL types; docs/dataframe.md says what they mean."""
 
 
 def row(record: LedgerRecord) -> dict[str, Any]:
     """Return an entry as column -> value."""
-    entry = record.entry
-    source, copies = entry.source, entry.destination
-    return {
-        "mirror": entry.mirror,
-        "topic": source.topic_partition.topic,
-        "partition": source.topic_partition.partition,
-        "start": source.start,
-        "end": source.end,
-        "destination_topic": copies.topic_partition.topic,
-        "destination_partition": copies.topic_partition.partition,
-        "destination_start": copies.start,
-        "destination_end": copies.end,
-        "records": entry.records,
-        "size_bytes": entry.size_bytes,
-        "batches": entry.batches,
-        "rewritten": entry.rewritten,
-        "skipped": entry.skipped,
-        "digest": entry.digest,
-        "node": entry.node,
-        "window": entry.window,
-        "run_id": entry.run_id,
-        "committed_at": _time(entry.committed_at_ms),
-        "gap": entry.gap,
-        "number": entry.number,
-        "previous": entry.previous,
-        "previous_at": _time(entry.previous_at_ms) if entry.previous_at_ms else None,
-        "generation": entry.generation,
-        "policy": policy_id(entry.policy),
-        "code": entry.policy.get("code", ""),
-        "codecs": entry.codecs,
-        "first_timestamp": _known_time(entry.first_timestamp_ms),
-        "max_timestamp": _known_time(entry.max_timestamp_ms),
-        "hash": record.head.hash,
-        "ledger_partition": record.at.partition,
-        "ledger_offset": record.offset,
-    }
-
-
-def _time(ms: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
-
-
-def _known_time(ms: int) -> dt.datetime | None:
-    return _time(ms) if ms >= 0 else None
+    return {name: read(record) for name, (_, read) in _COLUMNS.items()}
 
 
 def arrow_batch(records: Iterable[LedgerRecord], columns: Sequence[str]) -> pa.RecordBatch:
@@ -108,11 +81,11 @@ def arrow_batch(records: Iterable[LedgerRecord], columns: Sequence[str]) -> pa.R
         "timestamp": pa.timestamp("us", tz="UTC"),
         "map<string, bigint>": pa.map_(pa.string(), pa.int64()),
     }
-    rows = [row(record) for record in records]
-    arrays = []
+    entries, arrays = list(records), []
     for name in columns:
-        values = [each[name] for each in rows]
-        if COLUMNS[name].startswith("map"):
-            values = [list(each.items()) for each in values]
-        arrays.append(pa.array(values, types[COLUMNS[name]]))
+        kind, read = _COLUMNS[name]
+        values = [read(record) for record in entries]
+        if kind.startswith("map"):
+            values = [list(value.items()) for value in values]
+        arrays.append(pa.array(values, types[kind]))
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
