@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -14,17 +15,11 @@ import yaml
 from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
+from tests.copying import records_of
 from tests.orchestration import graphql
-from tests.support.independent import (
-    Record,
-    assert_equal,
-    create,
-    ends,
-    read,
-    records_of,
-    until,
-    write,
-)
+from tests.support.independent import Record, assert_equal, create, ends, read, until, write
+
+_PROCESSES = Path(__file__).parent / "processes"
 
 
 class DevEnvironment:
@@ -81,8 +76,9 @@ class DevEnvironment:
 
     @contextmanager
     def dagster(self, **environment: str) -> Iterator[Dagster]:
-        """Run Dagster within the context."""
-        with running(self.folder, environment=environment) as dagster:
+        """Run Dagster within the context, with shorter waits."""
+        path = os.pathsep.join(filter(None, [str(_PROCESSES), os.environ.get("PYTHONPATH")]))
+        with running(self.folder, environment={"PYTHONPATH": path, **environment}) as dagster:
             yield dagster
 
     @property

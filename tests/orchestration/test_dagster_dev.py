@@ -38,7 +38,7 @@ def test_a_session(dev: DevEnvironment) -> None:
         dev.all_arrived()
         for _ in range(5):
             dev.produce(1)
-            dev.all_arrived(15)
+            dev.all_arrived(30)
         (session,) = graphql.runs(dagster)
         assert (session.status, session.job) == ("STARTED", f"mirror_{dev.name}")
         assert session.tags[naming.TAG_NODE] == "a"

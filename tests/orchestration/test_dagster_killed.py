@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import time
 from contextlib import closing, suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,7 +23,6 @@ from tests.support.commands import relay
 from tests.support.independent import until
 
 pytestmark = pytest.mark.timeout(900)
-KILLING = Path(__file__).parent / "killing"
 
 
 def test_sessions_hand_over(dev: DevEnvironment) -> None:
@@ -153,11 +151,10 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
     dev.produce(5)
     for point in ("after_events", "before_run"):
         token = dev.folder / point
-        path = os.pathsep.join(filter(None, [str(KILLING), os.environ.get("PYTHONPATH")]))
         with (
             # the second time the sensor is on, and Dagster may end before it answers
             suppress(OSError, RelayError),
-            dev.dagster(PYTHONPATH=path, RELAY_KILL_DAEMON=f"{point}:{token}") as dagster,
+            dev.dagster(RELAY_KILL_DAEMON=f"{point}:{token}") as dagster,
         ):
             dagster.start_sensor(naming.planner(dev.name))
             until(token.exists, f"the daemon's end {point}")

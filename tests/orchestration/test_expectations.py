@@ -107,7 +107,7 @@ def test_a_slow_check_delays_no_copy(
     """A session copies window after window while expectations run; it reports them all."""
     allow = [topics[0].replace(".", r"\.")]
     environment.write(
-        allow, expectations=["keys_not_null"], window={"every": "200ms", "session": "4s"}
+        allow, expectations=["keys_not_null"], window={"every": "200ms", "session": "12s"}
     )
     validate = validation.validate
 
@@ -115,7 +115,7 @@ def test_a_slow_check_delays_no_copy(
         time.sleep(2)
         if len(environment.windows()) == 1:
             environment.fill(topics[0], ["later"])
-            time.sleep(3)
+            until(lambda: len(environment.windows()) > 1, "the second window", _PATIENCE_SECONDS)
             copied.append(len(environment.windows()))
         return validate(*arguments, **options)
 
