@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -33,8 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Unset COLUMNS, so that output does not depend on the width of the terminal."""
+    """Let tests not depend on the width of the terminal, or on who has started them."""
     os.environ.pop("COLUMNS", None)
+    # a shell lets what runs in its background ignore SIGINT, and all processes would inherit that:
+    # `dagster dev` would have to be killed, after 20 s
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
