@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 DIFFERENCE = 4
 """The exit code of a check that found a difference."""
+_PLACES_SHOWN = 3
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended, as shells report it."""
 
@@ -118,11 +119,14 @@ def together(errors: Iterable[RelayError]) -> list[RelayError]:
 
 
 def _as_one(errors: Sequence[RelayError]) -> RelayError:
-    first, others = errors[0], len({error.topic_partition for error in errors}) - 1
-    if not others or first.topic_partition is None:
+    first = errors[0]
+    places = list(dict.fromkeys(str(error.topic_partition) for error in errors))
+    if len(places) == 1 or first.topic_partition is None:
         return first
-    more = f"{first.topic_partition} and {others:,} more topic-partition{'s' * (others > 1)}"
-    return type(first)(f"{more}: {first.what}", remedy=first.remedy)
+    others = len(places) - _PLACES_SHOWN
+    more = f" and {others:,} more topic-partition{'s' * (others > 1)}" if others > 0 else ""
+    where = ", ".join(places[:_PLACES_SHOWN]) + more
+    return type(first)(f"{where}: {first.what}", remedy=first.remedy)
 
 
 class ConfigError(RelayError):

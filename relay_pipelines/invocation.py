@@ -93,13 +93,17 @@ class FollowedMirrors:
 
     Args:
         names: as in `selected_mirrors`.
+        in_use: which version stays in use while the file cannot be used.
 
     Attributes:
         mirrors: by name.
     """
 
-    def __init__(self, invocation: Invocation, names: Iterable[str]) -> None:
+    def __init__(
+        self, invocation: Invocation, names: Iterable[str], in_use: str = "its last version"
+    ) -> None:
         self._invocation = invocation
+        self._in_use = in_use
         self._names = list(names)
         self._problem = ""
         self.mirrors = selected_mirrors(invocation.settings(), self._names)
@@ -115,7 +119,7 @@ class FollowedMirrors:
         except ConfigError as error:
             problem = str(error)
         if problem and problem != self._problem:
-            messages.note(f"relay.yaml has changed, and its last version stays in use: {problem}")
+            messages.note(f"relay.yaml has changed, and {self._in_use} stays in use: {problem}")
         self._problem = problem
         before, self.mirrors = self.mirrors, found
         return before != found

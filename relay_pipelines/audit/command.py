@@ -21,7 +21,7 @@ from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.output import messages
-from relay_pipelines.output.formatting import stderr, stdout
+from relay_pipelines.output.formatting import plural, stderr, stdout
 from relay_pipelines.output.progress import bytes_progress
 from relay_pipelines.output.tables import show
 from relay_pipelines.protocol.clock import SystemClock
@@ -176,7 +176,9 @@ def _audit(name: str, mirror: Mirror, session: Session, request: AuditRequest) -
         total = sum(each.size_bytes for each in audit.work)
         tag = f"relay-audit-{uuid.uuid4().hex[:12]}"
         results = spark_job.read(audit, session, tag)
-        with bytes_progress(f"{name}: read", total, stderr()) as advance, closing(results):
+        what = f"{plural(len(audit.partitions), 'topic-partition')}, level {audit.level}"
+        reading = bytes_progress(f"{name}: read", total, what, stderr())
+        with reading as advance, closing(results):
             for result in results:
                 advance(result.size_bytes)
     audit.seconds = clock.monotonic() - started

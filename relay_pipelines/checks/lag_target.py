@@ -3,7 +3,9 @@
 Dagster's freshness policies look at materialisations, and would fail topics without new records.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import dagster as dg
 
@@ -18,9 +20,34 @@ from relay_pipelines.resources import kafka_key, kafka_of
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
+@dataclass(slots=True)
+class Miss:
+    """Why a topic misses the target.
+
+    Args:
+        reasons: what stays the same while it lasts: the text has numbers that change.
+    """
+
+    reasons: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, reason: str, line: str) -> None:
+        """Add what holds up one topic-partition."""
+        self.reasons.add(reason)
+        self.lines.append(line)
+
+    @property
+    def reason(self) -> str:
+        """All reasons, to compare with those of another look."""
+        return ", ".join(sorted(self.reasons))
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines)
+
+
 def missed(
     lane: Lane, snapshot: ClusterSnapshot, late: Collection[TopicPartition], now_ms: int
-) -> dict[str, str]:
+) -> dict[str, Miss]:
     """Return the topics that miss the target, and why.
 
     Args:
@@ -29,22 +56,22 @@ def missed(
     """
     before_ms = now_ms - lane.window.lag_target
     waiting = lag_records(snapshot.positions)
-    found: dict[str, list[str]] = {}
+    misses: defaultdict[str, Miss] = defaultdict(Miss)
     for position in snapshot.positions:
         at = position.topic_partition
-        reasons = found.setdefault(at.topic, [])
         if loss := data_loss(position):
-            reasons.append(str(loss))
+            misses[at.topic].add(type(loss).__name__, str(loss))
         elif at in late:
-            reasons.append(
+            line = (
                 f"{at}: {plural(waiting[at], 'record')} waiting, the oldest for more than"
                 f" {seconds(lane.window.lag_target / 1000)}"
             )
+            misses[at.topic].add("late", line)
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
-            reasons.append(open_transactions([position], now_ms))
+            misses[at.topic].add("open transaction", open_transactions([position], now_ms))
     for at, error in snapshot.unreadable.items():
-        found.setdefault(at.topic, []).append(str(error))
-    return {topic: "; ".join(reasons) for topic, reasons in found.items() if reasons}
+        misses[at.topic].add(type(error).__name__, str(error))
+    return dict(misses)
 
 
 def evaluations(lane: Lane, topics: Mapping[str, str]) -> Iterator[dg.AssetCheckEvaluation]:
@@ -87,15 +114,15 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         try:
             snapshot = kafka.snapshot(lane.mirror, keys.__contains__, configs=False)
             late = lag.measure(kafka, lane, snapshot).late
-            found = missed(lane, snapshot, late, kafka.clock.now_ms())
+            misses = missed(lane, snapshot, late, kafka.clock.now_ms())
         except RelayError as error:
             raise dg.Failure(str(error)) from None
         for topic, key in keys.items():
             yield dg.AssetCheckResult(
                 asset_key=key.asset_key,
                 check_name=key.name,
-                passed=topic not in found,
-                description=_words(found.get(topic, "")),
+                passed=topic not in misses,
+                description=_words(str(misses.get(topic, ""))),
                 metadata=_metadata(lane),
             )
 

@@ -20,7 +20,7 @@ from relay_pipelines.errors import (
     RelayError,
     error_class,
 )
-from relay_pipelines.invocation import Invocation, every_seconds, observed, selected_mirrors
+from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds, observed
 from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import Status, TopicPartition
 from relay_pipelines.output import json_output, messages, run_report
@@ -59,17 +59,22 @@ def run(
     """
     pause = every_seconds(every)
     settings = invocation.settings()
-    mirrors = selected_mirrors(settings, names)
+    followed = FollowedMirrors(invocation, names, in_use="the version of the start")
     clock, stop = SystemClock(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
     with stop.heard(), observed(settings.metrics) as publication:
-        rounds = _Rounds(invocation, mirrors, topic, session, publication, pause, as_json)
+        rounds = _Rounds(invocation, followed.mirrors, topic, session, publication, pause, as_json)
         try:
             with status_line(stderr()) as show:
                 while not stop():
                     round_began = clock.monotonic()
+                    if followed.changed():
+                        messages.note(
+                            "relay.yaml has changed, and the version of the start stays in use:"
+                            " start this command again to use the new one"
+                        )
                     rounds.copy(show)
                     show(f"{rounds}; the last one ended at {format_time(clock.now_ms())}")
                     left = round_began + pause - clock.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run_plan import RunPlan
 
 _LINE_SECONDS = 2.0
+_READ_SECONDS = 10.0
 _MAX_BARS = 8
 _NARROW = 70
 
@@ -68,12 +70,17 @@ def status_line(console: Console) -> Iterator[Callable[[str], None]]:
 def bytes_progress(
     title: str,
     total_bytes: int,
+    what: str,
     console: Console,
-    monotonic: Callable[[], float] = time.monotonic,
+    every_seconds: float = _READ_SECONDS,
 ) -> Iterator[Callable[[int], None]]:
-    """Show how much is read: a bar in a terminal, a line every few seconds elsewhere.
+    """Show how much is read: a bar in a terminal; elsewhere a line at the start, and then others.
 
     It yields a function that takes how many bytes more were read.
+
+    Args:
+        what: is read, in words.
+        every_seconds: how long after a line comes the next one, also if nothing was read meanwhile.
     """
     if console.is_terminal:
         columns = (
@@ -87,20 +94,28 @@ def bytes_progress(
             task = bar.add_task(title, total=total_bytes)
             yield lambda more: bar.advance(task, more)
         return
-    done, started = 0, monotonic()
-    written_at = started
+    done, started, ended = 0, time.monotonic(), threading.Event()
 
     def advance(more: int) -> None:
-        nonlocal done, written_at
+        nonlocal done
         done += more
-        now = monotonic()
-        if now - written_at >= _LINE_SECONDS and 0 < done < total_bytes:
-            written_at = now
-            left = seconds((now - started) / done * (total_bytes - done))
-            share = f"{size(done)} of {size(total_bytes)} ({100 * done // total_bytes} %)"
-            console.print(f"{title}: {share}, {left} left", soft_wrap=True)
 
-    yield advance
+    def write_lines() -> None:
+        while not ended.wait(every_seconds):
+            share = f"{size(done)} of {size(total_bytes)} ({100 * done // max(1, total_bytes)} %)"
+            passed = time.monotonic() - started
+            time_left = f", {seconds(passed / done * (total_bytes - done))} left" if done else ""
+            console.print(f"{title}: {share} in {seconds(passed)}{time_left}", soft_wrap=True)
+
+    console.print(f"{title}: {size(total_bytes)} of {what}", soft_wrap=True)
+    # on a thread: the first result may take minutes, and Spark may have to start
+    lines = threading.Thread(target=write_lines, name="progress", daemon=True)
+    lines.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        lines.join()
 
 
 class Lines:

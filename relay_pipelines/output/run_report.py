@@ -24,7 +24,7 @@ def show_plan(planned: RunPlan, now_ms: int, *, why: bool) -> None:
         tables.show(console, tables.plan(planned, new))
     notes = []
     if not planned.windows and not planned.data_losses:
-        notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+        notes = [_nothing_new(planned)]
     notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
     if notes:
         console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
@@ -80,12 +80,19 @@ def _show(planned: RunPlan, result: RunResult) -> None:
     notes = []
     if not result.interrupted and not result.failures:
         if not planned.windows:
-            notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+            notes = [_nothing_new(planned)]
         elif not result.topics:
             notes = ["nothing left to copy: another run has copied everything"]
     notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
     if notes:
         stdout().print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
+
+
+def _nothing_new(planned: RunPlan) -> str:
+    topics_selected = len(planned.snapshot.destinations)
+    if not topics_selected:
+        return "no topic is selected: nothing was compared, and there is nothing to copy"
+    return f"nothing new in {plural(topics_selected, 'topic')}"
 
 
 def _interrupted(planned: RunPlan, result: RunResult) -> str:

@@ -97,11 +97,8 @@ def of_topics(look: Look, stalled: Iterable[str]) -> Iterator[Held]:
         every = [position.topic_partition for position in look.snapshot.positions_of(topic)]
         free = [each for each in every if each not in look.snapshot.guarded]
         at = [each for each in free if look.lags[each].records]
-        # one look cannot know which: after an outage, other topics may come first
-        what = (
-            "it is not copied, although other topics are: its copy fails,"
-            " or its turn has not come since the last outage"
-        )
+        # why, only the runs know
+        what = "nothing of it was committed for longer than its lag target; others are copied"
         yield _other(NOT_COPIED, look, at, what, _lag_of(look, at))
 
 

@@ -40,6 +40,15 @@ def literal_names(patterns: Iterable[str]) -> list[str]:
     ]
 
 
+def named_without_match(patterns: Iterable[str], shown: Iterable[str]) -> list[str]:
+    r"""The topic names among patterns that match no topic: `orders.eu` is one, as `orders\.eu` is.
+
+    The dot of a name is a regex character, and most people write it as it is.
+    """
+    names = (pattern.replace("\\.", ".") for pattern in matches_nothing(shown, patterns))
+    return list(filter(is_topic_name, names))
+
+
 def select(
     all_topics: Iterable[str], allow: Sequence[str], deny: Sequence[str]
 ) -> list[TopicDecision]:

@@ -276,11 +276,13 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[Fi
         decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
     ]
     names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
-    what = (
-        f"no topic is selected: topics.allow and topics.deny select none of the {len(shown)} topics"
-        f" that node {snapshot.node} shows"
-    )
-    remedy = f"{_did_you_mean(names, snapshot)}If there are more, grant the user Describe on them"
+    what = f"no topic is selected: node {snapshot.node} shows no topic"
+    if shown:
+        what = (
+            "no topic is selected: topics.allow and topics.deny select none of the"
+            f" {len(shown)} topics that node {snapshot.node} shows"
+        )
+    remedy = f"{_did_you_mean(names, snapshot)}if there are more, grant the user Describe on them"
     return [warning(Kind.NOTHING_SELECTED, "", what, remedy)]
 
 

@@ -17,7 +17,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
+from relay_pipelines.plan.topic_selection import matches_nothing, named_without_match, select
 from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -208,7 +208,9 @@ def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[
         ("overrides", mirror.topics.overrides),
     ):
         for pattern in matches_nothing(shown, patterns):
-            if key == "allow" and set(literal_names([pattern])).intersection(snapshot.unseen):
+            if key == "allow" and set(named_without_match([pattern], shown)).intersection(
+                snapshot.unseen
+            ):
                 continue  # an error of its own, below
             remedy = (
                 nearest(pattern, shown, "topics")

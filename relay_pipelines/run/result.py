@@ -73,10 +73,9 @@ class RunResult:
 
     @property
     def failures(self) -> list[str]:
-        """One line per failure, each text once."""
-        lines = [str(error) for error in together(self.errors)]
-        lines += [outcome.error for outcome in self.outcomes if outcome.status is not Status.DONE]
-        return list(dict.fromkeys(lines))
+        """One line per cause: what several topic-partitions share is said once."""
+        failed = [_error_of(each) for each in self.outcomes if each.status is not Status.DONE]
+        return list(dict.fromkeys(map(str, together([*self.errors, *failed]))))
 
     @property
     def needs_operator(self) -> bool:
@@ -94,6 +93,14 @@ class RunResult:
             outcome.exit_code for outcome in self.outcomes
         ]
         return max(codes, default=0)
+
+
+def _error_of(outcome: Outcome) -> RelayError:
+    """Return the error of a failed outcome, which has only its text."""
+    at = outcome.range.topic_partition
+    what = outcome.error.removeprefix(f"{at}: ")
+    place = None if what == outcome.error else at
+    return error_class(outcome.error_kind)(what, topic_partition=place)
 
 
 def tally(topics: dict[str, TopicTotals], entries: Iterable[LedgerEntry]) -> None:

@@ -106,7 +106,7 @@ class LaneTick:
         passed, oldest = lag.passes(self._lane, measured), measured.oldest_seconds or 0.0
         if (
             passed != cursor.lag_passed
-            or self._held_topics(measured).keys() != set(cursor.held)
+            or _reasons(self._held_topics(measured)) != cursor.held
             or now - cursor.lag_at > _LAG_SECONDS
             or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
         ):
@@ -152,18 +152,19 @@ class LaneTick:
         return [event], replace(cursor, foreign=found, foreign_at=now)
 
     def _held(self, cursor: Cursor, measured: lag.Lag) -> Found:
-        """The topics of which a guard holds something back now, or no longer does."""
+        """The topics of which a guard holds something back now, for a new reason, or no longer."""
         lane, instance = self._lane, self.context.instance
         errors = self._held_topics(measured)
+        reasons = _reasons(errors)
         events = [
             window_events.held(lane.path, topic, held_line(lane.mirror, errors[topic]))
             for topic in sorted(errors)
-            if topic not in cursor.held
+            if reasons[topic] != cursor.held.get(topic)
         ]
         # those that are denied now say so themselves
         ended = set(cursor.held).intersection(self._topics_with_asset()).difference(errors)
         events += [released(instance, lane, topic) for topic in sorted(ended)]
-        return events, replace(cursor, held=sorted(errors))
+        return events, replace(cursor, held=reasons)
 
     def _held_topics(self, measured: lag.Lag) -> dict[str, dict[TopicPartition, RelayError]]:
         errors: dict[str, dict[TopicPartition, RelayError]] = {}
@@ -173,21 +174,21 @@ class LaneTick:
         return errors
 
     def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> tuple[Mapping[str, str], Cursor]:
-        """The topics to report: those that miss the lag target now or meet it again; all at first.
+        """The topics to report: those that miss the lag target for a new reason, or meet it again.
 
         Returns:
-            topic -> why it misses the target; empty if it meets it.
+            topic -> why it misses the target; empty if it meets it. All topics at first.
         """
         now_ms = self.kafka.clock.now_ms()
-        found = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
-        known = self._topics_with_asset()
+        misses = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
+        topics_shown = self._topics_with_asset()
+        reasons = {topic: misses[topic].reason for topic in topics_shown if topic in misses}
         late = {
-            topic: found.get(topic, "")
-            for topic in known
-            if len(known) != cursor.topics or (topic in found) != (topic in cursor.late)
+            topic: str(misses.get(topic, ""))
+            for topic in topics_shown
+            if len(topics_shown) != cursor.topics or reasons.get(topic) != cursor.late.get(topic)
         }
-        are_late = [topic for topic in known if topic in found]
-        return late, replace(cursor, late=are_late, topics=len(known))
+        return late, replace(cursor, late=reasons, topics=len(topics_shown))
 
     def _topics_with_asset(self) -> list[str]:
         every = {at.topic for at in self.snapshot.unreadable}.union(self.snapshot.destinations)
@@ -224,3 +225,11 @@ class LaneTick:
         for line in map(str, topics.unseen(self.snapshot)):
             self.context.log.warning(line)
             self.remarks.append(line)
+
+
+def _reasons(errors: Mapping[str, Mapping[TopicPartition, RelayError]]) -> dict[str, str]:
+    """Return for each topic what guards hold back, without what changes while it lasts."""
+    return {
+        topic: ", ".join(sorted(f"{at.partition}: {type(held[at]).__name__}" for at in held))
+        for topic, held in sorted(errors.items())
+    }

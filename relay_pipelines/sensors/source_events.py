@@ -36,8 +36,8 @@ class Cursor:
         missing: topics that are missing or have no asset, each with which of the two.
         foreign: runs of other deployments.
         foreign_at: when they were reported.
-        held: topics of which a guard holds something back.
-        late: topics that miss the lag target.
+        held: topics of which a guard holds something back, each with why.
+        late: topics that miss the lag target, each with why.
         topics: how many topics had an asset.
         source: the last source topic at which a tick looked.
         known_at: when the clusters answered last.
@@ -49,8 +49,8 @@ class Cursor:
     missing: list[str] | None = None
     foreign: dict[str, Foreign] | None = None
     foreign_at: float = 0.0
-    held: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
+    late: dict[str, str] = field(default_factory=dict)
     topics: int = 0
     source: str = ""
     known_at: float = 0.0
@@ -61,7 +61,7 @@ class Cursor:
         After a time in which the lag was reported as unknown, all of it is reported anew.
         """
         if self.is_unknown(lane, now):
-            return replace(self, lag_passed=None, late=[], topics=0, known_at=now)
+            return replace(self, lag_passed=None, late={}, topics=0, known_at=now)
         return replace(self, known_at=now)
 
     def is_unknown(self, lane: Lane, now: float) -> bool:

@@ -26,7 +26,7 @@ from relay_pipelines.plan.positions import Position, data_loss, losses, uncopied
 from relay_pipelines.plan.topic_selection import (
     Target,
     TopicDecision,
-    literal_names,
+    named_without_match,
     refusals,
     select,
     targets,
@@ -607,7 +607,11 @@ class _SnapshotBuilder:
     def _known_topics(self, checkpoints: CheckpointSnapshot) -> set[str]:
         """The topics that were copied or fixed a start, and those that relay.yaml spells out."""
         copied = {at.topic for at in checkpoints.checkpoints}
-        return copied.union(checkpoints.starts, literal_names(self._mirror.topics.allow))
+        return copied.union(checkpoints.starts, self._named())
+
+    def _named(self) -> list[str]:
+        """The topics that `topics.allow` names, and that the source does not list."""
+        return named_without_match(self._mirror.topics.allow, self._at_source.topics)
 
     def _select_topics(self, only_topic: str | None, belongs: Belongs) -> _Topics:
         decisions = self._decide(self._at_source.topics)
@@ -714,11 +718,8 @@ class _SnapshotBuilder:
         """The topics that relay.yaml spells out, that were never begun, and that do not exist."""
         return [
             decision.topic
-            for decision in self._decide(literal_names(self._mirror.topics.allow))
-            if decision.included
-            and decision.topic not in self._at_source.topics
-            and decision.topic not in explained
-            and belongs(decision.topic)
+            for decision in self._decide(self._named())
+            if decision.included and decision.topic not in explained and belongs(decision.topic)
         ]
 
     def _existing(self, topics: _Topics, policies: Mapping[str, RecordPolicy]) -> list[str]:

@@ -176,6 +176,33 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
         assert rounds.stop(signal.SIGTERM) == 130
 
 
+def test_a_relay_yaml_that_changes_is_not_used(
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """A line says so once, be it invalid or another one; the rounds go on with their first one."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    here = TopicPartition(topic_name, 0)
+    for cluster in (source, destination):
+        create(cluster, topic_name)
+    config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
+    good, begin = config.read_text(), "relay.yaml has changed, and the version of the start stays"
+
+    with running(config) as rounds:
+        for number, (text, said) in enumerate(
+            [("mirrors: {", f"{begin} in use: "), (good.replace(topic_name, "other"), begin)], 1
+        ):
+            config.write_text(text)
+            until(lambda n=number: len(rounds.stderr) == n, "the line", 60, PAUSE_SECONDS)
+            assert rounds.stderr[-1].startswith(said)
+            write(source, here, recent(10))
+            until(lambda n=number: len(read(destination, here)) == 10 * n, "the records", 60, 1)
+        assert len(rounds.stderr) == 2
+        assert rounds.stop(signal.SIGTERM) == 130
+
+
 def test_new_records_arrive_in_every_round(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,

@@ -99,7 +99,7 @@ def test_a_pattern_without_a_match_is_a_warning(
             line,
         ), line
         assert f"did you mean {topic!r}" in line
-        assert line.endswith("If there are more, grant the user Describe on them")
+        assert line.endswith("if there are more, grant the user Describe on them")
     assert main(["plan", "-c", str(config), "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
     assert shown["windows"] == []
@@ -117,9 +117,36 @@ def test_a_user_without_describe_sees_an_empty_cluster(
     config = configured(tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), "hidden-.*")})
     assert main(["run", "-c", str(config)]) == 0
     said = capsys.readouterr()
-    assert said.out == "m: nothing new in 0 topics\n"
+    assert said.out == (
+        "m: no topic is selected: nothing was compared, and there is nothing to copy\n"
+    )
     assert said.err.startswith("warning: m: no topic is selected: ")
     assert "grant the user Describe" in said.err
+
+
+def test_a_hidden_topic_that_relay_yaml_names(
+    guarded: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is an error, however its dot is written: nothing was copied, and nothing was compared."""
+    hidden = guarded.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
+    name = f"{topic_name}.hidden"
+    create(guarded.cluster(), name)
+    for spelling in (name, name.replace(".", r"\.")):
+        config = configured(
+            tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), spelling)}
+        )
+        assert main(["run", "-c", str(config)]) == 1, spelling
+        said = capsys.readouterr()
+        assert said_of(said.err, "m") == [name]
+        assert "nothing new" not in said.out
+    pattern = configured(
+        tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), f"{name}.*")}
+    )
+    assert main(["run", "-c", str(pattern)]) == 0, "nobody knows that it exists"
 
 
 def test_a_topic_that_the_mirror_knows_is_hidden(

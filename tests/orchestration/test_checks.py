@@ -331,6 +331,31 @@ def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics:
     ] * 2
 
 
+def test_a_topic_that_is_held_back_for_another_reason(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """Its checks say the new reason; one that stays the same is not said again."""
+    assert environment.copy().success
+    source, topic = environment.source.cluster(), topics[0]
+    checks_of_topic = (naming.MESSAGE_COUNTS, naming.LAG_TARGET)
+    environment.fill(topic, ["gone", "stays"])
+    delete_before(source, TopicPartition(topic, 0), 101)
+    first = environment.tick()
+    delete(source, topic)
+    create(source, topic, 2, {"retention.ms": "-1"})
+
+    second = environment.tick(cursor=first.cursor)
+
+    last = environment.tick(cursor=second.cursor)
+    for check in checks_of_topic:
+        (before,), (after,) = evaluations(first, check)[:1], evaluations(second, check)
+        assert (after.asset_key.path[-1], after.passed) == (topic, False), check
+        assert "retention took the offsets" in str(before.description)
+        assert "was deleted and created again" in str(after.description)
+        assert not evaluations(last, check)
+    assert [each.passed for each in evaluations(second, naming.LAG)] == [False]
+
+
 def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The check says that it differs; the sensor reports its quarantine's begin and its end."""
     topic = topics[0]

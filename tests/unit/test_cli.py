@@ -226,8 +226,10 @@ def test_one_cause_is_one_line():
     ]
     other = LedgerLostError("it is shorter", topic_partition=TopicPartition("t", 3))
     assert [str(error) for error in together([lost[0], other, *lost[1:]])] == [
-        "t-0 and 2 more topic-partitions: it is gone; restore it",
+        "t-0, t-1, t-2: it is gone; restore it",
         "t-3: it is shorter",
     ]
+    (many,) = together(other.of(TopicPartition("t", number)) for number in range(50))
+    assert str(many) == "t-0, t-1, t-2 and 47 more topic-partitions: it is shorter"
     assert together([other]) == [other]
     assert {error.exit_code for error in together(lost)} == {3}

@@ -8,12 +8,13 @@ import re
 import pytest
 from rich.console import Console
 
-from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.output import formatting, tables
 from relay_pipelines.output.progress import Bars, Lines, bytes_progress, status_line
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
+from tests.support.independent import until
 from tests.support.run_plans import plan_of
 
 
@@ -192,25 +193,46 @@ def test_no_color_is_respected() -> None:
 
 
 def test_bytes_that_are_read_off_a_terminal() -> None:
-    """A line every two seconds says how much is done, and how long the rest will take."""
-    console, times = Console(file=io.StringIO(), width=200), iter([0.0, 1.0, 2.5, 3.0, 5.0])
-    with bytes_progress("m: read", 4 << 20, console, lambda: next(times)) as advance:
-        for _ in range(4):
-            advance(1 << 20)
-    assert console.file.getvalue() == "m: read: 2.0 MiB of 4.0 MiB (50 %), 2.5 s left\n"  # type: ignore[attr-defined]
+    """A line says what will be read; others say how much is done, also before the first result."""
+    written = io.StringIO()
+    console = Console(file=written, width=200)
+
+    def wait_for(text: str) -> None:
+        until(lambda: text in written.getvalue(), f"the line: {text}")
+
+    with bytes_progress("m: read", 4 << 20, "3 topic-partitions", console, 0.01) as advance:
+        assert written.getvalue() == "m: read: 4.0 MiB of 3 topic-partitions\n"
+        wait_for("m: read: 0 B of 4.0 MiB (0 %) in 0.0 s\n")
+        advance(1 << 20)
+        advance(1 << 20)
+        wait_for("m: read: 2.0 MiB of 4.0 MiB (50 %) in 0.")
+    assert re.search(r"\(50 %\) in 0\.\d s, 0\.\d s left\n", written.getvalue())
 
 
 def test_bytes_that_are_read_on_a_terminal() -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    with bytes_progress("m: read", 4 << 20, console) as advance:
+    with bytes_progress("m: read", 4 << 20, "1 topic-partition", console) as advance:
         advance(4 << 20)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "m: read" in shown
     assert "4.0/4.0 MiB" in shown
 
 
-def test_nothing_to_read() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    with bytes_progress("m: read", 0, console) as advance:
-        advance(0)
-    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
+def test_failures_that_topic_partitions_share_are_one_line() -> None:
+    """A transactional id that was taken over stops all that share it; others keep their lines."""
+    outcomes = [
+        Outcome(
+            *(OffsetRange(at, 0, 5), at, Status.FENCED, 0),
+            error_kind="FencedError",
+            error=f"{at}: another task has taken it over",
+        )
+        for at in (TopicPartition("orders", number) for number in range(50))
+    ]
+    lone = TopicPartition("paid", 0)
+    text = f"{lone} at offset 3: it is too large"
+    failed = Outcome(OffsetRange(lone, 0, 5), lone, Status.FAILED, 0, error=text)
+    result = RunResult("m", "run", {}, [*outcomes, failed])
+    assert result.failures == [
+        "orders-0, orders-1, orders-2 and 47 more topic-partitions: another task has taken it over",
+        text,
+    ]

@@ -10,7 +10,7 @@ from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.plan.positions import Position, uncopied
-from relay_pipelines.plan.topic_selection import literal_names
+from relay_pipelines.plan.topic_selection import literal_names, named_without_match
 
 UNLIMITED = 2**63
 
@@ -177,6 +177,12 @@ class TestFrozenWindow:
 def test_a_pattern_of_one_name_needs_no_lookup(pattern, names):
     """Only such a pattern gets an asset early: other names might not exist."""
     assert literal_names([pattern]) == names
+
+
+def test_names_that_match_no_topic():
+    """The dot of a name may be written as it is; what matches a topic is a pattern."""
+    patterns = ["orders", "orders.eu", r"orders\.us", "paid.*", "refunds.x"]
+    assert named_without_match(patterns, ["orders", "refunds-x"]) == ["orders.eu", "orders.us"]
 
 
 def test_literal_names_keep_their_order():
