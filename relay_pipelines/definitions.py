@@ -98,7 +98,7 @@ def _mirror(
     return dg.Definitions(
         assets=[
             *dg.map_asset_specs(
-                change, [mirrored.build(lane, mirror) for lane in lanes if lane.topics]
+                change, [mirrored.build(lane, mirror, catalog) for lane in lanes if lane.topics]
             ),
             *(external.plan(lane) for lane in lanes),
             *external.sources(path, mirror, lanes),

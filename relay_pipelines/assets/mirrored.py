@@ -1,33 +1,31 @@
 """The mirrored topics of a lane, and the op that copies a window of them again by hand."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.expectations import checks, validation
+from relay_pipelines.expectations import checks
 from relay_pipelines.orchestration import naming, turns, window_log
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.run_log import RunLog
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import final_failure, forbid_retries
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror
-from relay_pipelines.spark.session import free_slots
-from relay_pipelines.windows import run_snapshot, window_checks, window_events
-from relay_pipelines.windows.window_run import WindowReport, copy_window
+from relay_pipelines.windows import window_events
+from relay_pipelines.windows.lane_run import LaneRun, failures
+from relay_pipelines.windows.window_run import WindowReport
 
 _RETRY_NUMBER = "dagster/retry_number"
 
-Event = dg.MaterializeResult[Any] | dg.AssetCheckResult | dg.AssetCheckEvaluation
+Event = dg.MaterializeResult[Any] | dg.AssetCheckEvaluation
 
 
-def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
+def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> dg.AssetsDefinition:
     """Build the assets of a lane that has topics."""
     return dg.multi_asset(
         name=f"window_{lane.identifier}",
@@ -43,7 +41,7 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
         can_subset=True,
         pool=naming.pool(lane.path, lane.name),
         required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
-    )(_op(lane))
+    )(_op(lane, catalog))
 
 
 def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
@@ -68,23 +66,43 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     ]
 
 
-def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
+def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
     def copy(context: dg.AssetExecutionContext) -> Iterator[Event]:
         kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
-        frozen = _frozen(context, lane)
+        op, frozen = context.op_execution_context, _frozen(context, lane)
+        topics = [
+            topic
+            for topic in lane.topics
+            if naming.mirrored_asset(lane.path, topic) in context.selected_asset_keys
+        ]
+        # each attempt begins with another source node
+        attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
 
-        def events(stop: Stop, session: Session) -> Iterator[Event]:
-            report = _copy(context, lane, frozen, kafka, stop, session)
-            yield from window_events.of_lane(context.op_execution_context, lane, report)
-            if report.result.interrupted:
+        def events(stop: Stop, session: Session) -> Iterator[window_events.Event]:
+            turns.take(op, lane, kafka.clock, stop)
+            copying = LaneRun(op, lane, kafka, session, stop, catalog, attempt)
+            try:
+                snapshot = copying.survey(only=topics)
+                report = yield from copying.copy_frozen(snapshot, frozen, topics)
+            except RelayError as error:
+                if error.needs_operator:
+                    forbid_retries(op)
+                raise dg.Failure(f"window {frozen.key}: {error}") from None
+            blocked = yield from copying.finish_checks()
+            if stop():
                 raise dg.DagsterExecutionInterruptedError
-            yield from window_events.of_assets(context, lane, report)
-            yield from _expectations(context, lane, report, kafka, stop, session)
-            _fail_if_incomplete(context, report)
+            _fail_if_incomplete(op, report, blocked)
 
-        yield from stoppable(context.op_execution_context, pyspark, events)
+        yield from map(_output, stoppable(op, pyspark, events))
 
     return copy
+
+
+def _output(event: window_events.Event) -> Event:
+    """Return an event of a window as an op of assets yields it: what is downstream waits for it."""
+    if isinstance(event, dg.AssetMaterialization):
+        return dg.MaterializeResult(asset_key=event.asset_key, metadata=event.metadata)
+    return event
 
 
 def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
@@ -113,91 +131,15 @@ def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
     return frozen
 
 
-def _copy(
-    context: dg.AssetExecutionContext,
-    lane: Lane,
-    frozen: FrozenWindow,
-    kafka: KafkaResource,
-    stop: Stop,
-    session: Session,
-) -> WindowReport:
-    """Copy what the window has left, from the node that this attempt begins with."""
-    topics = [
-        topic
-        for topic in lane.topics
-        if naming.mirrored_asset(lane.path, topic) in context.selected_asset_keys
-    ]
-    attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
-    turns.take(context.op_execution_context, lane, kafka.clock, stop)
-    try:
-        began = kafka.clock.monotonic()
-        belongs = topics.__contains__
-        snapshot = run_snapshot.prepare(kafka, lane.mirror, belongs, context.log, attempt)
-        run_log = RunLog(context.log, kafka.clock.monotonic() - began)
-        node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
-        turns.add_tags(context.instance, context.run.run_id, node)
-        report = copy_window(
-            kafka,
-            session,
-            snapshot,
-            frozen,
-            topics,
-            [run_log, turns.of(context.run.run_id)],
-            lane=lane.name,
-            stop=stop,
-            run_id=context.run.run_id,
-        )
-    except RelayError as error:
-        if error.needs_operator:
-            forbid_retries(context.op_execution_context)
-        raise dg.Failure(f"window {frozen.key}: {error}") from None
-    run_log.recounted(
-        *(report.frozen.key, len(report.topics), report.result, report.recount_seconds)
-    )
-    return report
-
-
-def _expectations(
-    context: dg.AssetExecutionContext,
-    lane: Lane,
-    report: WindowReport,
-    kafka: KafkaResource,
-    stop: Stop,
-    session: Session,
-) -> Iterator[dg.AssetCheckResult]:
-    """Run the expectations of what is copied; the lane's other runs do not wait for them."""
-    mirror = kafka.mirror(lane.mirror)
-    wanted = window_checks.topic_windows(report, lane.mirror, mirror, kafka.clock)
-    if not wanted:
-        return
-    turns.tag(context.instance, lane, context.run.run_id, turns.Turn.CHECKING)
-    config = Path(kafka.config_path)
-    for window in wanted:
-        if stop():
-            raise dg.DagsterExecutionInterruptedError
-        results = validation.validate(
-            *(session, config, lane.mirror, mirror, window, kafka.clock),
-            deadline_seconds=validation.DEADLINE_SECONDS,
-        )
-        if any(found.late for found in results):
-            with suppress(RelayError):  # there is no Spark
-                free_slots(session())  # for the next topic
-        for found in results:
-            if checks.blocked(window, found):
-                forbid_retries(context.op_execution_context)  # it would find the same
-            yield checks.result(lane.path, window.topic, found)
-
-
-def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:
-    """Fail the run if a topic is incomplete; a count that differs fails its blocking check."""
+def _fail_if_incomplete(
+    context: dg.OpExecutionContext, report: WindowReport, blocked: Sequence[str]
+) -> None:
+    """Fail the run if a topic is incomplete, a count differs, or an expectation blocks."""
+    lines = [*failures([report]), *blocked]
     differs = any(topic.problems for topic in report.topics)
-    if differs or (report.failures and report.result.needs_operator):
-        forbid_retries(context.op_execution_context)
-    if report.failures:
-        more = f" (and {len(report.failures) - 1} more)" if len(report.failures) > 1 else ""
-        raise dg.Failure(
-            f"window {report.frozen.key}: {report.failures[0]}{more}",
-            metadata={
-                "failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in report.failures))
-            },
-        )
+    if blocked or differs or (report.failures and report.result.needs_operator):
+        forbid_retries(context)  # it would find the same
+    if lines:
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        shown = dg.MetadataValue.md("\n".join(f"- {line}" for line in lines))
+        raise dg.Failure(f"{lines[0]}{more}", metadata={"failures": shown})

@@ -26,12 +26,18 @@ from relay_pipelines.audit.verdict import Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.check_builder import (
+    CheckResult,
+    build_checks,
+    changed,
+    check_spec,
+)
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import without_noise
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.output.formatting import plural, size
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.resources import KafkaResource, spark_of
 from relay_pipelines.settings.models import AuditSettings
 
 KEPT_PAGES = 50
@@ -204,26 +210,12 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
 
     They have no pool: a run that materialises a topic executes them, too, and must not wait.
     """
-    specs = [
-        dg.AssetCheckSpec(
-            naming.AUDIT,
-            asset=naming.mirrored_asset(lane.path, topic),
-            description="The destination is what the source was, by the last audit. Executed here,"
-            f" it audits all that the ledger has, at the level {settings.level}; launch the job"
-            " `audit` for windows, dates and other levels.",
-        )
-        for topic in lane.topics
-    ]
 
-    @dg.multi_asset_check(
-        name=f"audit_{lane.identifier}",
-        specs=specs,
-        can_subset=True,
-        required_resource_keys={kafka_key(lane.prefix), spark_key(lane.prefix)},
-    )
-    def audit_check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation]:
-        kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
-        keys = sorted(context.selected_asset_check_keys)
+    def body(
+        context: dg.AssetCheckExecutionContext,
+        kafka: KafkaResource,
+        keys: Sequence[dg.AssetCheckKey],
+    ) -> Iterator[dg.AssetCheckEvaluation]:
         if context.run.asset_selection:
             without_noise(context.log)  # of topics that were never audited
             yield from last_evaluations(context.instance, keys)
@@ -242,9 +234,17 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
             write_page(context, [report], kafka.clock.now_ms())
             yield from evaluations(report, kafka)
 
+        pyspark = spark_of(context, lane.prefix)
         yield from stoppable(context.op_execution_context, pyspark, audit)
 
-    return audit_check
+    description = (
+        "The destination is what the source was, by the last audit. Executed here, it audits all"
+        f" that the ledger has, at the level {settings.level}; launch the job `audit` for windows,"
+        " dates and other levels."
+    )
+    keys = [naming.topic_check(lane.path, topic, naming.AUDIT) for topic in lane.topics]
+    specs = [check_spec(key, description) for key in keys]
+    return build_checks(f"audit_{lane.identifier}", specs, body, lane.prefix, uses_spark=True)
 
 
 def scheduled_request(settings: AuditSettings, topics: tuple[str, ...] = ()) -> AuditRequest:
@@ -258,7 +258,7 @@ def scheduled_request(settings: AuditSettings, topics: tuple[str, ...] = ()) -> 
 
 
 def last_evaluations(
-    instance: dg.DagsterInstance, keys: list[dg.AssetCheckKey]
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Repeat the last result of each check in a run that copies, and say from when it is.
 
@@ -278,14 +278,10 @@ def _repeated(last: dg.AssetCheckEvaluation, timestamp: float) -> dg.AssetCheckE
     if _REPEATED in last.metadata:
         return last
     time = dt.datetime.fromtimestamp(timestamp, dt.UTC).isoformat(timespec="seconds")
-    return dg.AssetCheckEvaluation(
-        asset_key=last.asset_key,
-        check_name=last.check_name,
-        passed=last.passed,
-        severity=last.severity,
+    return changed(
+        last,
         description=f"{last.description} ({_REPEATED} {time})",
         metadata={**last.metadata, _REPEATED: time},
-        partition=last.partition,
     )
 
 
@@ -300,10 +296,12 @@ def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetC
             report.audit.request,
             topic,
             kafka.clock,
-            passed=bool(found) and not code,
-            severity=_ERROR if code == DIFFERENCE else _WARN,
-            description=_not_copied(found) or _words(verdict, found),
-            metadata=_metadata(report, verdict, found, kafka.config_path),
+            CheckResult(
+                bool(found) and not code,
+                _not_copied(found) or _words(verdict, found),
+                _metadata(report, verdict, found, kafka.config_path),
+                _ERROR if code == DIFFERENCE else _WARN,
+            ),
         )
 
 
@@ -315,34 +313,32 @@ def not_audited(
     It is a warning, unless the ledger itself is not what was written: then no entry of the mirror
     can be trusted.
     """
-    found = isinstance(error, TamperedError)
+    is_tampered = isinstance(error, TamperedError)
     for topic in request.topics:
         yield _evaluation(
             path,
             request,
             topic,
             clock,
-            passed=False,
-            severity=_ERROR if found else _WARN,
-            description=str(error),
-            metadata={"level": str(request.level)},
+            CheckResult(
+                passed=False,
+                description=str(error),
+                metadata={"level": str(request.level)},
+                severity=_ERROR if is_tampered else _WARN,
+            ),
         )
 
 
 def _evaluation(
-    path: str, request: AuditRequest, topic: str, clock: Clock, **found: Any
+    path: str, request: AuditRequest, topic: str, clock: Clock, result: CheckResult
 ) -> dg.AssetCheckEvaluation:
     """Return an evaluation with the window as its partition, or the time.
 
     Without a partition, the next window would make the check "not evaluated".
     """
     now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
-    return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored_asset(path, topic),
-        check_name=naming.AUDIT,
-        partition=next(iter(request.windows), None) or now.isoformat(timespec="milliseconds"),
-        **found,
-    )
+    partition = next(iter(request.windows), None) or now.isoformat(timespec="milliseconds")
+    return result.evaluation(naming.topic_check(path, topic, naming.AUDIT), partition)
 
 
 def _first(lines: list[str]) -> str:

@@ -9,6 +9,7 @@ import dagster as dg
 from relay_pipelines.errors import RelayError, together
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output import page_view
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
@@ -16,7 +17,7 @@ from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page, away, page_of
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.protocol.open_transactions import OpenTransaction
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -112,58 +113,42 @@ def passes(lane: Lane, lag: Lag) -> bool:
     return not (lag.late or is_open_too_long or lag.held_back or lag.hidden)
 
 
-def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
-    """The evaluation that the planner reports."""
-    return dg.AssetCheckEvaluation(
-        asset_key=lane.windows_asset,
-        check_name=naming.LAG,
-        passed=passes(lane, lag),
-        description=_words(lag),
-        metadata=_metadata(lane, lag),
-    )
+def result(lane: Lane, lag: Lag) -> CheckResult:
+    """What the check says of a lag."""
+    return CheckResult(passes(lane, lag), _words(lag), _metadata(lane, lag))
 
 
-def unknown(lane: Lane, why: str, page: Page | None) -> dg.AssetCheckEvaluation:
-    """The evaluation that the planner reports while a cluster does not answer.
+def unknown(lane: Lane, why: str, page: Page | None) -> CheckResult:
+    """What the check says while a cluster does not answer.
 
     Args:
         page: None if the clusters answer, and something else has failed.
     """
     status = {} if page is None else _status(page)
-    return dg.AssetCheckEvaluation(
-        asset_key=lane.windows_asset,
-        check_name=naming.LAG,
-        passed=False,
-        description=why,
-        metadata={**status, "target (seconds)": lane.window.lag_target / 1000},
-    )
+    target = {"target (seconds)": lane.window.lag_target / 1000}
+    return CheckResult(passed=False, description=why, metadata=status | target)
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI."""
 
-    @dg.asset_check(
-        asset=lane.windows_asset,
-        name=naming.LAG,
-        description="The oldest record not yet copied, also one in an open transaction, and what"
-        " hides copies from readers at the destination, are younger than"
-        f" {seconds(lane.window.lag_target / 1000)}.",
-        required_resource_keys={kafka_key(lane.prefix)},
-    )
-    def lag_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        kafka = kafka_of(context, lane.prefix)
+    def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         try:
             snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-            found = measure(kafka, lane, snapshot)
+            return result(lane, measure(kafka, lane, snapshot))
         except RelayError as error:
             raise dg.Failure(
                 str(error), metadata=_status(away(lane.mirror, error, kafka.clock.now_ms()))
             ) from None
-        return dg.AssetCheckResult(
-            passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found)
-        )
 
-    return lag_check
+    return build_check(
+        lane.check(naming.LAG),
+        "The oldest record not yet copied, also one in an open transaction, and what hides copies"
+        " from readers at the destination, are younger than"
+        f" {seconds(lane.window.lag_target / 1000)}.",
+        look,
+        lane.prefix,
+    )
 
 
 def _status(page: Page) -> dict[str, dg.MetadataValue[Any]]:

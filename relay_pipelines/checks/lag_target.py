@@ -4,19 +4,19 @@ Dagster's freshness policies look at materialisations, and would fail topics wit
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import dagster as dg
 
 from relay_pipelines.checks import lag
-from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.check_builder import CheckResult, build_checks, check_spec
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.plan.positions import data_loss, lag_records
-from relay_pipelines.resources import kafka_key, kafka_of
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -75,63 +75,37 @@ def missed(
 
 
 def evaluations(lane: Lane, topics: Mapping[str, str]) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the evaluations that the planner reports.
+    """Yield what the check says of each topic.
 
     Args:
         topics: topic -> why it misses the target; empty if it meets it.
     """
     for topic, why in topics.items():
-        yield dg.AssetCheckEvaluation(
-            asset_key=naming.mirrored_asset(lane.path, topic),
-            check_name=naming.LAG_TARGET,
-            passed=not why,
-            description=_words(why),
-            metadata=_metadata(lane),
-        )
+        yield CheckResult(
+            not why,
+            why or "no record waits for longer",
+            {"target (seconds)": lane.window.lag_target / 1000},
+        ).evaluation(naming.topic_check(lane.path, topic, naming.LAG_TARGET))
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The checks that people run from the UI, those of a lane in one op."""
-    specs = [
-        dg.AssetCheckSpec(
-            naming.LAG_TARGET,
-            asset=naming.mirrored_asset(lane.path, topic),
-            description="No record, also none in an open transaction, waits for longer than"
-            f" {seconds(lane.window.lag_target / 1000)}.",
-        )
-        for topic in lane.topics
-    ]
 
-    @dg.multi_asset_check(
-        name=f"lag_target_{lane.identifier}",
-        specs=specs,
-        can_subset=True,
-        required_resource_keys={kafka_key(lane.prefix)},
+    def body(
+        _context: dg.AssetCheckExecutionContext,
+        kafka: KafkaResource,
+        keys: Sequence[dg.AssetCheckKey],
+    ) -> Iterator[dg.AssetCheckEvaluation]:
+        topics = [key.asset_key.path[-1] for key in keys]
+        snapshot = kafka.snapshot(lane.mirror, topics.__contains__, configs=False)
+        late = lag.measure(kafka, lane, snapshot).late
+        misses = missed(lane, snapshot, late, kafka.clock.now_ms())
+        yield from evaluations(lane, {topic: str(misses.get(topic, "")) for topic in topics})
+
+    description = (
+        "No record, also none in an open transaction, waits for longer than"
+        f" {seconds(lane.window.lag_target / 1000)}."
     )
-    def lag_target_check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        kafka = kafka_of(context, lane.prefix)
-        keys = {key.asset_key.path[-1]: key for key in context.selected_asset_check_keys}
-        try:
-            snapshot = kafka.snapshot(lane.mirror, keys.__contains__, configs=False)
-            late = lag.measure(kafka, lane, snapshot).late
-            misses = missed(lane, snapshot, late, kafka.clock.now_ms())
-        except RelayError as error:
-            raise dg.Failure(str(error)) from None
-        for topic, key in keys.items():
-            yield dg.AssetCheckResult(
-                asset_key=key.asset_key,
-                check_name=key.name,
-                passed=topic not in misses,
-                description=_words(str(misses.get(topic, ""))),
-                metadata=_metadata(lane),
-            )
-
-    return lag_target_check
-
-
-def _words(why: str) -> str:
-    return why or "no record waits for longer"
-
-
-def _metadata(lane: Lane) -> dict[str, float]:
-    return {"target (seconds)": lane.window.lag_target / 1000}
+    keys = [naming.topic_check(lane.path, topic, naming.LAG_TARGET) for topic in lane.topics]
+    specs = [check_spec(key, description) for key in keys]
+    return build_checks(f"lag_target_{lane.identifier}", specs, body, lane.prefix)

@@ -9,7 +9,7 @@ look may see either. The ledger names all of them.
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dagster as dg
 
@@ -17,12 +17,13 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.plan import policies
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, destination_client
-from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 RECENT_SECONDS = 600.0
@@ -134,40 +135,29 @@ def words(foreign: Runs) -> str:
     )
 
 
-def evaluation(lane: Lane, foreign: Runs) -> dg.AssetCheckEvaluation:
-    """The evaluation that the planner reports when it changes."""
-    return dg.AssetCheckEvaluation(
-        asset_key=lane.windows_asset,
-        check_name=naming.OTHER_DEPLOYMENTS,
-        **_found(foreign),
-        severity=dg.AssetCheckSeverity.WARN,
+def result(foreign: Runs) -> CheckResult:
+    """What the check says of these runs."""
+    return CheckResult(
+        not foreign,
+        words(foreign) if foreign else "no other deployment",
+        {"other deployments (runs)": len(foreign)},
+        dg.AssetCheckSeverity.WARN,
     )
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI."""
 
-    @dg.asset_check(
-        asset=lane.windows_asset,
-        name=naming.OTHER_DEPLOYMENTS,
-        description="Only runs of this Dagster instance have copied these topics in the last"
-        f" {seconds(RECENT_SECONDS)}.",
-        required_resource_keys={kafka_key(lane.prefix)},
-    )
-    def other_deployments_check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        kafka = kafka_of(context, lane.prefix)
+    def look(context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         now = kafka.clock.now_ms() / 1000
         entries = committed_since(kafka, snapshot, now - RECENT_SECONDS)
-        foreign = find(context.instance, snapshot, now, entries)
-        return dg.AssetCheckResult(**_found(foreign), severity=dg.AssetCheckSeverity.WARN)
+        return result(find(context.instance, snapshot, now, entries))
 
-    return other_deployments_check
-
-
-def _found(foreign: Runs) -> dict[str, Any]:
-    return {
-        "passed": not foreign,
-        "description": words(foreign) if foreign else "no other deployment",
-        "metadata": {"other deployments (runs)": len(foreign)},
-    }
+    return build_check(
+        lane.check(naming.OTHER_DEPLOYMENTS),
+        "Only runs of this Dagster instance have copied these topics in the last"
+        f" {seconds(RECENT_SECONDS)}.",
+        look,
+        lane.prefix,
+    )

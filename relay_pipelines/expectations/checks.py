@@ -4,7 +4,6 @@ They run behind the copy, and never undo it. One that is blocking fails the run 
 """
 
 import json
-import warnings
 from typing import Any
 
 import dagster as dg
@@ -12,41 +11,27 @@ import dagster as dg
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import Result
 from relay_pipelines.orchestration import naming, window_log
+from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
 from relay_pipelines.settings.expectations import Expectation, Severity
 
 
 def spec(mirror: str, topic: str, expectation: Expectation) -> dg.AssetCheckSpec:
     """The check of one expectation of a topic."""
-    with warnings.catch_warnings():
-        # one warning per topic and process would flood the log
-        warnings.simplefilter("ignore", dg.PreviewWarning)
-        return dg.AssetCheckSpec(
-            expectation.name,
-            asset=naming.mirrored_asset(mirror, topic),
-            description=f"{_words(expectation)}, at the {expectation.side}.",
-            blocking=expectation.blocking,
-            partitions_def=window_log.windows(mirror, topic),
-        )
-
-
-def result(mirror: str, topic: str, found: Result) -> dg.AssetCheckResult:
-    """What an expectation found, for the run that copied the window."""
-    return dg.AssetCheckResult(
-        asset_key=naming.mirrored_asset(mirror, topic),
-        check_name=found.expectation.name,
-        **_found(found),
+    return check_spec(
+        naming.topic_check(mirror, topic, expectation.name),
+        f"{_words(expectation)}, at the {expectation.side}.",
+        blocking=expectation.blocking,
+        partitions=window_log.windows(mirror, topic),
     )
 
 
 def evaluation(mirror: str, topic: str, window: str, found: Result) -> dg.AssetCheckEvaluation:
-    """What an expectation found, as an event of a job."""
-    return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored_asset(mirror, topic),
-        check_name=found.expectation.name,
-        **_found(found),
-        partition=window,
-        blocking=found.expectation.blocking,
-    )
+    """What an expectation found in a window."""
+    warns = found.late or found.expectation.severity is Severity.WARN
+    severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
+    key = naming.topic_check(mirror, topic, found.expectation.name)
+    result = CheckResult(found.passed, found.what, _metadata(found), severity)
+    return result.evaluation(key, window, blocking=found.expectation.blocking)
 
 
 def blocked(window: TopicWindow, found: Result) -> str:
@@ -54,16 +39,6 @@ def blocked(window: TopicWindow, found: Result) -> str:
     if found.passed or found.late or not found.expectation.blocking:
         return ""
     return f"window {window.name}: {window.topic}: {found.expectation.name}: {found.what}"
-
-
-def _found(found: Result) -> dict[str, Any]:
-    warns = found.late or found.expectation.severity is Severity.WARN
-    return {
-        "passed": found.passed,
-        "severity": dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR,
-        "description": found.what,
-        "metadata": _metadata(found),
-    }
 
 
 def _metadata(found: Result) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A lane is a group of topics whose windows are cut together and copied in one run
     lane            which topics form a lane, and who copies those of one that is not loaded
     naming          names of assets, windows, jobs, pools and tags in Dagster
     job_builder     builds jobs of one op, and the configuration of what they are asked for
+    check_builder   builds checks, and the event that says what one has found
     topic_catalog   topics seen so far, so that loading the definitions makes no network calls
     window_log      frozen windows in the event log, which runs write and read
 

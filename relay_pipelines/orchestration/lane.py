@@ -60,6 +60,10 @@ class Lane:
         """The asset of the lane's plan."""
         return naming.windows_asset(self.path, self.name)
 
+    def check(self, name: str) -> dg.AssetCheckKey:
+        """A check of the lane."""
+        return dg.AssetCheckKey(self.windows_asset, name)
+
     @property
     def limits(self) -> WindowLimits:
         """The largest window that the lane may cut."""

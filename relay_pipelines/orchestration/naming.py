@@ -94,6 +94,16 @@ def replayed_asset(mirror: str, topic: str) -> dg.AssetKey:
     return dg.AssetKey([*mirror.split("/"), "replayed-to", topic])
 
 
+def topic_check(mirror: str, topic: str, check: str) -> dg.AssetCheckKey:
+    """A check of a topic at the destination."""
+    return dg.AssetCheckKey(mirrored_asset(mirror, topic), check)
+
+
+def node_check(mirror: str, node: str, check: str) -> dg.AssetCheckKey:
+    """A check of a source node."""
+    return dg.AssetCheckKey(node_asset(mirror, node), check)
+
+
 def source_asset(mirror: str, topic: str) -> dg.AssetKey:
     """The asset of a topic at the source; the graph shows the last part of a key alone."""
     *prefix, name = mirror.split("/")

@@ -75,10 +75,13 @@ def build(
         for state, verdict in nodes:
             due = repeat or last.healthy.get(verdict.name) != verdict.healthy
             if due:
-                events += [_seen(path, state, verdict), available.evaluation(path, verdict)]
+                key = naming.node_check(path, verdict.name, naming.AVAILABLE)
+                events.append(_seen(path, state, verdict))
+                events.append(available.result(verdict).evaluation(key))
             # the graph counts only checks that ran after the last materialisation
             if not unknown and (due or quarantined.get(verdict.name) != verdict.quarantined):
-                events.append(divergence.evaluation(path, verdict.name, state.quarantined))
+                key = naming.node_check(path, verdict.name, naming.DIVERGENCE)
+                events.append(divergence.result(state.quarantined).evaluation(key))
                 quarantined[verdict.name] = verdict.quarantined
         healthy = {verdict.name: verdict.healthy for verdict in verdicts}
         cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)

@@ -8,6 +8,7 @@ import dagster as dg
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, TopicPartition
+from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.page_view import held_line
@@ -110,7 +111,7 @@ class LaneTick:
             or now - cursor.lag_at > _LAG_SECONDS
             or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
         ):
-            events.append(lag.evaluation(self._lane, measured))
+            events.append(lag.result(self._lane, measured).evaluation(self._lane.check(naming.LAG)))
             cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest)
         late, cursor = self._late_topics(cursor, measured)
         events += lag_target.evaluations(self._lane, late)
@@ -118,8 +119,8 @@ class LaneTick:
         without = sorted(set(self._not_loaded()).difference(loaded))
         missing = sorted(self._missing(without, loaded))
         if missing != cursor.missing:
-            found = source_topics.evaluation(self._lane, self.snapshot, without, loaded)
-            events.append(found)
+            result = source_topics.result(self.snapshot, without, loaded)
+            events.append(result.evaluation(self._lane.check(naming.SOURCE_TOPICS)))
             cursor = replace(cursor, missing=missing)
         more, cursor = self._foreign(cursor, now)
         events += more
@@ -148,7 +149,8 @@ class LaneTick:
         is_new = known is None or bool(found) != bool(known)
         if not is_new and (found == known or now - cursor.foreign_at < _LAG_SECONDS):
             return [], replace(cursor, foreign=found)
-        event = other_deployments.evaluation(self._lane, found)
+        key = self._lane.check(naming.OTHER_DEPLOYMENTS)
+        event = other_deployments.result(found).evaluation(key)
         return [event], replace(cursor, foreign=found, foreign_at=now)
 
     def _held(self, cursor: Cursor, measured: lag.Lag) -> Found:

@@ -20,6 +20,7 @@ from relay_pipelines.checks import lag, lag_target
 from relay_pipelines.checks.other_deployments import Foreign
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.check_builder import CheckResult, changed
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import HELD_BACK, count, format_time, plural
 from relay_pipelines.page.page import away
@@ -195,16 +196,9 @@ def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation
     Dagster shows the last evaluation of a check unless its asset, or that partition of it, has been
     materialised since.
     """
-    return dg.AssetCheckEvaluation(
-        asset_key=event.asset_key,
-        check_name=event.check_name,
-        passed=event.passed,
-        metadata=event.metadata,
-        severity=event.severity,
-        description=event.description,
-        # to the millisecond: Dagster refuses a second evaluation of a partition without a run
-        partition=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
-    )
+    # to the millisecond: Dagster refuses a second evaluation of a partition without a run
+    moment = dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds")
+    return changed(event, partition=moment)
 
 
 def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCheckEvaluation:
@@ -212,20 +206,14 @@ def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCh
 
     It is what the last window has found: nothing else was counted since.
     """
-    key = dg.AssetCheckKey(naming.mirrored_asset(lane.path, topic), naming.MESSAGE_COUNTS)
+    key = naming.topic_check(lane.path, topic, naming.MESSAGE_COUNTS)
     for record in instance.event_log_storage.get_asset_check_execution_history(key, _LOOKED_AT):
         found = record.evaluation
         if found is None or not naming.is_window_key(found.partition or ""):
             continue
         if HELD_BACK not in (found.description or ""):
-            return dg.AssetCheckEvaluation(
-                asset_key=found.asset_key,
-                check_name=found.check_name,
-                passed=found.passed,
-                metadata=found.metadata,
-                severity=found.severity,
-                description=f"window {found.partition}: {found.description}",
-            )
+            words = f"window {found.partition}: {found.description}"
+            return changed(found, description=words, partition=None)
     return window_events.held(lane.path, topic, "")
 
 
@@ -239,21 +227,17 @@ def no_longer_mirrored(
             because a count differs, that stays.
     """
     words = f"no longer mirrored: {why}; reload the code location"
-    asset = naming.mirrored_asset(lane.path, topic)
-    return [
-        dg.AssetCheckEvaluation(asset_key=asset, check_name=name, passed=True, description=words)
-        for name in (naming.LAG_TARGET, *([naming.MESSAGE_COUNTS] if was_held else []))
-    ]
+    names = (naming.LAG_TARGET, *([naming.MESSAGE_COUNTS] if was_held else []))
+    keys = [naming.topic_check(lane.path, topic, name) for name in names]
+    return [CheckResult(passed=True, description=words).evaluation(key) for key in keys]
 
 
 def no_longer_there(lane: Lane) -> list[dg.AssetCheckEvaluation]:
     """What the checks of a lane say once that relay.yaml no longer has."""
     words = "the lane is no longer in relay.yaml: others copy its topics; reload the code location"
+    names = (naming.LAG, naming.SOURCE_TOPICS, naming.OTHER_DEPLOYMENTS)
     return [
-        dg.AssetCheckEvaluation(
-            asset_key=lane.windows_asset, check_name=name, passed=True, description=words
-        )
-        for name in (naming.LAG, naming.SOURCE_TOPICS, naming.OTHER_DEPLOYMENTS)
+        CheckResult(passed=True, description=words).evaluation(lane.check(name)) for name in names
     ]
 
 
@@ -268,7 +252,7 @@ def report_unknown_lag(
         return
     since = f" since {format_time(round(cursor.known_at * 1000))}" if cursor.known_at else ""
     words = f"not known{since}"
-    key = dg.AssetCheckKey(lane.windows_asset, naming.LAG)
+    key = lane.check(naming.LAG)
     storage = context.instance.event_log_storage
     last = storage.get_latest_asset_check_execution_by_key([key]).get(key)
     evaluation = last.evaluation if last else None
@@ -280,5 +264,6 @@ def report_unknown_lag(
     if isinstance(error, RelayError):
         since_ms = round(cursor.known_at * 1000) or None
         page = away(lane.mirror, error, round(now * 1000), since_ms)
-    for event in [lag.unknown(lane, why, page), *lag_target.evaluations(lane, topics)]:
+    unknown = lag.unknown(lane, why, page).evaluation(key)
+    for event in [unknown, *lag_target.evaluations(lane, topics)]:
         context.instance.report_runless_asset_event(dated(event, now))

@@ -1,10 +1,11 @@
 """The way of a window, from the tick that starts a run to the events that say what was copied.
 
-`sensors/planner` requests a run of `jobs/mirror_lane`; a person's run begins in `assets/mirrored`.
-Both come here:
+`sensors/planner` requests a run of `jobs/mirror_lane`, which copies what is new; a person's run of
+`assets/mirrored` copies a frozen window again. Both only decide when, and call `lane_run`, which
+calls the others from top to bottom:
 
+    lane_run        the way of a window of a lane, then of the next one
     run_snapshot    takes the snapshot of a run, and writes what the run must know before it copies
-    lane_run        cuts, freezes, copies and reports one window of a lane, then the next one
     cut             cuts what is new into a window, without topics that have just failed
     window_run      copies one frozen window, and recounts it
     window_checks   runs the expectations of its topics behind the copy

@@ -34,7 +34,10 @@ from relay_pipelines.windows.window_run import WindowReport, copy_window
 
 @dataclass(slots=True)
 class LaneRun:
-    """The windows of a lane that one op copies.
+    """The windows of a lane that one op copies, and the way of each of them.
+
+    `copy_new` is the whole way: look, cut, freeze, copy, recount, events. `copy_frozen` is its
+    second half: a person's run copies a window again that was cut and frozen before.
 
     The op yields the events: Dagster stores an event when it is yielded, and those that an op logs
     only when the op ends.
@@ -145,11 +148,17 @@ class LaneRun:
             turns.add_tags(self.context.instance, self.context.run_id, tags)
         return waited or self._writers.waits  # what was only looked at was not prepared
 
-    def survey(self, without: Collection[str] = (), start: Start | None = None) -> ClusterSnapshot:
+    def survey(
+        self,
+        without: Collection[str] = (),
+        start: Start | None = None,
+        only: Collection[str] | None = None,
+    ) -> ClusterSnapshot:
         """Take a snapshot of the lane's topics, and write what a run must know before it copies.
 
         Args:
             without: topics to leave out.
+            only: the topics to look at; all of the lane if None.
             start: where topics start that were never copied; as configured if None.
 
         Raises:
@@ -158,10 +167,16 @@ class LaneRun:
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
         new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
         omitted = self._copied_elsewhere(new).union(without)
+
+        def belongs(topic: str) -> bool:
+            if only is not None:
+                return topic in only
+            return topic not in omitted and (topic in new or lane.belongs(topic))
+
         snapshot = run_snapshot.prepare(
             self.kafka,
             lane.mirror,
-            lambda topic: topic not in omitted and (topic in new or lane.belongs(topic)),
+            belongs,
             self.context.log,
             self.attempt,
             patient=self.patient,
@@ -172,7 +187,7 @@ class LaneRun:
         )
         turns.of(self.context.run_id).move()
         self._surveyed_seconds = clock.monotonic() - began
-        self._has_all_topics = not without
+        self._has_all_topics = not without and (only is None or set(lane.topics) <= set(only))
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
         mirror = self.kafka.mirror(lane.mirror)
         self.catalog.learn(lane.mirror, mirror, snapshot.destinations)
@@ -205,19 +220,29 @@ class LaneRun:
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow
     ) -> Generator[Event, None, WindowReport]:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
+        frozen = yield from window_log.freeze(
+            self.context.instance, self.lane, frozen, snapshot.destination
+        )
+        return (yield from self.copy_frozen(snapshot, frozen, frozen.topics))
+
+    def copy_frozen(
+        self, snapshot: ClusterSnapshot, frozen: FrozenWindow, topics_copied: Collection[str]
+    ) -> Generator[Event, None, WindowReport]:
+        """Copy what some topics of a frozen window have left, recount it, and yield its events.
+
+        Args:
+            snapshot: of these topics.
+        """
         self._say_node(snapshot)
         run_log = RunLog(
             *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
-        )
-        frozen = yield from window_log.freeze(
-            self.context.instance, self.lane, frozen, snapshot.destination
         )
         report = copy_window(
             self.kafka,
             self.session,
             snapshot,
             frozen,
-            frozen.topics,
+            topics_copied,
             [run_log, turns.of(self.context.run_id)],
             lane=self.lane.name,
             stop=self.stop,
@@ -232,13 +257,13 @@ class LaneRun:
         for topic in report.topics:
             rate = self._rates.get(topic.topic)
             topic.source_rate = None if rate is None else rate.source
-        yield from window_events.of_job(self.context, self.lane, report)
-        found = list(
+        yield from window_events.of_window(self.context.run_id, self.lane, report)
+        events = list(
             window_events.of_lane(self.context, self.lane, report, all_topics=self._has_all_topics)
         )
-        if not all(event in self._reported for event in found):
-            yield from found
-            self._reported = found
+        if not all(event in self._reported for event in events):
+            yield from events
+            self._reported = events
         self.checks.add(report, self.session)
         return report
 

@@ -7,7 +7,6 @@ Every key of a number names its unit: Dagster plots all numbers of one key.
 Whether the destination holds exactly the records of a window.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.checks import divergence, topic_configs
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.orchestration import naming, window_log
+from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import count, plural, seconds, size
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
@@ -25,46 +25,34 @@ from relay_pipelines.windows.window_run import TopicReport, WindowReport
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
-def of_job(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> Iterator[Event]:
-    """Yield what the op of a job reports of assets, whether or not they are loaded.
+def of_window(run_id: str, lane: Lane, report: WindowReport) -> Iterator[Event]:
+    """Yield what a window's copy says of its topics, whether or not their assets are loaded.
 
-    Only topics with something new in the window have events. A topic that is incomplete, or whose
-    offsets were superseded, fails its check; the next window copies the rest.
+    A topic that is incomplete, or whose offsets were superseded, has no materialisation and fails
+    its check; the next window copies the rest.
     """
-    window = report.frozen.key
     for topic in report.topics:
         if topic.is_complete:
             yield dg.AssetMaterialization(
                 naming.mirrored_asset(lane.path, topic.topic),
-                partition=window,
-                metadata=of_topic(lane, report, topic, context.run_id),
+                partition=report.frozen.key,
+                metadata=of_topic(lane, report, topic, run_id),
             )
-        yield evaluation(lane.path, topic, window)
-
-
-def of_assets(
-    context: dg.AssetExecutionContext, lane: Lane, report: WindowReport
-) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-    """Yield what the op of the assets returns for the topics that have not failed."""
-    for topic in report.topics:
-        if topic.is_complete:
-            yield dg.MaterializeResult(
-                asset_key=naming.mirrored_asset(lane.path, topic.topic),
-                metadata=of_topic(lane, report, topic, context.run.run_id),
-            )
-        if not topic.failure:
-            yield result(lane.path, topic)
+        key = naming.topic_check(lane.path, topic.topic, naming.MESSAGE_COUNTS)
+        yield result(topic).evaluation(key, report.frozen.key)
 
 
 def of_lane(
-    context: dg.OpExecutionContext, lane: Lane, report: WindowReport, *, all_topics: bool = True
+    context: dg.OpExecutionContext, lane: Lane, report: WindowReport, *, all_topics: bool
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield what the copy found out about nodes, and about configurations if it saw all topics."""
     for node, why in report.result.diverged.items():
         context.log.error("node %s is in quarantine: %s", node, why)
-        yield divergence.evaluation(lane.path, node, why)
+        key = naming.node_check(lane.path, node, naming.DIVERGENCE)
+        yield divergence.result(why).evaluation(key)
     if all_topics:
-        yield topic_configs.evaluation(lane, report.differences)
+        key = lane.check(naming.CONFIGS)
+        yield topic_configs.result(report.differences).evaluation(key)
 
 
 _COUNTS = dg.TableSchema(
@@ -228,36 +216,18 @@ _DESCRIPTION = (
 
 def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
     """The check of one topic: blocking, and part of the run that copies."""
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", dg.PreviewWarning
-        )  # one warning per topic and process would flood the log
-        return dg.AssetCheckSpec(
-            naming.MESSAGE_COUNTS,
-            asset=naming.mirrored_asset(mirror, topic),
-            description=_DESCRIPTION,
-            blocking=True,
-            partitions_def=window_log.windows(mirror, topic),
-        )
-
-
-def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
-    """The recount of a topic, for the run that copied it."""
-    return dg.AssetCheckResult(
-        asset_key=naming.mirrored_asset(mirror, topic.topic),
-        check_name=naming.MESSAGE_COUNTS,
-        **_found(topic),
+    return check_spec(
+        naming.topic_check(mirror, topic, naming.MESSAGE_COUNTS),
+        _DESCRIPTION,
+        blocking=True,
+        partitions=window_log.windows(mirror, topic),
     )
 
 
-def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEvaluation:
-    """The recount of a topic, as an event outside a run."""
-    return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored_asset(mirror, topic.topic),
-        check_name=naming.MESSAGE_COUNTS,
-        **_found(topic),
-        partition=window,
-    )
+def result(topic: TopicReport) -> CheckResult:
+    """What the recount of a topic says."""
+    passes = not topic.warnings and not topic.verdict.exit_code()
+    return CheckResult(passes, _words(topic), _metadata(topic), _severity(topic))
 
 
 def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
@@ -268,21 +238,9 @@ def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
     Args:
         why: empty if nothing is held back any more.
     """
-    return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored_asset(mirror, topic),
-        check_name=naming.MESSAGE_COUNTS,
-        passed=not why,
-        description=why or "nothing is held back any more; the next window is counted",
-    )
-
-
-def _found(topic: TopicReport) -> dict[str, Any]:
-    return {
-        "passed": not topic.warnings and not topic.verdict.exit_code(),
-        "severity": _severity(topic),
-        "description": _words(topic),
-        "metadata": _metadata(topic),
-    }
+    passes = "nothing is held back any more; the next window is counted"
+    key = naming.topic_check(mirror, topic, naming.MESSAGE_COUNTS)
+    return CheckResult(not why, why or passes).evaluation(key)
 
 
 def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:

@@ -15,6 +15,7 @@ import pytest
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
+from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, logged_start
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -221,9 +222,10 @@ class TestRunLog:
         assert caplog.messages == ["Spark's start: 3.0 s", "Spark's start: 4.0 s"]
 
 
-def checked(**changes: Any) -> dg.AssetCheckResult:
+def checked(**changes: Any) -> dg.AssetCheckEvaluation:
     """The check `message_counts` of a window."""
-    return window_events.result("m", report(**changes)[1])
+    key = naming.topic_check("m", "orders", naming.MESSAGE_COUNTS)
+    return window_events.result(report(**changes)[1]).evaluation(key)
 
 
 class TestCheck:

@@ -130,11 +130,11 @@ def window_check(stage: Stage, mirror: str) -> Cells:
         )
     except RelayError as error:
         return {ALL: _of_error(error)}
-    return {topic.topic: _checked(mirror, topic) for topic in report.topics}
+    return {topic.topic: _checked(topic) for topic in report.topics}
 
 
-def _checked(mirror: str, topic: TopicReport) -> Cell:
-    result = window_events.result(mirror, topic)
+def _checked(topic: TopicReport) -> Cell:
+    result = window_events.result(topic)
     lines = (str(result.description),)
     if result.passed:
         return _of_verdict(topic.verdict, lines)
