@@ -79,7 +79,7 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
         attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
 
         def events(stop: Stop, session: Session) -> Iterator[window_events.Event]:
-            turns.take(op, lane, kafka.clock, stop)
+            turns.wait_for_turn(op, lane, kafka.clock, stop)
             copying = LaneRun(op, lane, kafka, session, stop, catalog, attempt)
             try:
                 snapshot = copying.survey(only=topics)

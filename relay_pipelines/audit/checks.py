@@ -130,7 +130,7 @@ def _interrupted(stop: Stop) -> Iterator[None]:
         raise dg.DagsterExecutionInterruptedError
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Leave the processor to copies on this machine, if this process is that of a run.
 
     What it starts, Spark among it, inherits the priority.
@@ -220,7 +220,7 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
             without_noise(context.log)  # of topics that were never audited
             yield from last_evaluations(context.instance, keys)
             return
-        give_way()
+        lower_priority()
         window = context.run.tags.get(_PARTITION)
         request = scheduled_request(settings, topics=tuple(key.asset_key.path[-1] for key in keys))
         request = replace(request, windows=(window,) if window else ())

@@ -50,7 +50,7 @@ def run(
     host, port = address
     where = f"{f'[{host}]' if ':' in host else host}:{port}"
     remedy = "name a free port with --port, and an address of this machine with --host"
-    endpoint = Endpoint(where, exporter.registry, remedy, exporter.failing)
+    endpoint = Endpoint(where, exporter.registry, remedy, exporter.failure)
     with stop.heard():
         endpoint.open()
         exporter.look_at(followed.mirrors)

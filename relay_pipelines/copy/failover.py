@@ -40,7 +40,7 @@ from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
 
-class Fresh(NamedTuple):
+class NodeAnswers(NamedTuple):
     """Answers about many ranges, each of which serves one verification."""
 
     topics: dict[TopicPartition, TopicMetadata]
@@ -75,7 +75,7 @@ class FailoverSource:
         )
         self._mirror = job.mirror
         self._unfit: dict[str, RelayError] = {}
-        self._fresh: Fresh | None = None
+        self._answers: NodeAnswers | None = None
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
         self.client = self._connect(job.node)
 
@@ -144,7 +144,7 @@ class FailoverSource:
         Raises:
             RelayError: a broker of the node does not answer.
         """
-        self._fresh = None  # older answers prove nothing if these do not come
+        self._answers = None  # older answers prove nothing if these do not come
         wanted = [copy_range.source.topic_partition for copy_range in ranges]
         topics = self.client.topics_at_leaders(wanted)
         positions: Mapping[TopicPartition, Position] = {}
@@ -153,7 +153,7 @@ class FailoverSource:
             positions = read_positions(
                 self.client, known, checkpoints, among_several=len(self._nodes) > 1
             )
-        self._fresh = Fresh(topics, dict(positions))
+        self._answers = NodeAnswers(topics, dict(positions))
 
     def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[float, None, None]:
         """Fetch the first records of many ranges with few requests, for the next `read` of each.
@@ -168,14 +168,14 @@ class FailoverSource:
             RelayError: a broker of the node does not answer.
         """
         self._first = {}
-        topics = {} if self._fresh is None else self._fresh.topics
+        topics = {} if self._answers is None else self._answers.topics
         known = {at: start for at, start in starts.items() if at in topics}
         found = yield from fetch_first(self.client, known)
         self._first = {at: (starts[at], answer) for at, answer in found.items()}
 
     def forget_answers(self) -> None:
         """Drop what `refresh` and `fetch_first` have got and no range has used."""
-        self._fresh, self._first = None, {}
+        self._answers, self._first = None, {}
 
     def read(
         self, wanted: OffsetRange, max_bytes: int, small: SmallBatch | None
@@ -231,10 +231,10 @@ class FailoverSource:
 
     def _take_fresh(self, copy_range: CopyRange) -> tuple[TopicMetadata | None, Position | None]:
         """Return what `refresh` has found out about a range; each answer serves once."""
-        if self._fresh is None:
+        if self._answers is None:
             return None, None
         at = copy_range.source.topic_partition
-        return self._fresh.topics.pop(at, None), self._fresh.positions.pop(at, None)
+        return self._answers.topics.pop(at, None), self._answers.positions.pop(at, None)
 
     def fail_over(self, error: RelayError, failures: NodeFailures) -> RelayError:
         """Note an error of the node that is read, so that the next attempt reads the fittest one.

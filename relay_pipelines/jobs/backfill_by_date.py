@@ -74,7 +74,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
         reports: list[WindowReport] = []
         problems: list[str] = []
         for lane in lanes_of(name, mirror, catalog.known(name, mirror), prefix):
-            turns.take(context, lane, kafka.clock, stop)
+            turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
             try:
                 reports += yield from _copy(copying, request)
@@ -120,7 +120,7 @@ def _copy(copying: LaneRun, request: BackfillRequest) -> Generator[Event, None, 
     for window in windows:
         if not copying.stop():
             if reports:
-                turns.take_again(copying.context, lane, kafka.clock, copying.stop)
+                turns.let_session_copy(copying.context, lane, kafka.clock, copying.stop)
             # each from the checkpoints of now
             snapshot = copying.survey(start=start)
             reports.append((yield from copying.copy(snapshot, window)))

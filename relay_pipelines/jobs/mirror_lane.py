@@ -10,14 +10,14 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.run_log import say
+from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.windows.config_watch import ConfigWatch
-from relay_pipelines.windows.cut import Resting
+from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.lane_run import LaneRun, failures
 from relay_pipelines.windows.window_events import Event
 from relay_pipelines.windows.window_run import WindowReport
@@ -78,7 +78,7 @@ class _Session:
         self._turn: Turn | None = None
         self._watch = ConfigWatch(copying.kafka, copying.lane, copying.catalog, self._log)
         self._failures: list[str] = []
-        self._resting = Resting.load(copying.context.run_tags)
+        self._failed_topics = FailedTopics.load(copying.context.run_tags)
 
     @property
     def _lane(self) -> Lane:
@@ -140,7 +140,7 @@ class _Session:
         """Copy a window; a failure is logged when it is new, and the session goes on."""
         copying = self._copying
         copying.has_backlog = False
-        resting = self._resting.topics(self._clock.now_ms() / 1000)
+        resting = self._failed_topics.left_out(self._clock.now_ms() / 1000)
         try:
             report = yield from copying.copy_new(self._lane.limits, resting)
         except RelayError as error:
@@ -155,7 +155,7 @@ class _Session:
         copying.attempt = copying.attempt + 1 if lines else 0
         for line, what in zip(lines, known, strict=True):
             if what not in self._failures:
-                say(self._log, line, logging.ERROR)
+                log_and_print(self._log, line, logging.ERROR)
         # topics that rest have not recovered
         rest = tuple(f"{topic}: " for topic in resting)
         self._failures = known + [line for line in self._failures if line.startswith(rest)]
@@ -163,13 +163,13 @@ class _Session:
     def _learn(self, report: WindowReport) -> None:
         """Remember which topics failed, for the next window, or for the next run."""
         if self._lane.window.session:
-            self._resting.learn(report, self._clock.now_ms() / 1000)
+            self._failed_topics.note(report, self._clock.now_ms() / 1000)
             return
         if len(report.topics) > 1 and all(topic.is_failed for topic in report.topics):
             return  # not the fault of single topics: the planner delays the next run
-        before = self._resting.dump()
-        self._resting.learn(report, self._clock.now_ms() / 1000)
-        if (found := self._resting.dump()) != before:
+        before = self._failed_topics.dump()
+        self._failed_topics.note(report, self._clock.now_ms() / 1000)
+        if (found := self._failed_topics.dump()) != before:
             context = self._copying.context
             turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILED_TOPICS: found})
 
@@ -179,9 +179,11 @@ class _Session:
         if change is None:
             return False
         if change.lane is None:
-            say(self._log, f"{change.what}: this session ends", logging.WARNING)
+            log_and_print(self._log, f"{change.what}: this session ends", logging.WARNING)
             return True
-        say(self._log, f"{change.what}: the windows from this one on use it", logging.WARNING)
+        log_and_print(
+            self._log, f"{change.what}: the windows from this one on use it", logging.WARNING
+        )
         context, moment = self._copying.context, format_time(self._clock.now_ms())
         tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
         turns.add_tags(context.instance, context.run_id, tags)
@@ -203,9 +205,9 @@ class _Session:
         while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
             self._clock.sleep(min(left, _POLL_SECONDS))
 
-    def _others(self) -> turns.Others:
+    def _others(self) -> turns.OtherRuns:
         context = self._copying.context
-        return turns.others(context.instance, self._lane, context.run_id)
+        return turns.other_runs(context.instance, self._lane, context.run_id)
 
     def _say(self, turn: Turn) -> None:
         if turn is not self._turn:

@@ -26,7 +26,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
         problems = []
         runs = []
         for lane in _lanes(settings, catalog, prefix):
-            turns.take(context, lane, kafka.clock, stop)
+            turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog)
             runs.append(copying)
             try:

@@ -82,7 +82,7 @@ class Exporter(Collector):
         """Look no longer; a look that is under way may go on for some seconds."""
         self.look_at({})
 
-    def failing(self) -> str:
+    def failure(self) -> str:
         """Say which mirrors are no longer looked at, because of a bug; empty if there are none."""
         threads = [watch.thread for watch in self._watches]
         dead = [thread.name for thread in threads if thread and not thread.is_alive()]

@@ -38,7 +38,7 @@ class RunLog(Lines):
             self._log.info("survey of both clusters: %s", seconds(self._surveyed_seconds))
         super().begin(plan)
         for takeover in plan.takeovers:
-            say(self._log, str(takeover), logging.WARNING)
+            log_and_print(self._log, str(takeover), logging.WARNING)
         for superseded in plan.superseded:
             self._log.warning(
                 "%s is superseded: a loss was accepted after this window was planned, and its"
@@ -71,7 +71,7 @@ class RunLog(Lines):
         if not self._brief:
             self._log.info("recount: %s", seconds(recount_seconds))
             return
-        say(
+        log_and_print(
             self._log,
             f"{self._held}window {window}: {_amount(result)} of"
             f" {plural(topics, 'topic')};"
@@ -81,7 +81,7 @@ class RunLog(Lines):
         )
 
 
-def say(log: logging.Logger, line: str, level: int = logging.INFO) -> None:
+def log_and_print(log: logging.Logger, line: str, level: int = logging.INFO) -> None:
     """Log a line of a session, and write it to stdout, which has no others.
 
     Between the events of all topics nobody finds it; the run's page shows stdout by itself.

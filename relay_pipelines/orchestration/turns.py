@@ -79,7 +79,7 @@ _DOING: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherRuns:
     """The other runs of a lane that are in progress.
 
     Args:
@@ -118,7 +118,7 @@ def is_dead(run: dg.DagsterRun) -> bool:
     return copies and watcher.is_dead(run)
 
 
-def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
+def other_runs(instance: DagsterInstance, lane: Lane, run_id: str) -> OtherRuns:
     """Look for other runs of the lane."""
     found = instance.get_runs(
         RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
@@ -129,7 +129,7 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     own = next((index for index, (other, _) in enumerate(turns) if other == run_id), len(turns))
     newer = {turn for _, turn in turns[:own]}
     older = {turn for _, turn in turns[own + 1 :]}
-    return Others(
+    return OtherRuns(
         by_hand=Turn.BY_HAND in newer | older,
         successor=Turn.READY in newer,
         predecessor=bool(older - {Turn.BY_HAND, Turn.BETWEEN, Turn.CHECKING}),
@@ -148,7 +148,7 @@ def is_copied(instance: DagsterInstance, mirror: str, lane: str) -> bool:
     return any(not is_dead(run) and run.tags.get(naming.TAG_TURN) != Turn.CHECKING for run in runs)
 
 
-def bury(instance: DagsterInstance, lane: Lane) -> list[str]:
+def fail_dead_runs(instance: DagsterInstance, lane: Lane) -> list[str]:
     """Report runs of the lane that are dead as failed, and return their ids."""
     found = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))
     dead = [run for run in found if is_dead(run)]
@@ -157,13 +157,13 @@ def bury(instance: DagsterInstance, lane: Lane) -> list[str]:
     return [run.run_id for run in dead]
 
 
-def take(
+def wait_for_turn(
     context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
 ) -> None:
     """Wait in a person's run until no other run copies the lane; sessions pause until it ends."""
     tag(context.instance, lane, context.run_id, Turn.BY_HAND)
     waiting = False
-    while others(context.instance, lane, context.run_id).before_person and not stop():
+    while other_runs(context.instance, lane, context.run_id).before_person and not stop():
         if not waiting:
             context.log.info(
                 "waiting until another run of %s/%s has copied its window", lane.mirror, lane.name
@@ -193,25 +193,25 @@ def in_words(runs: Sequence[dg.DagsterRun]) -> str:
     return f"run {run.run_id[:8]} {what}"
 
 
-def take_again(
+def let_session_copy(
     context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
 ) -> None:
     """Let a session that has paused copy what is new meanwhile, and take the lane again."""
 
     def is_awaited() -> bool:
         # it does not take its turn while another person's run waits for this one
-        found = others(context.instance, lane, context.run_id)
+        found = other_runs(context.instance, lane, context.run_id)
         return found.paused and not found.by_hand
 
     if is_awaited():
         tag(context.instance, lane, context.run_id, Turn.BETWEEN)
-        # one that has died meanwhile is left to `bury`
+        # one that has died meanwhile is left to `fail_dead_runs`
         until = clock.monotonic() + DEAD_SECONDS
         while is_awaited() and not stop():
             if clock.monotonic() > until:
                 break
             clock.sleep(LOOK_SECONDS / 4)
-        take(context, lane, clock, stop)
+        wait_for_turn(context, lane, clock, stop)
 
 
 def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:

@@ -258,7 +258,7 @@ def crc_mismatch(offset: int) -> CorruptBatchError:
     )
 
 
-def rehome(
+def produced_header(
     header: BatchHeader, body: memoryview, producer: ProducerState, base_sequence: int
 ) -> bytes:
     """Return a new header that puts `body`, the rest of a batch, into our transaction.

@@ -31,7 +31,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol import error_codes
-from relay_pipelines.protocol.batch import Batch, ProducerState, rehome
+from relay_pipelines.protocol.batch import Batch, ProducerState, produced_header
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Buffer, Connection
 from relay_pipelines.protocol.fetch import encode_string
@@ -178,7 +178,7 @@ class TransactionalProducer:
         """
         target = self._targets.get(topic_partition) or self._target(topic_partition)
         body = body_of(batch)
-        header = rehome(batch.header, body, self._state, target.sequence)
+        header = produced_header(batch.header, body, self._state, target.sequence)
         sent = _Sent(target, batch.header.records)
         target.sequence = (target.sequence + sent.records) % _SEQUENCES
         is_small = len(body) <= _SMALL_BYTES

@@ -14,7 +14,7 @@ from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows.cut import Resting
+from relay_pipelines.windows.cut import FailedTopics
 
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0
@@ -52,7 +52,7 @@ class RunRequests:
         Args:
             waiting: what is waiting, in words.
         """
-        for run_id in turns.bury(self.instance, self._lane):
+        for run_id in turns.fail_dead_runs(self.instance, self._lane):
             self.remarks.append(f"run {run_id[:8]} was given up: it was silent")
         running = turns.sessions(self.instance, self._lane)
         if running and not self._needs_successor(running):
@@ -63,14 +63,14 @@ class RunRequests:
         if rest > 0:
             self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
             return None
-        failed = Resting.load(runs[0].dagster_run.tags) if runs else Resting()
-        if resting := failed.topics(self.now):
+        failed = FailedTopics.load(runs[0].dagster_run.tags) if runs else FailedTopics()
+        if resting := failed.left_out(self.now):
             self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
         if not running and not self._has_news(without=resting):
             return None
         return self._request(waiting, failed)
 
-    def _request(self, waiting: str, failed: Resting) -> dg.RunRequest:
+    def _request(self, waiting: str, failed: FailedTopics) -> dg.RunRequest:
         tags = {
             **naming.tags(self._lane.path, self._lane.name),
             naming.TAG_WAITING: waiting,

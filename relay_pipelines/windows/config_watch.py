@@ -9,7 +9,7 @@ from typing import Any
 from relay_pipelines import settings
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.orchestration.lane import Lane, lanes_of
-from relay_pipelines.orchestration.run_log import say
+from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror, Settings
@@ -57,7 +57,7 @@ class ConfigWatch:
             loaded = settings.load(self._path)
         except ConfigError as error:
             line = f"relay.yaml has changed, and its last version stays in use: {error}"
-            say(self._log, line, logging.WARNING)
+            log_and_print(self._log, line, logging.WARNING)
             return None
         before, self._settings = self._settings, loaded
         name = self._lane.mirror

@@ -72,7 +72,7 @@ _RESTS = 8  # 2^8 seconds are almost the longest rest
 
 
 @dataclass(slots=True)
-class Resting:
+class FailedTopics:
     """Topics that failed: each failure in a row doubles the time for which windows omit them.
 
     Times are in seconds since the Unix epoch, because the next run reads them.
@@ -86,12 +86,12 @@ class Resting:
     until: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def load(tags: Mapping[str, str]) -> "Resting":
+    def load(tags: Mapping[str, str]) -> "FailedTopics":
         """Read what a run has found out about its topics, or else what it was told at its start."""
         told = tags.get(naming.TAG_RESTING, "")
         text = tags.get(naming.TAG_FAILED_TOPICS, told)
         found = json.loads(text) if text else {}
-        return Resting(
+        return FailedTopics(
             {topic: failed for topic, (failed, _) in found.items()},
             {topic: until for topic, (_, until) in found.items()},
         )
@@ -101,11 +101,11 @@ class Resting:
         found = {topic: (failed, self.until[topic]) for topic, failed in self.failed.items()}
         return json.dumps(found) if found else ""
 
-    def topics(self, now: float) -> set[str]:
+    def left_out(self, now: float) -> set[str]:
         """The topics that rest now."""
         return {topic for topic, until in self.until.items() if until > now}
 
-    def learn(self, report: WindowReport, now: float) -> None:
+    def note(self, report: WindowReport, now: float) -> None:
         """Let the topics rest that failed in a window, and forget those that recovered."""
         for topic in report.topics:
             if topic.is_failed:

@@ -13,7 +13,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns, window_log
 from relay_pipelines.orchestration.lane import Lane, homes
-from relay_pipelines.orchestration.run_log import RunLog, say
+from relay_pipelines.orchestration.run_log import RunLog, log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits
@@ -134,16 +134,16 @@ class LaneRun:
         before = {(type(error), at) for at, error in self.held.items()}
         new = [error for at, error in held.items() if (type(error), at) not in before]
         for error in together(new):
-            say(self.context.log, f"held back: {error}", logging.ERROR)
+            log_and_print(self.context.log, f"held back: {error}", logging.ERROR)
         if self.held and not held:
-            say(self.context.log, "no topic-partition is held back any more")
+            log_and_print(self.context.log, "no topic-partition is held back any more")
         self.held = held
 
     def _waits(self, snapshot: ClusterSnapshot, *, has_news: bool) -> bool:
         """Whether another deployment copies the lane's topics; log when that begins and ends."""
         waited = self._writers.waits
         if line := self._writers.look(snapshot, has_news=has_news):
-            say(self.context.log, line, logging.WARNING)
+            log_and_print(self.context.log, line, logging.WARNING)
             tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
             turns.add_tags(self.context.instance, self.context.run_id, tags)
         return waited or self._writers.waits  # what was only looked at was not prepared
@@ -213,7 +213,7 @@ class LaneRun:
         if left != self._left:
             self._left = left
             what = ", ".join(sorted(left)) or "none"
-            say(self.context.log, f"copied by a run of another lane from now on: {what}")
+            log_and_print(self.context.log, f"copied by a run of another lane from now on: {what}")
         return left
 
     def copy(
@@ -271,17 +271,17 @@ class LaneRun:
         """Read the user's classes once for all tasks of a window."""
         sources = Sources.of(self.kafka.mirror(self.lane.mirror).classes)
         for line in sources.changes(self._sources):
-            say(self.context.log, f"{line}: the windows from this one on use it")
+            log_and_print(self.context.log, f"{line}: the windows from this one on use it")
         self._sources = sources
         return sources
 
     def finish_checks(self) -> Generator[Event, None, list[str]]:
         """Wait for the expectations of the windows; return a line for each that fails the run."""
         if self.checks.are_running:
-            self.say(Turn.CHECKING)
+            self.tag_turn(Turn.CHECKING)
         yield from self.checks.rest(self._ends_checks)
         if self.checks.blocked:
-            self.spare_next_run()
+            self.let_next_run_start_at_once()
         return self.checks.blocked
 
     def _ends_checks(self) -> bool:
@@ -289,15 +289,15 @@ class LaneRun:
         now = self.kafka.clock.monotonic()
         if not self._is_replaced and now - self._looked > turns.LOOK_SECONDS:
             self._looked = now
-            others = turns.others(self.context.instance, self.lane, self.context.run_id)
+            others = turns.other_runs(self.context.instance, self.lane, self.context.run_id)
             self._is_replaced = others.later_checks
         return self._is_replaced or self.stop()
 
-    def say(self, turn: Turn) -> None:
+    def tag_turn(self, turn: Turn) -> None:
         """Say to other runs of the lane what this one is doing."""
         turns.tag(self.context.instance, self.lane, self.context.run_id, turn)
 
-    def spare_next_run(self) -> None:
+    def let_next_run_start_at_once(self) -> None:
         """Let the planner start the next run without a delay: the copy did not fail."""
         tags = self.context.instance.get_run_by_id(self.context.run_id)
         known = tags.tags.get(naming.TAG_FAILED_TOPICS, "{}") if tags else "{}"

@@ -4,7 +4,7 @@ import logging
 from functools import partial
 
 from relay_pipelines.ledger.checkpoint import CheckpointCache
-from relay_pipelines.orchestration.run_log import say
+from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.models import Start
@@ -58,5 +58,5 @@ def prepare(
     snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, run_id)
     for lost in snapshot.accepted:
         line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
-        say(log, line, logging.WARNING)
+        log_and_print(log, line, logging.WARNING)
     return snapshot

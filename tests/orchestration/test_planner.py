@@ -16,7 +16,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.run import run_plan
 from relay_pipelines.sensors import lane_plan, pruning
-from relay_pipelines.windows.cut import Resting
+from relay_pipelines.windows.cut import FailedTopics
 from tests.integration.guarded import Permitted
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
@@ -118,7 +118,7 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
     job, copy = naming.lane_job(environment.name, naming.MAIN), f"{environment.name}.{bad}"
     create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
     environment.fill(bad, ["x" * 1000])
-    rested = Resting({bad: 7}, {bad: 0.0}).dump()  # the next rest takes minutes
+    rested = FailedTopics({bad: 7}, {bad: 0.0}).dump()  # the next rest takes minutes
 
     failed = environment.job(job, tags={naming.TAG_RESTING: rested})
 
@@ -129,14 +129,14 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
     for value in ("more", "and more"):
         environment.fill(good, [value], partition=1)
         (request,) = environment.tick().run_requests or ()
-        assert Resting.load(request.tags).failed == {bad: 8}
+        assert FailedTopics.load(request.tags).failed == {bad: 8}
         run = environment.job(job, tags=request.tags)
         assert run.success, failure(run)
         assert set(checks(run)) == {good}
         assert environment.read(good, 1)[-1] == value
 
     configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
-    ended = Resting({bad: 8}, {bad: 0.0}).dump()
+    ended = FailedTopics({bad: 8}, {bad: 0.0}).dump()
     healed = environment.job(job, tags={naming.TAG_RESTING: ended})
     assert healed.success, failure(healed)
     assert environment.read(bad)[-1] == "x" * 1000

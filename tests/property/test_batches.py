@@ -20,7 +20,7 @@ from relay_pipelines.protocol.batch import (
     BatchRun,
     ProducerState,
     SmallBatch,
-    rehome,
+    produced_header,
     split,
     verify,
 )
@@ -82,7 +82,9 @@ def test_a_rehomed_batch_is_ours_and_its_records_are_untouched(
 ) -> None:
     """The CRC is right, only codec and transactional bit are set, the rest of the header stays."""
     body = body_of(batch)
-    (run,) = split(memoryview(rehome(batch.header, body, producer, sequence) + bytes(body)))
+    (run,) = split(
+        memoryview(produced_header(batch.header, body, producer, sequence) + bytes(body))
+    )
     verify(Batch(run.first, run.data))
     assert run.data[HEADER_BYTES:] == body
     assert run.first == batch.header._replace(

@@ -233,7 +233,7 @@ class TestExporter:
         self.until(lambda: self.value(exporter, *self.lag) == 10)
         assert self.value(exporter, "up", {"mirror": "hangs"}) is None
         assert self.value(exporter, "source_highwatermark", {"node_id": "one"}) == 100 + 55 + 90
-        assert exporter.failing() == ""
+        assert exporter.failure() == ""
 
     def test_an_outage_takes_the_values_away(self, looks: Looks) -> None:
         """Old ones would look like the present."""
@@ -259,7 +259,7 @@ class TestExporter:
         target = ("lag_target_seconds", {"mirror": "m", "topic": "orders"})
         self.until(lambda: self.value(exporter, *target) == 7)
         assert self.value(exporter, "up", {"mirror": "gone"}) is None
-        assert exporter.failing() == ""
+        assert exporter.failure() == ""
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_a_bug_makes_it_unhealthy(self, looks: Looks) -> None:
@@ -267,6 +267,6 @@ class TestExporter:
         exporter = looks.exporter("m")
         self.until(lambda: self.value(exporter, *self.lag) == 10)
         looks.error = ZeroDivisionError()
-        self.until(lambda: exporter.failing() == "no longer looks at m")
+        self.until(lambda: exporter.failure() == "no longer looks at m")
         assert self.value(exporter, *self.lag) is None, "an old value would look like the present"
         assert self.value(exporter, "up", {"mirror": "m"}) == 0

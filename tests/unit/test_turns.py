@@ -100,7 +100,7 @@ OTHERS = [
 def test_others(instance, runs, expected):
     ids = [(name, run(instance, turn)) for name, turn in runs]
     own = next(run_id for name, run_id in ids if name == "own")
-    seen = turns.others(instance, LANE, own)
+    seen = turns.other_runs(instance, LANE, own)
     names = ("by_hand", "successor", "predecessor", "before_person")
     assert " ".join(name for name in names if getattr(seen, name)) == expected
 
@@ -117,14 +117,14 @@ def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
         def sleep(self, _seconds: float) -> None:
             """Let the session do what it does in this time."""
             said.append(instance.get_run_by_id(own).tags[naming.TAG_TURN])
-            seen = turns.others(instance, LANE, session)
+            seen = turns.other_runs(instance, LANE, session)
             turns.tag(instance, LANE, session, Turn.PAUSED if seen.by_hand else Turn.COPYING)
 
-    turns.take_again(context, LANE, Clock(), lambda: False)
+    turns.let_session_copy(context, LANE, Clock(), lambda: False)
     assert said == [Turn.BETWEEN, Turn.BY_HAND]
     assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
     instance.report_run_canceled(instance.get_run_by_id(session))
-    turns.take_again(context, LANE, Clock(), lambda: False)
+    turns.let_session_copy(context, LANE, Clock(), lambda: False)
     assert len(said) == 2
 
 
@@ -148,7 +148,7 @@ def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(ins
                 run(instance, Turn.BY_HAND)
 
     for _ in range(2):  # it comes while the session may take its turn, and has come before
-        turns.take_again(context, LANE, Clock(), lambda: False)
+        turns.let_session_copy(context, LANE, Clock(), lambda: False)
         assert len(seconds) == 1
     assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
 
@@ -161,7 +161,7 @@ def test_runs_that_do_not_copy_now_do_not_count(instance, status):
     run(instance, Turn.COPYING, status)
     run(instance, Turn.COPYING, lane=OTHER)
     own = run(instance, Turn.READY)
-    assert turns.others(instance, LANE, own) == turns.Others(
+    assert turns.other_runs(instance, LANE, own) == turns.OtherRuns(
         by_hand=False, successor=False, predecessor=False, before_person=False
     )
 
@@ -189,12 +189,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def watch(instance: DagsterInstance, clock: Clock, seconds: int, beat: str = "") -> list[str]:
     """Look every ten seconds, as a planner does; return who was given up."""
-    given_up = turns.bury(instance, LANE)
+    given_up = turns.fail_dead_runs(instance, LANE)
     for number in range(seconds // 10):
         for other in instance.get_runs() if beat else ():
             instance.add_run_tags(other.run_id, {naming.TAG_HEARTBEAT: f"{beat} {number}"})
         clock.passed += 10
-        given_up += turns.bury(instance, LANE)
+        given_up += turns.fail_dead_runs(instance, LANE)
     return given_up
 
 
@@ -202,14 +202,14 @@ def test_a_run_whose_process_has_died_blocks_nobody(instance, clock):
     """It would be in progress for ever if its code server died with it."""
     dead, own = run(instance, Turn.COPYING), run(instance, Turn.BY_HAND)
     assert watch(instance, clock, 200, "alive") == []
-    assert turns.others(instance, LANE, own).before_person
+    assert turns.other_runs(instance, LANE, own).before_person
     instance.add_run_tags(own, {naming.TAG_TURN: Turn.CHECKING.value})
     assert watch(instance, clock, 80) == []
     instance.add_run_tags(own, {naming.TAG_HEARTBEAT: "the last one"})
     assert watch(instance, clock, 20) == [dead]
     assert instance.get_run_by_id(dead).status is DagsterRunStatus.FAILURE
-    assert turns.others(instance, LANE, dead).was_ended
-    assert not turns.others(instance, LANE, own).before_person
+    assert turns.other_runs(instance, LANE, dead).was_ended
+    assert not turns.other_runs(instance, LANE, own).before_person
 
 
 def test_a_clock_that_jumps_declares_nobody_dead(instance, clock):
@@ -219,7 +219,7 @@ def test_a_clock_that_jumps_declares_nobody_dead(instance, clock):
     clock.jumped += 3600.0
     assert watch(instance, clock, 60) == []
     clock.passed += 3600.0
-    assert turns.bury(instance, LANE) == []
+    assert turns.fail_dead_runs(instance, LANE) == []
 
 
 def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tmp_path):
@@ -343,8 +343,8 @@ def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
     first = run(instance, Turn.CHECKING)
     copying = run(instance, Turn.COPYING)
     assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
-    assert not turns.others(instance, LANE, first).later_checks
+    assert not turns.other_runs(instance, LANE, first).later_checks
     later = run(instance, Turn.CHECKING)
     assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
-    assert turns.others(instance, LANE, first).later_checks
-    assert not turns.others(instance, LANE, later).later_checks
+    assert turns.other_runs(instance, LANE, first).later_checks
+    assert not turns.other_runs(instance, LANE, later).later_checks

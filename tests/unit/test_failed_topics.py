@@ -5,7 +5,7 @@ from __future__ import annotations
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.run.result import RunResult
-from relay_pipelines.windows.cut import Resting
+from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 
@@ -19,21 +19,21 @@ def test_rests_double_from_run_to_run() -> None:
     """Each run starts with what the one before has dumped; a topic that recovers is forgotten."""
     rests, text = [], ""
     for now in range(0, 10_000, 1000):
-        resting = Resting.load({naming.TAG_RESTING: text})
-        assert resting.topics(now) == set()
-        resting.learn(report(bad="too large", good=""), now)
-        assert resting.topics(now) == {"bad"}
-        text = resting.dump()
-        rests.append(Resting.load({naming.TAG_FAILED_TOPICS: text}).until["bad"] - now)
+        failed = FailedTopics.load({naming.TAG_RESTING: text})
+        assert failed.left_out(now) == set()
+        failed.note(report(bad="too large", good=""), now)
+        assert failed.left_out(now) == {"bad"}
+        text = failed.dump()
+        rests.append(FailedTopics.load({naming.TAG_FAILED_TOPICS: text}).until["bad"] - now)
     assert rests == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    resting = Resting.load({naming.TAG_RESTING: text})
-    resting.learn(report(bad=""), 10_000)
-    assert resting.dump() == ""
+    failed = FailedTopics.load({naming.TAG_RESTING: text})
+    failed.note(report(bad=""), 10_000)
+    assert failed.dump() == ""
 
 
 def test_what_a_run_found_out_replaces_what_it_was_told() -> None:
     """The planner tells a run what failed before; afterwards all of it may have recovered."""
-    told = Resting({"bad": 1}, {"bad": 9.0}).dump()
-    assert Resting.load({naming.TAG_RESTING: told}).failed == {"bad": 1}
-    assert Resting.load({naming.TAG_RESTING: told, naming.TAG_FAILED_TOPICS: ""}).failed == {}
-    assert Resting.load({}).failed == {}
+    told = FailedTopics({"bad": 1}, {"bad": 9.0}).dump()
+    assert FailedTopics.load({naming.TAG_RESTING: told}).failed == {"bad": 1}
+    assert FailedTopics.load({naming.TAG_RESTING: told, naming.TAG_FAILED_TOPICS: ""}).failed == {}
+    assert FailedTopics.load({}).failed == {}
