@@ -190,15 +190,21 @@ def test_a_relay_yaml_that_changes_is_not_used(
     config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
     good, begin = config.read_text(), "relay.yaml has changed, and the version of the start stays"
 
+    def arrive(count: int) -> None:
+        write(source, here, recent(10))
+        until(lambda: len(read(destination, here)) == count, "the records", 60, PAUSE_SECONDS)
+
+    def said(text: str, count: int) -> str:
+        config.write_text(text)
+        until(lambda: len(rounds.stderr) == count, "the line", 60, PAUSE_SECONDS)
+        return rounds.stderr[-1]
+
     with running(config) as rounds:
-        for number, (text, said) in enumerate(
-            [("mirrors: {", f"{begin} in use: "), (good.replace(topic_name, "other"), begin)], 1
-        ):
-            config.write_text(text)
-            until(lambda n=number: len(rounds.stderr) == n, "the line", 60, PAUSE_SECONDS)
-            assert rounds.stderr[-1].startswith(said)
-            write(source, here, recent(10))
-            until(lambda n=number: len(read(destination, here)) == 10 * n, "the records", 60, 1)
+        arrive(10)
+        assert said("mirrors: {", 1).startswith(f"{begin} in use: ")
+        arrive(20)
+        assert said(good.replace(topic_name, "other"), 2).startswith(begin)
+        arrive(30)
         assert len(rounds.stderr) == 2
         assert rounds.stop(signal.SIGTERM) == 130
 
