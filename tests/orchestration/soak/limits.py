@@ -66,7 +66,8 @@ def judged(samples: Sequence[Sample]) -> list[Series]:
         Series(role, what, growth(list(_points(samples, role, get)), half, limit, per))
         for role, what, get, limit, per in _processes()
     ]
-    since = next(sample.windows for sample in samples if sample.seconds >= half)
+    # before it has as many as it keeps, Dagster prunes none
+    since = max(KEEP, next(sample.windows for sample in samples if sample.seconds >= half))
     for name, limit in PRUNED.items():
         points = [Point(sample.windows, sample.files[name]) for sample in samples]
         found.append(Series(name, "bytes", growth(points, since, limit, Per.WINDOW)))
