@@ -38,6 +38,11 @@ class OffsetRange:
     def __str__(self) -> str:
         return f"{self.topic_partition}[{self.start}, {self.end})"
 
+    def overlaps(self, other: OffsetRange) -> bool:
+        """Whether both have an offset, of the same topic-partition."""
+        is_same = self.topic_partition == other.topic_partition
+        return is_same and max(self.start, other.start) < min(self.end, other.end)
+
 
 Intervals = tuple[tuple[int, int], ...]
 """Half-open offsets `[start, end)` of one topic-partition, in order."""

@@ -12,8 +12,10 @@ What it reads, each file by itself:
 
     coverage           what the ledger says about every source offset, and which are audited
     source_logs        whether the source's logs are those that were copied
-    recount            counts the records of a range again, at the destination
-    recount_parts      a range in parts, each of which a task counts; what was not copied
+    recount_parts      what a recount reads: parts of ranges, and what was not copied
+    part_count         counts the records of a part at the destination
+    recount            what was found, and what is wrong with it
+    window_recount     counts what a window or a replay has copied
     retention          what is at the destination of a chunk, and what retention may have deleted
     chunks             reads a chunk on both sides
     librdkafka         reads a chunk on both sides with another client

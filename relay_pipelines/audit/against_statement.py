@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay_pipelines.audit.coverage import last_history
-from relay_pipelines.audit.recount import Recount, recount_entries
+from relay_pipelines.audit.part_count import count_ranges
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.audit.source_logs import read_destination_topics
 from relay_pipelines.audit.verdict import UNEXPLAINED, Coverage, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
@@ -22,7 +24,6 @@ from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 
-_LATER = TopicPartition("", -1)  # of no source
 _ANY_MS = 1 << 62  # a statement may begin with any entry: retention had taken those before it
 
 
@@ -139,18 +140,15 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
     with destination_client(
         found.mirror, mirror.destination_cluster, options, clock, "audit"
     ) as client:
-        known = _existing({**histories, _LATER: later}, audit, client)
+        existing = _existing(histories, audit, client)
+        known = KnownEntries(existing, later, found.replayed, accounted)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
-            results = recount_entries(
-                ranges, known, client, options, clock, found.replayed, accounted
-            )
-            return [*map(_counted, results)]
+            return [*map(_counted, count_ranges(client, ranges, known))]
 
         whole = [
             OffsetRange(at, some[0].source.start, some[-1].source.end)
-            for at, history in known.items()
-            if at != _LATER
+            for at, history in existing.items()
             if (some := [entry for entry in history if len(entry.source)])
         ]
         for result in count(whole):
@@ -187,14 +185,17 @@ def _existing(
     }
     written = set().union(*copied.values())
     gone = written - client.existing(written)
-    lost = (entry for at, some in entries.items() if at != _LATER for entry in some)
     audit.coverage += Coverage(
-        sum(entry.records for entry in lost if entry.destination.topic_partition.topic in gone)
+        sum(
+            entry.records
+            for some in entries.values()
+            for entry in some
+            if entry.destination.topic_partition.topic in gone
+        )
     )
     audit.differences += [
         f"{at}: the destination has no topic {topic!r} any more"
         for at, topics in copied.items()
-        if at != _LATER
         for topic in sorted(topics & gone)
     ]
     return {

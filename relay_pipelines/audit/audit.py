@@ -13,15 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last_history, select
-from relay_pipelines.audit.recount import UNTIMED, Recount
-from relay_pipelines.audit.recount_parts import (
-    PartResult,
-    RecountPart,
-    by_destination,
-    merged,
-    parts_of,
-    uncopied,
-)
+from relay_pipelines.audit.part_count import PartResult
+from relay_pipelines.audit.recount import UNTIMED, Recount, merged
+from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart, uncopied
 from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
 from relay_pipelines.audit.retention import Retention
 from relay_pipelines.audit.source_logs import (
@@ -105,20 +99,15 @@ class PartitionAudit:
     @property
     def recount(self) -> Recount | None:
         """The sum of the parts; None if not all were counted."""
-        is_whole = sum(part.recount is not None for part in self.counted) >= len(self.parts)
+        is_whole = sum(part.count is not None for part in self.counted) >= len(self.parts)
         return self.counted_so_far if is_whole else None
 
     @property
     def counted_so_far(self) -> Recount | None:
         """The sum of the parts that could be counted; None if none could."""
         counted = sorted(self.counted, key=lambda part: part.range)
-        recounts = [part.recount for part in counted if part.recount is not None]
-        if not recounts:
-            return None
-        return merged(
-            OffsetRange(self.topic_partition, counted[0].range.start, counted[-1].range.end),
-            recounts,
-        )
+        counts = [part.count for part in counted if part.count is not None]
+        return merged(self.coverage.range, counts) if counts else None
 
     @property
     def records(self) -> int:
@@ -432,28 +421,17 @@ def _plan_recount(
     Args:
         entries: all that the ledger has.
     """
-    shared = _shared(entries)
-    written: dict[TopicPartition | None, list[LedgerEntry]] = defaultdict(list)
-    for entry in entries:
-        if entry.records and entry.destination.topic_partition in shared:
-            written[entry.destination.topic_partition].append(entry)
-    replayed: dict[TopicPartition | None, list[OffsetRange]] = defaultdict(list)
-    for one in ledger.replayed:
-        replayed[one.topic_partition].append(one)
-    accounted = ledger.accounted()
-    for some in written.values():
-        some.sort(key=lambda entry: entry.destination)
+    own = {
+        each.topic_partition: sorted(each.entries, key=lambda entry: entry.source)
+        for each in selected
+    }
+    # where nothing is known of the destination, nothing there is foreign
+    copies = {entry.destination.topic_partition for entry in entries}
+    accounted = {to: OffsetRange(to, 0, 0) for to in copies} | ledger.accounted()
+    known = KnownEntries(own, entries, ledger.replayed, accounted)
     for each in selected:
-        found = audit.partitions[each.topic_partition]
-        own = sorted(each.entries, key=lambda entry: entry.source)
-        for part, to, entries_there in by_destination(replace(each.range, end=each.copied_to), own):
-            others = [
-                entry
-                for entry in written[to]
-                if entry.source.topic_partition != each.topic_partition
-            ]
-            known = accounted.get(to, OffsetRange(to, 0, 0)) if to else None
-            found.parts += parts_of(part, entries_there, others, _PART_BYTES, known, replayed[to])
+        parts = known.parts(replace(each.range, end=each.copied_to), _PART_BYTES)
+        audit.partitions[each.topic_partition].parts += parts
 
 
 def _plan_uncopied(
@@ -466,19 +444,20 @@ def _plan_uncopied(
     """Find what to look at where nothing was copied, unless only a part of a topic is audited."""
     if selection.by_entries or (selection.offsets or (None, None)) != (None, None):
         return
-    audited: dict[TopicPartition, Selected] = {}
+    audited: dict[TopicPartition, OffsetRange] = {}
+    of_topics: dict[str, OffsetRange] = {}
     for each in reversed(selected):  # the first one is that to which others are added
         for to in {entry.destination.topic_partition for entry in each.entries}:
-            audited[to] = audited[TopicPartition(to.topic, -1)] = each
-    topics, others = {at.topic for at in audited}, ledger.before.others
-    accounted = {at: known for at, known in ledger.accounted().items() if at not in others}
-    for there in uncopied(topics, accounted, entries, ledger.replayed, ledger.created):
-        to = there.offsets.topic_partition
-        each = audited.get(to) or audited[TopicPartition(to.topic, -1)]
-        if selection.partition is None or to in audited:
-            nothing = replace(each.range, end=each.range.start)
-            part = RecountPart(nothing, {}, 0, uncopied=there)
-            audit.partitions[each.topic_partition].parts.append(part)
+            audited[to] = of_topics[to.topic] = replace(each.range, end=each.range.start)
+
+    def range_of(to: TopicPartition) -> OffsetRange | None:
+        of_topic = of_topics.get(to.topic) if selection.partition is None else None
+        return audited.get(to, of_topic)
+
+    others = ledger.before.others
+    accounted = {to: offsets for to, offsets in ledger.accounted().items() if to not in others}
+    for part in uncopied(range_of, accounted, entries, ledger.replayed, ledger.created):
+        audit.partitions[part.range.topic_partition].parts.append(part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate, pairwise
 
@@ -34,6 +34,8 @@ class Kind(StrEnum):
     LOST = str(Skipped.LOST)
     NOT_YET = "not_yet"
     MISSING = "missing"  # it must have been copied, but no ledger entry has it
+    SUPERSEDED = "superseded"  # a loss was accepted after which it is another record
+    FORGOTTEN = "forgotten"  # it was copied, and its ledger entry is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,22 @@ class CoverageMap:
             if Kind.MISSING in stretch.counts
         ]
 
+    def explained(self, why: Kind, before: int | None = None) -> CoverageMap:
+        """Return the map with another kind for the offsets that are missing.
+
+        Args:
+            before: the source offset up to which; None for all.
+        """
+        stretches: list[Stretch] = []
+        for each in self.stretches:
+            if Kind.MISSING not in each.counts:
+                stretches.append(each)
+                continue
+            cut = each.end if before is None else min(max(each.start, before), each.end)
+            halves = (each.start, cut, why), (cut, each.end, Kind.MISSING)
+            stretches += [_without_entry(*half) for half in halves if half[0] < half[1]]
+        return replace(self, stretches=tuple(stretches))
+
     @property
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
@@ -132,7 +150,7 @@ def coverage(wanted: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int
     """
     at = wanted.topic_partition
     ours = sorted(
-        (entry for entry in entries if len(entry.source) and _overlap(entry.source, wanted)),
+        (entry for entry in entries if entry.source.overlaps(wanted)),
         key=lambda entry: entry.source,
     )
     stretches: list[Stretch] = []
@@ -176,10 +194,6 @@ def binned(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
             )
         joined.append(stretch)
     return joined
-
-
-def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
-    return one.start < other.end and one.end > other.start
 
 
 def _without_entry(start: int, end: int, kind: Kind) -> Stretch:
@@ -245,6 +259,11 @@ class RangeIndex:
         """Yield the positions of the ranges that contain an offset, the last one first."""
         return self.overlapping(offset, offset + 1)
 
+    def within(self, offsets: OffsetRange) -> list[OffsetRange]:
+        """Return the ranges that overlap others, in order."""
+        positions = [*self.overlapping(offsets.start, offsets.end)]
+        return [self.ranges[position] for position in reversed(positions)]
+
     def next_start(self, offset: int) -> int | None:
         """Return where the first range begins that starts at an offset or later; None if none."""
         position = bisect_left(self._starts, offset)
@@ -274,12 +293,7 @@ class Selected:
     def copied(self) -> list[LedgerEntry]:
         """The entries of chunks, not of losses, that cover the range, in the order of offsets."""
         ours = (
-            entry
-            for entry in self.entries
-            if len(entry.source)
-            and not entry.gap
-            and entry.source.start < self.range.end
-            and entry.source.end > self.range.start
+            entry for entry in self.entries if entry.source.overlaps(self.range) and not entry.gap
         )
         return sorted(ours, key=lambda entry: entry.source)
 

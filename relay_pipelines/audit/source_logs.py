@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_pipelines.audit.recount import NEEDED_CONFIGS, REPLACED
+from relay_pipelines.audit.part_count import NEEDED_CONFIGS
+from relay_pipelines.audit.recount import REPLACED
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
 from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, NodeIdentity, TopicPartition

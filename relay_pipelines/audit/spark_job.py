@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 
 from relay_pipelines.audit.audit import Audit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk, compare_chunks
-from relay_pipelines.audit.recount_parts import PartResult, RecountPart, count_parts
+from relay_pipelines.audit.part_count import PartResult, count_in_task
+from relay_pipelines.audit.recount_parts import RecountPart
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
@@ -112,9 +113,7 @@ def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:
     clock = SystemClock()
     chunks = [each for each in group if isinstance(each, ComparedChunk)]
     parts = [each for each in group if isinstance(each, RecountPart)]
-    return TaskResult(
-        list(compare_chunks(job, chunks, clock)), list(count_parts(job, parts, clock))
-    )
+    return TaskResult(list(compare_chunks(job, chunks, clock)), count_in_task(job, parts, clock))
 
 
 def groups_of(wanted: Iterable[Work], size_bytes: int) -> list[list[Work]]:

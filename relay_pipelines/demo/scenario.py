@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_pipelines.audit.recount import recount
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.demo.dagster import RelayProcess
 from relay_pipelines.demo.proof import Ledger, compare_all, read_all, shares
 from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table

@@ -60,7 +60,7 @@ class VerifiedLedger:
     quarantined: Mapping[str, str] = field(default_factory=dict)
 
     def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
-        """Return the destination offsets of which all entries are known, as of `count_range`.
+        """Return the destination offsets of which all entries are known, as of `RecountPart`.
 
         Args:
             known: entries besides those that the ledger still has.

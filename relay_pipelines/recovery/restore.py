@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from relay_pipelines.audit.recount import recount_entries
+from relay_pipelines.audit.part_count import count_ranges
+from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.ledger import checkpoint as checkpoints
@@ -327,8 +328,8 @@ class Planner:
         if not self.client.has_topic(to.topic):
             return ""  # the guards say so afterwards
         upto = {to: OffsetRange(to, end, end)}  # what follows may be of others
-        entries, options = {at.topic_partition: [last]}, self.mirror.copy_options
-        (found,) = recount_entries([at], entries, self.client, options, self.client.clock, (), upto)
+        known = KnownEntries({at.topic_partition: [last]}, accounted=upto)
+        (found,) = count_ranges(self.client, [at], known)
         lines = [str(found)] if isinstance(found, RelayError) else found.problems
         where = f"{last.destination}, the copies of ledger entry {last.number}"
         return f"{where}: {lines[0]}" if lines else ""

@@ -9,7 +9,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming

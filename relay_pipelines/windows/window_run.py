@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.audit import recount
+from relay_pipelines.audit import window_recount
+from relay_pipelines.audit.coverage import Kind
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
@@ -366,7 +367,7 @@ def _recount_complete(
     if not complete:
         return []
     failpoint(Failpoint.BEFORE_RECOUNT)
-    found = recount.recount(
+    found = window_recount.recount(
         mirror_name,
         [planned for report in complete for planned in report.ranges],
         mirror.destination_cluster,
@@ -396,18 +397,15 @@ def _explain_expired(
     Only the whole chain shows which entries retention can have deleted; an old window that is
     checked again is rare.
     """
-    unaccounted = [each for each in recounts if each.unaccounted and not each.gaps]
-    if not unaccounted:
+    missing = [each for each in recounts if each.unaccounted]
+    if not missing:
         return
     chains = read_verified_ledger(mirror_name, mirror, clock).chains
-    for each in unaccounted:
+    for each in missing:
         chain = chains.get(each.range.topic_partition)
-        if chain is None or chain.breaks or not chain.expired:
-            continue
-        first = chain.records[0].entry.source.start if chain.records else each.range.end
-        expired = max(0, min(first, each.range.end) - each.range.start)
-        each.forgotten = min(each.unaccounted, expired)
-        each.unaccounted -= each.forgotten
+        if chain and not chain.breaks and chain.expired and each.coverage:
+            first = chain.records[0].entry.source.start if chain.records else None
+            each.coverage = each.coverage.explained(Kind.FORGOTTEN, first)
 
 
 def _add_ages(

@@ -11,9 +11,10 @@ import pytest
 
 from relay_pipelines.audit.against_statement import StatementAudit, audit_against
 from relay_pipelines.audit.audit import begin
-from relay_pipelines.audit.recount import Recount, recount
-from relay_pipelines.audit.recount_parts import count_parts
+from relay_pipelines.audit.part_count import count_in_task
+from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.request import AuditRequest, Level
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError
@@ -167,7 +168,7 @@ def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) ->
     what = "records at the destination that this mirror did not write: 5"
     assert recounted(mirror).problems == [what]
     audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.RECOUNT), CLOCK)
-    audit.add([], count_parts(audit.job, audit.partitions[mirror.at].parts, CLOCK))
+    audit.add([], count_in_task(audit.job, audit.partitions[mirror.at].parts, CLOCK))
     of = f" of {name}" if writer == "a replay" else ""
     lines = audit.partitions[mirror.at].problems
     assert lines[0].startswith(f"ledger entry 1{of}: never committed with a checkpoint (")

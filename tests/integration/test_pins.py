@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka import LocalCluster

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.audit import recount
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import FilterError, PolicySupersededError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
@@ -195,7 +195,7 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
         for kind in KINDS
         for at in range(2)
     ]
-    found = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
+    found = recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
     assert [result.problems for result in found.counted.values()] == [[]] * len(ranges)
 
     # a predicate that changes takes over, and the former one does not come back

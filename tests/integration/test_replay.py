@@ -19,8 +19,8 @@ import pytest
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import begin
-from relay_pipelines.audit.recount import recount
 from relay_pipelines.audit.request import AuditRequest, Level
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import (
     ConfigError,

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from relay_pipelines.audit import against_statement, recount
+from relay_pipelines.audit import against_statement
+from relay_pipelines.audit.window_recount import _WindowCount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.ledger import checkpoint, ledger_topic, statement
 from relay_pipelines.ledger.checkpoint import replay_name
@@ -153,19 +154,19 @@ class TestWhatIsForeign:
     def test_commits_after_the_ledger_was_read(self, world: World) -> None:
         """Their entries are not known, and they are not foreign."""
         world.attest()
-        counting = against_statement.recount_entries
+        counting = against_statement.count_ranges
 
         def after_a_commit(*told: Any) -> Any:
             world.copy(15)
             with world.answering():
                 return counting(*told)
 
-        with patch.object(against_statement, "recount_entries", after_a_commit):
+        with patch.object(against_statement, "count_ranges", after_a_commit):
             assert world.audit().differences == []
 
     def test_a_replay_commits_while_a_window_is_counted(self, world: World) -> None:
         """One chunk after each look at the ledger; the record of nobody is found all the same."""
-        reading, ends = recount._entries, iter((5, 10))
+        reading, ends = _WindowCount._read, iter((5, 10))
 
         def before_a_commit(*told: Any, **more: Any) -> Any:
             found = reading(*told, **more)
@@ -173,7 +174,7 @@ class TestWhatIsForeign:
                 world.replay(end)
             return found
 
-        with patch.object(recount, "_entries", before_a_commit):
+        with patch.object(_WindowCount, "_read", before_a_commit):
             assert world.recount().problems == []
         world.write(99)
         assert (world.recount().foreign, world.recount().unattributed) == (1, 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.audit.recount import Recount, recount
+from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import (
     RelayError,

@@ -12,11 +12,12 @@ from unittest.mock import patch
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from relay_pipelines.audit import recount, spark_job
+from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.against_statement import StatementAudit, audit_against
 from relay_pipelines.audit.audit import PartitionAudit, begin
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.request import AuditRequest, Level
+from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.ledger import ledger_topic, reader, statement
 from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
@@ -93,7 +94,7 @@ class World:
         """Count as a window of ten offsets does."""
         ranges, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
         with self.answering():
-            (found,) = recount.recount(
+            (found,) = recount(
                 "m", ranges, to, self.mirror.copy_options, Clock(), 0
             ).counted.values()
         return found

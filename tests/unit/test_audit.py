@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.recount_parts import PartResult, RecountPart, merged, parts_of
+from relay_pipelines.audit.part_count import PartResult
+from relay_pipelines.audit.recount import DestinationCount, Recount, merged
+from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.request import Level
 from relay_pipelines.audit.spark_job import groups_of
 from relay_pipelines.ledger.chain import Chain
@@ -93,11 +95,17 @@ def parts(
     start: int, end: int, size_bytes: int = 300, own: list[LedgerEntry] = ENTRIES
 ) -> list[RecountPart]:
     """The parts of a range; every entry has 100 bytes."""
-    return parts_of(wanted(start, end), own, (), size_bytes, wanted(0, 99))
+    return KnownEntries({AT: own}, accounted={TO: wanted(0, 99)}).parts(
+        wanted(start, end), size_bytes
+    )
 
 
 def spans(found: list[RecountPart]) -> list[tuple[int, int]]:
     return [(part.range.start, part.range.end) for part in found]
+
+
+def reads(found: list[RecountPart]) -> list[tuple[int, int]]:
+    return [(part.destination.start, part.destination.end) for part in found]
 
 
 def test_a_range_is_counted_in_parts() -> None:
@@ -109,16 +117,26 @@ def test_a_range_is_counted_in_parts() -> None:
     assert {part.accounted for part in parts(0, 100)} == {wanted(0, 99)}
 
 
-def test_a_part_knows_what_follows_its_copies() -> None:
-    """The scan of a part ends where the next one begins; the last one has no next."""
-    found = [part.entries[AT] for part in parts(0, 100)]
-    assert [(some[0].source.start, some[-1].source.end) for some in found] == [
-        (0, 40),
-        (30, 70),
-        (60, 100),
-        (90, 100),
-    ]
+def test_a_part_ends_where_the_next_chunk_begins() -> None:
+    """Also if that is not of the range; the last one has no next, and ends with the log."""
+    assert reads(parts(0, 100)) == [(0, 30), (30, 60), (60, 90), (90, sys.maxsize)]
+    assert reads(parts(15, 35)) == [(10, 40)]
     assert [part.size_bytes for part in parts(0, 100)] == [300, 300, 300, 100]
+
+
+def test_a_part_has_a_destination() -> None:
+    """After a topic is renamed, its copies are in two; each is read to its own end."""
+    moved = TopicPartition("new.orders", 0)
+    renamed = [
+        replace(entry, destination=replace(entry.destination, topic_partition=moved))
+        for entry in ENTRIES[5:]
+    ]
+    found = parts(0, 100, 10_000, [*ENTRIES[:5], *renamed])
+    assert spans(found) == [(0, 50), (50, 100)]
+    assert [part.destination for part in found] == [
+        OffsetRange(TO, 0, sys.maxsize),
+        OffsetRange(moved, 50, sys.maxsize),
+    ]
 
 
 def test_a_part_knows_what_others_wrote_where_its_chunks_have_no_records() -> None:
@@ -126,45 +144,42 @@ def test_a_part_knows_what_others_wrote_where_its_chunks_have_no_records() -> No
     filtered, copied = entry(0, 10, filtered=10), entry(10, 20)
     other = replace(entry(0, 10), source=OffsetRange(TopicPartition("other", 0), 0, 10))
     replayed = [OffsetRange(TO, 20, 30), OffsetRange(TO, 2, 4)]
-    for own in ([filtered], [filtered, copied]):
-        (part,) = parts_of(wanted(0, 20), own, [other], 300, None, replayed)
-        assert part.entries[other.source.topic_partition] == [other]
-        assert set(part.replayed) == set(replayed)
+    (part,) = KnownEntries({AT: [filtered, copied]}, [other], replayed).parts(wanted(0, 20))
+    assert part.others == (other.destination, *reversed(replayed))
+    (part,) = KnownEntries({AT: [filtered]}, [other], replayed).parts(wanted(0, 20))
+    assert not len(part.destination), "the other's records follow at once"
 
 
 def test_a_part_knows_only_its_neighbours() -> None:
     """What others and replays wrote after it goes to other tasks."""
     replayed = [OffsetRange(TO, offset, offset + 1) for offset in range(100)]
-    found = parts_of(wanted(0, 100), ENTRIES, (), 300, None, replayed)
-    assert [len(part.replayed) for part in found] == [30, 30, 30, 10]
+    found = KnownEntries({AT: ENTRIES}, (), replayed).parts(wanted(0, 100), 300)
+    assert [len(part.others) for part in found] == [30, 30, 30, 10]
 
 
 def test_parts_are_not_cut_within_entries_that_overlap() -> None:
+    """Both parts would count their records."""
     doubled = sorted([*ENTRIES, entry(25, 45)], key=lambda each: each.source)
-    assert spans(parts(0, 100, 100, doubled)) == [
+    assert reads(parts(0, 100, 100, doubled)) == [
         (0, 10),
         (10, 20),
         (20, 50),
-        *((start, start + 10) for start in range(50, 100, 10)),
+        *((start, start + 10) for start in range(50, 90, 10)),
+        (90, sys.maxsize),
     ]
 
 
-def test_parts_are_not_cut_where_entries_are_missing() -> None:
+def test_foreign_records_are_looked_for_where_entries_are_missing() -> None:
     left = [*ENTRIES[:3], *ENTRIES[5:]]
-    assert spans(parts(0, 100, 100, left))[2:4] == [(20, 60), (60, 70)]
+    assert reads(parts(0, 100, 100, left))[2:4] == [(20, 50), (50, 60)]
 
 
 def test_the_recounts_of_parts_are_added() -> None:
-    first = Recount(wanted(0, 30), wanted(0, 31), 30, 29, first_ms=5, last_ms=7, nodes={"a"})
-    second = Recount(wanted(30, 40), wanted(31, 41), 10, 10, 2, 35, first_ms=3, last_ms=4)
+    first = DestinationCount(wanted(0, 30), wanted(0, 31), 30, 29, first_ms=5, last_ms=7)
+    second = DestinationCount(wanted(30, 40), wanted(31, 41), 10, 10, 2, 35, first_ms=3, last_ms=4)
     found = merged(wanted(0, 40), [first, second])
     assert (found.recorded, found.counted, found.foreign, found.foreign_at) == (40, 39, 2, 35)
-    assert (found.scanned, found.first_ms, found.last_ms, found.nodes) == (
-        wanted(0, 41),
-        3,
-        7,
-        {"a"},
-    )
+    assert (found.scanned, found.first_ms, found.last_ms) == (wanted(0, 41), 3, 7)
 
 
 def test_a_part_that_could_not_be_counted() -> None:

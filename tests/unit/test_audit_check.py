@@ -20,8 +20,9 @@ from relay_pipelines.audit.checks import (
 )
 from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import CoverageMap, coverage
+from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.recount_parts import PartResult, RecountPart
+from relay_pipelines.audit.recount_parts import RecountPart
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import SourceError, TamperedError
 from relay_pipelines.ledger import ledger_topic
@@ -169,7 +170,9 @@ def test_what_the_ledger_no_longer_has_is_nothing_to_verify(level: Level) -> Non
 
 def test_a_part_that_cannot_be_counted_hides_no_difference() -> None:
     found = whole()
-    found.parts = [RecountPart(wanted(0, 20), {}, 1), RecountPart(wanted(20, 40), {}, 1)]
+    found.parts = [
+        RecountPart(wanted(start, start + 20), wanted(start, start + 20)) for start in (0, 20)
+    ]
     found.counted = [
         PartResult(wanted(0, 20), 1, Recount(wanted(0, 20), None, 25, 10, 3, 30)),
         PartResult(wanted(20, 40), 1, None, "no answer"),

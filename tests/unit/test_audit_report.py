@@ -16,8 +16,8 @@ from relay_pipelines.audit import report as shown_as
 from relay_pipelines.audit.command import report
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.page import page
+from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.recount_parts import PartResult
 from relay_pipelines.audit.report import audit_document as document_of
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.output.tables import show

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.audit.coverage import Stretch, binned, coverage, last_history
+from relay_pipelines.audit.coverage import Kind, Stretch, binned, coverage, last_history
 from relay_pipelines.model import LedgerEntry, OffsetRange
 from tests.support.audited import CHUNKS, TO, entry, wanted
 
@@ -47,6 +47,17 @@ def test_a_removed_entry_is_missing(removed: int, line: str) -> None:
     """The checkpoint shows that the last one was there."""
     left = [each for number, each in enumerate(CHUNKS) if number != removed]
     assert coverage(wanted(0, 40), left, 40).problems == [line]
+
+
+def test_missing_offsets_that_are_explained() -> None:
+    """They are no problem any more, but are still counted; those after the reason are missing."""
+    missing = coverage(wanted(0, 40), CHUNKS[2:], 40)
+    found = missing.explained(Kind.FORGOTTEN, before=12)
+    assert (found.counts[Kind.FORGOTTEN], found.counts[Kind.MISSING]) == (12, 18)
+    assert found.problems == ["18 source offsets are in no ledger entry: [12, 30)"]
+    found = missing.explained(Kind.SUPERSEDED)
+    assert (found.counts[Kind.SUPERSEDED], found.problems) == (30, [])
+    assert missing.explained(Kind.FORGOTTEN, before=0) == missing
 
 
 def test_all_entries_removed() -> None:

@@ -1,0 +1,246 @@
+"""Counts the records of a part at the destination, as a read_committed consumer sees them.
+
+It reads batch headers: counts that a copy reports about itself would prove nothing. In a task, or
+in the process of a window's check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+
+from relay_pipelines.audit.chunks import AuditJob
+from relay_pipelines.audit.coverage import RangeIndex
+from relay_pipelines.audit.recount import DestinationCount, Recount, merged_with_ledger
+from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
+from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, Retention
+from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.checkpoint import wait_until_stable
+from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, size_on_disk
+from relay_pipelines.protocol.batch import Batch, BatchHeader
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+    destination_client,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import FetchedSpan, read
+
+NEEDED_CONFIGS = RETENTION_CONFIGS
+"""The keys of a destination topic's configuration that a count needs."""
+
+Configs = Mapping[str, Mapping[str, str]]
+"""By topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What a task counted.
+
+    Args:
+        count: None if the destination could not be read.
+        error: why it could not be read; empty if it was.
+    """
+
+    range: OffsetRange
+    size_bytes: int
+    count: DestinationCount | None = None
+    error: str = ""
+
+
+def count_in_task(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> list[PartResult]:
+    """Count parts; never raises a `RelayError`."""
+    if not parts:
+        return []
+    with destination_client(job.mirror, job.destination, job.options, clock, "recount") as client:
+        counts = count_parts(client, parts)
+    return [
+        PartResult(part.range, part.size_bytes, None, str(count))
+        if isinstance(count, RelayError)
+        else PartResult(part.range, part.size_bytes, count)
+        for part, count in zip(parts, counts, strict=True)
+    ]
+
+
+def count_ranges(
+    client: ClusterClient, ranges: Sequence[OffsetRange], known: KnownEntries
+) -> list[Recount | RelayError]:
+    """Count ranges in this process, all offsets of which must be copied.
+
+    Returns:
+        for each range, in this order, what was found, or why it cannot be counted.
+    """
+    parts = [known.parts(each) for each in ranges]
+    counts = iter(count_parts(client, [*chain(*parts)]))
+    results: list[Recount | RelayError] = []
+    for offset_range, some in zip(ranges, parts, strict=True):
+        own = [*islice(counts, len(some))]
+        counted = [count for count in own if isinstance(count, DestinationCount)]
+        errors = [count for count in own if isinstance(count, RelayError)]
+        whole = merged_with_ledger(offset_range, counted, known.covering(offset_range))
+        results.append(errors[0] if errors else whole)
+    return results
+
+
+def count_parts(
+    client: ClusterClient, parts: Sequence[RecountPart]
+) -> list[DestinationCount | RelayError]:
+    """Count parts, in attempts that each try what is left.
+
+    Returns:
+        for each part, in this order, what was found, or why it cannot be counted: an error that
+        names a topic-partition is its own, any other one that of all parts left.
+    """
+    results: dict[int, DestinationCount | RelayError] = {}
+    left, moved_at = dict(enumerate(parts)), client.clock.monotonic()
+
+    def attempt() -> None:
+        """Raise an error that may pass; one of the whole cluster ends the attempt at once."""
+        nonlocal moved_at
+        passing = None
+        configs, refused = _configs(client, left.values())
+        for index, part in list(left.items()):
+            try:
+                if error := refused.get(part.destination.topic_partition.topic):
+                    raise error.of(part.range.topic_partition)
+                results[index] = _count(client, part, configs)
+            except RelayError as error:
+                if error.retryable and error.topic_partition is None:
+                    raise
+                results[index] = error
+                if error.retryable:
+                    passing = passing or error
+                    continue
+            del left[index]
+            moved_at = client.clock.monotonic()
+        if passing is not None:
+            raise passing
+
+    try:
+        client.retry(attempt, progress_at=lambda: moved_at)
+    except RelayError as error:
+        for index in left:
+            results.setdefault(index, error)
+    return [results[index] for index in range(len(parts))]
+
+
+def _configs(
+    client: ClusterClient, parts: Iterable[RecountPart]
+) -> tuple[Configs, Mapping[str, RelayError]]:
+    """Ask for all topics with chunks together: one that cannot be read fails its own parts."""
+    topics = sorted({part.destination.topic_partition.topic for part in parts if part.entries})
+    configs, errors = each_topic_configs(client, topics, NEEDED_CONFIGS)
+    values = {
+        topic: {key: str(config.value) for key, config in some.items()}
+        for topic, some in configs.items()
+    }
+    return values, errors
+
+
+def _count(client: ClusterClient, part: RecountPart, configs: Configs) -> DestinationCount:
+    """Count one part.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    to, start = part.destination.topic_partition, part.destination.start
+    retention = Retention.of(configs.get(to.topic, {}))
+    if part.entries:
+        # for the markers of our commit, and of earlier transactions of others
+        high = client.list_offsets([to], LATEST, READ_UNCOMMITTED)[to]
+        wait_until_stable(client, to, min(part.last, high))
+    low = client.list_offsets([to], EARLIEST, READ_COMMITTED)[to]
+    size_bytes = partial(size_on_disk, client, to)
+    is_explained = low <= start or retention.explains(
+        part.entries, low, client.clock.now_ms(), size_bytes
+    )
+    end = part.end(client.list_offsets([to], LATEST, READ_COMMITTED)[to])
+    scanned = OffsetRange(to, max(low, start), max(low, start, end))
+    counting = PartCount(
+        part,
+        is_compacted="compact" in configs.get(to.topic, {}).get(CLEANUP_POLICY, ""),
+        was_empty=bool(part.created_id) and client.topic(to.topic).topic_id == part.created_id,
+    )
+    for spans in read(client, scanned, client.options.fetch_max_bytes):
+        for span in spans:
+            counting.add(span)
+    counting.judge(low if is_explained else 0)
+    if not is_explained:
+        counting.result.truncated_at, counting.result.retention = low, str(retention)
+    counting.result.scanned = scanned
+    return counting.result
+
+
+class PartCount:
+    """Counts what the spans of a part hold. Pure.
+
+    Args:
+        is_compacted: whether a cleaner may work on the topic.
+        was_empty: whether the topic is known to have been empty before the mirror's first copy.
+    """
+
+    def __init__(self, part: RecountPart, *, is_compacted: bool, was_empty: bool = False) -> None:
+        self.result = DestinationCount(part.range)
+        self.result.recorded = sum(entry.records for entry in part.entries)
+        self._part = part
+        self._was_empty = was_empty
+        self._chunks = [ChunkCount(entry, is_compacted) for entry in part.entries]
+        self._index = RangeIndex([entry.destination for entry in part.entries])
+        self._others = RangeIndex(part.others)
+
+    def add(self, span: FetchedSpan) -> None:
+        """Count the records of a span: those of our chunks, and foreign ones."""
+        if span.skipped is Skipped.COMPACTION_GAP:
+            for position in self._index.overlapping(span.start, span.end):
+                self._chunks[position].add_holes(span.start, span.end)
+        if span.run is None or span.skipped is not None:
+            return
+        batch = Batch(span.run.first, span.run.data)
+        header = batch.header
+        positions = [*self._index.containing(header.base_offset)]
+        chunk = self._chunks[positions[0]] if positions else None
+        if chunk is not None and chunk.is_own(batch):
+            chunk.add(batch)
+            self.result.counted += header.records
+            last_ms = header.max_timestamp_ms
+            self.result.date(header.first_timestamp_ms, last_ms if last_ms >= 0 else None)
+        elif not positions[1:] and not [*self._others.containing(header.base_offset)]:
+            self._add_unknown(header)
+
+    def judge(self, low: int) -> None:
+        """Add what is there of each chunk to the result, after all spans.
+
+        Args:
+            low: up to where retention may have deleted records.
+        """
+        result = self.result
+        for chunk in self._chunks:
+            result.untimed += chunk.untimed
+            missing = chunk.missing(low)
+            if missing is None:
+                result.differing += 1
+                continue
+            result.not_verified.update(missing)
+            if why := chunk.why_not_compared(missing):
+                result.not_compared.update({why: chunk.records} if chunk.records else {})
+            elif chunk.has_its_digest:
+                result.by_content += chunk.records
+            else:
+                result.differing += 1
+
+    def _add_unknown(self, header: BatchHeader) -> None:
+        """Count records that no entry names; after the accounted offsets, one may name them yet."""
+        result, offset, accounted = self.result, header.base_offset, self._part.accounted
+        if self._part.created_id is not None and not self._was_empty:
+            result.uncopied += header.records
+        elif accounted is not None and offset < accounted.start:
+            result.unattributed += header.records
+        elif header.records and (accounted is None or offset < accounted.end):
+            result.foreign_at = offset if result.foreign_at is None else result.foreign_at
+            result.foreign += header.records

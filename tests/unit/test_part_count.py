@@ -1,0 +1,130 @@
+"""How parts are counted: attempts that each try what is left, and what spans mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from relay_pipelines.audit import part_count
+from relay_pipelines.audit.part_count import count_parts, count_ranges
+from relay_pipelines.audit.recount import DestinationCount, Recount
+from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
+from relay_pipelines.errors import ConfigError, RetriableError
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import ClusterClient, destination_client
+from tests.support.audited import AT, TO, entry, wanted
+
+OPTIONS = CopyOptions(give_up_after_ms=60_000)
+
+
+@dataclass
+class Clock:
+    """A clock that only sleeping moves."""
+
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture
+def client() -> ClusterClient:
+    """It is never asked: what would ask it is replaced."""
+    return destination_client("m", Cluster("nowhere", ("127.0.0.1:1",)), OPTIONS, Clock())
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces the count of one part by a function of the part."""
+
+    def answer(count: Callable[[RecountPart], DestinationCount]) -> None:
+        monkeypatch.setattr(part_count, "_configs", lambda *_: ({}, {}))
+        monkeypatch.setattr(part_count, "_count", lambda _, part, *__: count(part))
+
+    return answer
+
+
+PARTS = [RecountPart(wanted(start, start + 10), wanted(start, start + 10)) for start in (0, 10, 20)]
+
+
+def unreachable(at: TopicPartition | None = AT) -> RetriableError:
+    return RetriableError("no leader", topic_partition=at)
+
+
+def test_parts_that_fail_wait_together(counting: Any, client: ClusterClient) -> None:
+    """Each is tried in every attempt; the others are counted, and the time is over once."""
+
+    def count(part: RecountPart) -> DestinationCount:
+        if part.range.start < 20:
+            raise unreachable()
+        return DestinationCount(part.range)
+
+    counting(count)
+    *failed, counted = count_parts(client, PARTS)
+    assert [type(each) for each in failed] == [RetriableError] * 2
+    assert counted == DestinationCount(PARTS[2].range)
+    assert 60 <= client.clock.monotonic() < 70
+
+
+def test_a_cluster_that_is_away_fails_what_is_left(counting: Any, client: ClusterClient) -> None:
+    """What was counted before stays counted; no part waits for itself."""
+
+    def count(part: RecountPart) -> DestinationCount:
+        if part.range.start:
+            raise unreachable(None)
+        return DestinationCount(part.range)
+
+    counting(count)
+    counted, *failed = count_parts(client, PARTS)
+    assert isinstance(counted, DestinationCount)
+    assert [str(each) for each in failed] == [str(unreachable(None))] * 2
+    assert 60 <= client.clock.monotonic() < 70
+
+
+def test_what_does_not_pass_is_not_tried_again(counting: Any, client: ClusterClient) -> None:
+    """And it keeps nothing else from being tried again."""
+    tried: list[int] = []
+
+    def count(part: RecountPart) -> DestinationCount:
+        tried.append(part.range.start)
+        if part.range.start == 0:
+            raise ConfigError("refused")
+        if tried.count(part.range.start) == 1:
+            raise unreachable()
+        return DestinationCount(part.range)
+
+    counting(count)
+    failed, *counted = count_parts(client, PARTS)
+    assert str(failed) == "refused"
+    assert counted == [DestinationCount(part.range) for part in PARTS[1:]]
+    assert tried == [0, 10, 20, 10, 20]
+
+
+def test_a_range_fails_if_one_of_its_parts_does(counting: Any, client: ClusterClient) -> None:
+    """Copies in two topics: what one of them holds is not the whole of the range."""
+    moved = TopicPartition("new.orders", 0)
+    renamed = replace(entry(10, 20), destination=OffsetRange(moved, 0, 10))
+    known = KnownEntries({AT: [entry(0, 10), renamed, entry(20, 30)]})
+
+    def count(part: RecountPart) -> DestinationCount:
+        if part.destination.topic_partition == moved:
+            raise unreachable(moved)
+        records = len(part.range)
+        return DestinationCount(part.range, recorded=records, counted=records)
+
+    counting(count)
+    ranges = [wanted(0, 20), wanted(20, 30)]
+    failed, counted = count_ranges(client, ranges, known)
+    assert isinstance(failed, RetriableError)
+    assert isinstance(counted, Recount)
+    assert (counted.range, counted.records, counted.problems) == (ranges[1], 10, [])
+    assert TO in {part.destination.topic_partition for part in known.parts(ranges[0])}
