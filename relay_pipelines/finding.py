@@ -7,15 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from relay_pipelines.errors import RelayError, error_class
+from relay_pipelines.errors import DIFFERENCE, RelayError, error_class
 
 
 class Severity(StrEnum):
-    """How bad a finding is; only an error has an exit code."""
+    """How bad a finding is; the last two have exit codes."""
 
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
+    DIFFERENCE = "difference"
+    """What was compared is not the same."""
 
 
 class Kind(StrEnum):
@@ -35,6 +37,24 @@ class Kind(StrEnum):
     LOSS_ACCEPTED = "LossAccepted"
     """Records were lost, and `on_data_loss` says to resume after them."""
     NODE_UNREADABLE = "NodeUnreadable"
+    BROKEN_CHAIN = "BrokenChain"
+    """Ledger entries are not those that were committed."""
+    OTHER_RECORDS = "OtherRecords"
+    """The destination does not hold the records that were committed."""
+    LEDGER_DIFFERS = "LedgerDiffers"
+    """The ledger is not as a statement attests it."""
+    UNREADABLE = "Unreadable"
+    NOT_VERIFIED = "NotVerified"
+    """Records could not be compared."""
+    GAP = "Gap"
+    """Source offsets were lost, and the copy resumed after them."""
+    COMPARED_BY = "ComparedBy"
+    """The rule by which records are compared."""
+    INCOMPLETE = "Incomplete"
+    """A window is not copied, or not counted."""
+    HELD_BACK = "HeldBack"
+    SUPERSEDED = "Superseded"
+    """A window's offsets mean other records since a loss was accepted."""
     REPLAYED_RANGE = "ReplayedRange"
     """A replay copies other records than a person may expect."""
 
@@ -68,6 +88,8 @@ class Finding:
     @property
     def exit_code(self) -> int:
         """Of the command that finds it, unless another finding has a higher one."""
+        if self.severity is Severity.DIFFERENCE:
+            return DIFFERENCE
         return error_class(self.kind).exit_code if self.severity is Severity.ERROR else 0
 
     @property
@@ -83,6 +105,11 @@ class Finding:
 def warning(kind: Kind, where: str, text: str, remedy: str = "") -> Finding:
     """Return a finding that stops nothing."""
     return Finding(kind, where, Severity.WARNING, text, remedy)
+
+
+def texts(findings: Iterable[Finding], severity: Severity) -> list[str]:
+    """Return the lines of the findings of a severity."""
+    return [str(finding) for finding in findings if finding.severity == severity]
 
 
 def of_errors(errors: Iterable[RelayError]) -> list[Finding]:

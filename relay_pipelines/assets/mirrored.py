@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
 from relay_pipelines.orchestration import naming, turns, window_log
@@ -136,7 +137,7 @@ def _fail_if_incomplete(
 ) -> None:
     """Fail the run if a topic is incomplete, a count differs, or an expectation blocks."""
     lines = [*failures([report]), *blocked]
-    differs = any(topic.problems for topic in report.topics)
+    differs = any(topic.verdict.state is State.DIFFERS for topic in report.topics)
     if blocked or differs or (report.failures and report.result.needs_operator):
         forbid_retries(context)  # it would find the same
     if lines:

@@ -16,6 +16,7 @@ from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.audit.source_logs import read_destination_topics
 from relay_pipelines.audit.verdict import UNEXPLAINED, Coverage, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger.chain import Chain, verify_chain
 from relay_pipelines.ledger.statement import Attested, Statement, read_statement
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
@@ -32,22 +33,18 @@ class StatementAudit:
     """What a comparison with a statement found.
 
     Args:
-        differences: in one line each; empty if everything is as attested.
-        notes: why some records could not be compared.
+        findings: differences, and why some records could not be compared.
         coverage: what became of the attested records.
     """
 
     statement: Statement
-    differences: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def verdict(self) -> Verdict:
         """What was found, with what it rests on."""
-        return judge(
-            self.coverage, differs=bool(self.differences), failed=False, noted=bool(self.notes)
-        )
+        return judge(self.coverage, self.findings)
 
 
 def audit_against(
@@ -69,13 +66,16 @@ def audit_against(
     found = read_verified_ledger(name, mirror, clock, copies)
     _require_same_mirror(path, statement, found)
     audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
-    audit.differences += [str(broken) for broken in found.breaks]
+    audit.findings += [
+        _difference(broken.topic_partition, broken.what_and_where, Kind.BROKEN_CHAIN)
+        for broken in found.breaks
+    ]
     there = read_destination_topics(mirror, found, clock, with_configs=False)
     for each in statement.attested:
-        audit.differences += _differences_of_statement(each)
-        audit.differences += _differences_of_ledger(each, found)
+        audit.findings += _differences_of_statement(each)
+        audit.findings += _differences_of_ledger(each, found)
         if replaced := there.replaced(found.checkpoints.get(each.source)):
-            audit.differences.append(f"{each.source}: {replaced}")
+            audit.findings.append(_difference(each.source, replaced))
     _recount(audit, found, mirror, clock)
     return audit
 
@@ -94,30 +94,41 @@ def _require_same_mirror(path: Path, statement: Statement, found: VerifiedLedger
         )
 
 
-def _differences_of_statement(attested: Attested) -> list[str]:
+def _difference(where: TopicPartition | str, text: str, kind: Kind = Kind.OTHER_RECORDS) -> Finding:
+    return Finding(kind, str(where), Severity.DIFFERENCE, text)
+
+
+def _differences_of_statement(attested: Attested) -> list[Finding]:
     """Verify the chain within the statement, which somebody may have changed, too."""
     at = attested.source
     breaks = verify_chain(at, attested.records, attested.head, _ANY_MS).breaks
-    return [f"the statement itself: {at}: {broken.what}" for broken in breaks]
+    return [
+        _difference(f"the statement itself: {at}", broken.what, Kind.BROKEN_CHAIN)
+        for broken in breaks
+    ]
 
 
-def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterator[str]:
+def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterator[Finding]:
     """Compare the attested entries with those that the ledger still has."""
     at = attested.source
     chain, checkpoint = found.chains.get(at, Chain(at)), found.checkpoints.get(at)
     if checkpoint is None or checkpoint.ledger_head.number < attested.head.number:
         number = 0 if checkpoint is None else checkpoint.ledger_head.number
-        yield (
-            f"{at}: the statement's newest ledger entry is {attested.head.number}, that of the"
-            f" checkpoint is {number}: a chain was started again, or a checkpoint put back"
+        yield _difference(
+            at,
+            f"the statement's newest ledger entry is {attested.head.number}, that of the checkpoint"
+            f" is {number}: a chain was started again, or a checkpoint put back",
+            Kind.LEDGER_DIFFERS,
         )
     hashes = {record.head.hash for record in chain.records}
     for record in attested.records:
         number = record.entry.number
         if number > chain.expired and record.head.hash not in hashes:
-            yield (
-                f"{at}: ledger entry {number}, of source offsets [{record.entry.source.start},"
-                f" {record.entry.source.end}), is not in the ledger as the statement has it"
+            yield _difference(
+                at,
+                f"ledger entry {number}, of source offsets [{record.entry.source.start},"
+                f" {record.entry.source.end}), is not in the ledger as the statement has it",
+                Kind.LEDGER_DIFFERS,
             )
 
 
@@ -155,15 +166,16 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
             at = result.range.topic_partition
             seen = result.records_seen
             audit.coverage += seen if result.problems else seen.explained(UNEXPLAINED)
-            audit.notes += [f"{at}: {line}" for line in result.notes]
+            audit.findings += [warning(Kind.NOT_VERIFIED, str(at), line) for line in result.notes]
             if not result.problems:
                 continue
-            before = len(audit.differences)
             copied = [entry for entry in histories[at] if len(entry.source)]
-            for entry, alone in zip(copied, count([e.source for e in copied]), strict=True):
-                audit.differences += [f"{_where(entry)}: {line}" for line in alone.problems]
-            if len(audit.differences) == before:  # only together, such as records of a lost chunk
-                audit.differences += [f"{at}: {line}" for line in result.problems]
+            alone = zip(copied, count([e.source for e in copied]), strict=True)
+            found_alone = [
+                _difference(_where(entry), line) for entry, one in alone for line in one.problems
+            ]
+            # only together, such as records of a lost chunk
+            audit.findings += found_alone or [_difference(at, line) for line in result.problems]
 
 
 def _counted(result: Recount | RelayError) -> Recount:
@@ -193,8 +205,8 @@ def _existing(
             if entry.destination.topic_partition.topic in gone
         )
     )
-    audit.differences += [
-        f"{at}: the destination has no topic {topic!r} any more"
+    audit.findings += [
+        _difference(at, f"the destination has no topic {topic!r} any more")
         for at, topics in copied.items()
         for topic in sorted(topics & gone)
     ]

@@ -33,6 +33,7 @@ from relay_pipelines.audit.verdict import (
     total,
 )
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.ledger.chain import REMEDY, Chain
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import (
@@ -137,9 +138,9 @@ class PartitionAudit:
             seen = ledger + replace(recount.records_seen, records=copied)
         else:
             seen = ledger + Coverage(copied, left_out=0 if self.level is Level.RECOUNT else copied)
-        if self.errors:
+        if self._unreadable:
             return seen.explained(UNREADABLE)
-        return seen if self.problems else seen.explained(UNEXPLAINED)
+        return seen if self._differences else seen.explained(UNEXPLAINED)
 
     def _compared(self, copied: int) -> Coverage:
         """Return what became of the records of the chunks that are compared."""
@@ -161,10 +162,17 @@ class PartitionAudit:
         )
 
     @property
-    def problems(self) -> list[str]:
-        """What is wrong; empty if nothing is."""
-        lines = [f"{broken.what_and_where}; {REMEDY}" for broken in self.chain.breaks]
-        lines += [*self.coverage.problems, *filter(None, [self.lost, self.replaced])]
+    def findings(self) -> list[Finding]:
+        """What is wrong, what could not be read, and what people may not expect."""
+        return [*self._differences, *self._unreadable, *self._warnings, *self._rules]
+
+    @property
+    def _differences(self) -> list[Finding]:
+        broken = [
+            self._finding(Kind.BROKEN_CHAIN, Severity.DIFFERENCE, each.what_and_where, REMEDY)
+            for each in self.chain.breaks
+        ]
+        lines = [*self.coverage.problems, *filter(None, [self.lost, self.replaced])]
         recount = self.counted_so_far
         if recount is not None:
             lines += recount.problems
@@ -182,20 +190,34 @@ class PartitionAudit:
                 f" [{source.start}, {source.end}), compared with node {first.node}:"
                 f" {first.difference.what}"
             )
-        return lines
+        others = (self._finding(Kind.OTHER_RECORDS, Severity.DIFFERENCE, line) for line in lines)
+        return [*broken, *others]
 
     @property
-    def notes(self) -> list[str]:
+    def _unreadable(self) -> list[Finding]:
+        """Why something could not be read; each line once."""
+        lines = {result.error for result in self.results} | {part.error for part in self.counted}
+        return [
+            self._finding(Kind.UNREADABLE, Severity.ERROR, line) for line in sorted(lines - {""})
+        ]
+
+    @property
+    def _warnings(self) -> list[Finding]:
         """What people may not expect, and what could not be compared."""
-        lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
+        gaps = [
+            self._finding(Kind.GAP, Severity.WARNING, f"{gap}; the copy resumed after it")
+            for gap in self.coverage.gaps
+        ]
         recount = self.counted_so_far
-        lines += self._untimed if recount is None else recount.notes
-        unread = Counter(self.uncompared)
+        lines = [*(self._untimed if recount is None else recount.notes)]
+        uncompared = Counter(self.uncompared)
         for result in self.results:
             if result.unread:
-                unread[result.unread] += result.chunk.records
+                uncompared[result.unread] += result.chunk.records
         lines += [
-            f"{count:,} records were not compared: {why}" for why, count in unread.items() if count
+            f"{number:,} records were not compared: {why}"
+            for why, number in uncompared.items()
+            if number
         ]
         if self.chain.lost:
             lines.append(
@@ -207,7 +229,8 @@ class PartitionAudit:
                 f"ledger entries that retention has deleted: {self.chain.expired:,}; what was"
                 " copied before cannot be audited"
             )
-        return lines
+        others = (self._finding(Kind.NOT_VERIFIED, Severity.WARNING, line) for line in lines)
+        return [*gaps, *others]
 
     @property
     def _untimed(self) -> list[str]:
@@ -215,10 +238,15 @@ class PartitionAudit:
         return [f"{UNTIMED}: {untimed:,}"] if untimed else []
 
     @property
-    def errors(self) -> list[str]:
-        """Why something could not be read; each line once."""
-        errors = {result.error for result in self.results} | {part.error for part in self.counted}
-        return sorted(errors - {""})
+    def _rules(self) -> list[Finding]:
+        """How records are compared, if it is not one by one, and what had decided them."""
+        lines = [self.rule] if self.rule not in {"", BY_RECORD} else []
+        if self.policies:
+            lines.append(f"several configurations decided its records: {', '.join(self.policies)}")
+        return [self._finding(Kind.COMPARED_BY, Severity.OK, line) for line in lines]
+
+    def _finding(self, kind: Kind, severity: Severity, text: str, remedy: str = "") -> Finding:
+        return Finding(kind, str(self.topic_partition), severity, text, remedy)
 
 
 @dataclass(slots=True)
@@ -262,19 +290,14 @@ class Audit:
         return wanted
 
     @property
-    def problems(self) -> list[str]:
-        """What is wrong, with its topic-partition; empty if nothing is."""
-        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.problems]
+    def findings(self) -> list[Finding]:
+        """What was found in its topic-partitions."""
+        return [finding for found in self.partitions.values() for finding in found.findings]
 
     @property
     def verdict(self) -> Verdict:
         """What was found, with what it rests on."""
         return verdict_of(self.level, self.partitions.values())
-
-    @property
-    def errors(self) -> list[str]:
-        """Why something could not be read."""
-        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.errors]
 
     def add(self, chunks: Iterable[ChunkResult], parts: Iterable[PartResult] = ()) -> None:
         """Take the results of a task."""
@@ -288,9 +311,7 @@ def verdict_of(level: Level, partitions: Collection[PartitionAudit]) -> Verdict:
     """Return the verdict on some topic-partitions of an audit."""
     return judge(
         total(each.records_seen for each in partitions),
-        differs=any(each.problems for each in partitions),
-        failed=any(each.errors for each in partitions),
-        noted=any(each.notes for each in partitions),
+        [finding for each in partitions for finding in each.findings],
         reads=level is not Level.LEDGER,
     )
 

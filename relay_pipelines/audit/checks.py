@@ -18,12 +18,13 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.audit import verdict
-from relay_pipelines.audit.audit import BY_RECORD, Audit, PartitionAudit, begin, verdict_of
+from relay_pipelines.audit.audit import Audit, PartitionAudit, begin, verdict_of
 from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import Kind
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
+from relay_pipelines.finding import Finding, Severity, texts
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import (
@@ -193,7 +194,7 @@ def _chunks(partitions: Collection[PartitionAudit]) -> tuple[int, int, int]:
         compared += len(entries) if whole else len(results)
         chunks = sum(result.difference is not None for result in results)
         # what the ledger or the recount say besides
-        differing += chunks + len(each.problems) - bool(chunks)
+        differing += chunks + len(_differences(each)) - bool(chunks)
     return total, compared, differing
 
 
@@ -352,16 +353,12 @@ def _not_copied(found: Found) -> str:
 
 def _words(verdict: Verdict, found: Found) -> str:
     """Say what differs or could not be read; otherwise the verdict, and what is to be noted."""
-    for lines in ("problems", "errors"):
-        wrong = [f"{at}: {line}" for at, each in found.items() for line in getattr(each, lines)]
-        if wrong:
+    findings = [finding for each in found.values() for finding in each.findings]
+    for severity in (Severity.DIFFERENCE, Severity.ERROR):
+        if wrong := texts(findings, severity):
             return _first(wrong)
-    notes = [f"{at}: {note}" for at, each in found.items() for note in [*each.notes, *_rule(each)]]
+    notes = [*texts(findings, Severity.WARNING), *texts(findings, Severity.OK)]
     return "; ".join([str(verdict), *notes[:3]])
-
-
-def _rule(found: PartitionAudit) -> list[str]:
-    return [found.rule] if found.rule not in {"", BY_RECORD} else []
 
 
 def _metadata(
@@ -373,7 +370,7 @@ def _metadata(
     if request.level is Level.SAMPLE:
         shown |= {"share (%)": request.share, "seed": request.seed}
     shown |= numbers(found.values())
-    differing = [(at, each) for at, each in found.items() if each.problems]
+    differing = [(at, each) for at, each in found.items() if _differences(each)]
     if differing:
         # a record says more than a count
         at, each = min(differing, key=lambda one: one[1].first_difference is None)
@@ -392,7 +389,7 @@ def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, An
         where = found.coverage.range if offset is None else found.destination
         place = {} if offset is None else {"first difference: offset": offset}
         return {
-            "first difference": f"{where}: {found.problems[0]}",
+            "first difference": f"{where}: {_differences(found)[0].text}",
             "first difference: topic": at.topic,
             "first difference: partition": at.partition,
             **place,
@@ -421,6 +418,10 @@ def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, An
             ]
         ),
     }
+
+
+def _differences(found: PartitionAudit) -> list[Finding]:
+    return [each for each in found.findings if each.severity is Severity.DIFFERENCE]
 
 
 def _differing(difference: Difference) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_pipelines.audit.audit import BY_RECORD, Audit, begin
+from relay_pipelines.audit.audit import Audit, begin
 from relay_pipelines.audit.coverage import no_entries
 from relay_pipelines.audit.report import (
     audit_document,
@@ -19,6 +19,7 @@ from relay_pipelines.audit.report import (
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural, stderr, stdout
@@ -140,11 +141,8 @@ def run_against(
 
     name, mirror = the_mirror(invocation.settings(), names)
     found = audit_against(against, name, mirror, SystemClock(), key)
-    verdict, statement = found.verdict, found.statement
-    wrong, passed = _lines(verdict, found.differences, found.notes, strict=strict)
-    for line in wrong:
-        messages.error(f"{name}: {line}")
-    invocation.raise_exit_code(verdict.exit_code(strict=strict))
+    statement = found.statement
+    passed = _report(invocation, name, found.verdict, found.findings, strict=strict)
     if as_json:
         messages.document(statement_document(found))
         return invocation.exit_code
@@ -154,16 +152,27 @@ def run_against(
     return invocation.exit_code
 
 
-def _lines(
-    verdict: Verdict, wrong: Sequence[str], notes: Sequence[str], *, strict: bool
-) -> tuple[list[str], list[str]]:
-    """Return what is told as errors, and what is told beside the results."""
+def _report(
+    invocation: Invocation,
+    name: str,
+    verdict: Verdict,
+    findings: Iterable[Finding],
+    *,
+    strict: bool,
+) -> list[str]:
+    """Print what does not pass, raise the exit code, and return the lines on what does pass."""
     code = verdict.exit_code(strict=strict)
     is_told = verdict.state in {State.DIFFERS, State.FAILED}
-    errors = [*wrong, *(notes if strict else ())]
-    errors += [str(verdict)] if code and not is_told else []
-    passed = [*(() if strict else notes), *([str(verdict)] if is_told or not code else [])]
-    return errors, passed
+    wrong: list[str] = []
+    passed: list[str] = []
+    for finding in findings:
+        passes = finding.severity in ({Severity.OK} if strict else {Severity.OK, Severity.WARNING})
+        (passed if passes else wrong).append(str(finding))
+    (passed if is_told or not code else wrong).append(str(verdict))
+    for line in wrong:
+        messages.error(f"{name}: {line}")
+    invocation.raise_exit_code(code)
+    return passed
 
 
 def _audit(name: str, mirror: Mirror, session: Session, request: AuditRequest) -> Audit:
@@ -187,11 +196,8 @@ def _audit(name: str, mirror: Mirror, session: Session, request: AuditRequest) -
 
 def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     """Print what an audit found, and raise the exit code."""
-    found, notes = [*audit.problems, *audit.errors], list(_notes(audit))
-    wrong, passed = _lines(audit.verdict, found, notes, strict=audit.request.strict)
-    for line in wrong:
-        messages.error(f"{audit.mirror}: {line}")
-    invocation.raise_exit_code(audit.exit_code)
+    strict = audit.request.strict
+    passed = _report(invocation, audit.mirror, audit.verdict, audit.findings, strict=strict)
     if as_json:
         return
     console = stdout()
@@ -199,17 +205,6 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
     for at, each in audit.partitions.items():
-        if each.policies:
-            line = f"{at}: several configurations decided its records: {', '.join(each.policies)}"
-            console.print(f"{audit.mirror}: {line}", soft_wrap=True)
         first = each.first_difference
         if first is not None and first.difference is not None:
             show(console, difference_table(str(at), first.difference))
-
-
-def _notes(audit: Audit) -> Iterator[str]:
-    for at, each in audit.partitions.items():
-        for line in each.notes:
-            yield f"{at}: {line}"
-        if each.rule and each.rule != BY_RECORD:
-            yield f"{at}: {each.rule}"

@@ -12,6 +12,7 @@ from relay_pipelines.audit import checks
 from relay_pipelines.audit.checks import AuditReport
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
+from relay_pipelines.finding import Severity, texts
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
@@ -152,7 +153,7 @@ def _audit(
     checks.write_page(context, reports, kafka.clock.now_ms())
     for report in reports:
         yield from checks.evaluations(report, kafka)
-        failures += report.audit.errors
+        failures += texts(report.audit.findings, Severity.ERROR)
     if failures:
         raise _failure(f"{path.rpartition('/')[2]}: {'; '.join(failures[:_SHOWN])}")
     return reports

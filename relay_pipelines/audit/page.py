@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from relay_pipelines.audit.coverage import Kind, Stretch, binned
+from relay_pipelines.finding import texts
 from relay_pipelines.output.formatting import count, format_time, seconds, size
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def page(audits: Sequence[Audit], now_ms: int) -> str:
     template = environment.get_template("audit.html.j2")
     return template.render(
         audits=audits,
+        texts=texts,
         now_ms=now_ms,
         bars=bars,
         mark=mark,

@@ -79,8 +79,6 @@ def audit_document(found: Audit) -> Document:
         "strict": found.request.strict,
         "seconds": round(found.seconds, 3),
         **_verdict(found.verdict),
-        "problems": found.problems,
-        "errors": found.errors,
         "topic_partitions": [_audited(each) for each in found.partitions.values()],
     }
 
@@ -92,8 +90,7 @@ def statement_document(found: StatementAudit) -> Document:
         "made_at": found.statement.made_at,
         "signer": found.statement.signer,
         **_verdict(found.verdict),
-        "differences": found.differences,
-        "notes": found.notes,
+        "findings": [each.document for each in found.findings],
     }
 
 
@@ -167,9 +164,7 @@ def _audited(found: PartitionAudit) -> Document:
             **dataclasses.asdict(first.difference),  # type: ignore[arg-type]  # it has one
         },
         "policies": list(found.policies),
-        "problems": found.problems,
-        "notes": found.notes,
-        "errors": found.errors,
+        "findings": [each.document for each in found.findings],
     }
 
 

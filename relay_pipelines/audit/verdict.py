@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from relay_pipelines.errors import DIFFERENCE
+from relay_pipelines.finding import Finding, Severity
 
 UNREADABLE = "they could not be read"
 UNEXPLAINED = "nothing has looked at them"
@@ -165,19 +166,19 @@ class Verdict:
         return _FAILED if self.state in {State.FAILED, State.NOT_VERIFIED} else 0
 
 
-def judge(
-    coverage: Coverage, *, differs: bool, failed: bool, noted: bool, reads: bool = True
-) -> Verdict:
+def judge(coverage: Coverage, findings: Iterable[Finding], *, reads: bool = True) -> Verdict:
     """Return the verdict on what was found.
 
     Args:
-        differs, failed, noted: whether anything differs, could not be read, or is noted.
+        findings: differences, errors if something could not be read, and warnings, which a strict
+            audit does not pass.
         reads: whether the level reads records; else it compares ledger entries alone.
     """
-    has_notes = noted or not coverage.is_whole
-    if differs:
+    severities = {finding.severity for finding in findings}
+    has_notes = Severity.WARNING in severities or not coverage.is_whole
+    if Severity.DIFFERENCE in severities:
         state = State.DIFFERS
-    elif failed:
+    elif Severity.ERROR in severities:
         state = State.FAILED
     elif coverage.compared or coverage.superseded if reads else coverage.entries:
         state = State.AGREES

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.errors import PolicySupersededError, RelayError, together
+from relay_pipelines.finding import Severity, texts
 from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns, window_log
@@ -318,6 +319,10 @@ def failures(reports: Sequence[WindowReport]) -> list[str]:
         for report in reports
         for line in [
             *report.failures,
-            *(f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems),
+            *(
+                f"{topic.topic}: {line}"
+                for topic in report.topics
+                for line in texts(topic.findings, Severity.DIFFERENCE)
+            ),
         ]
     ]

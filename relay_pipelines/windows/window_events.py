@@ -15,6 +15,7 @@ import dagster as dg
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.checks import divergence, topic_configs
+from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
@@ -226,8 +227,7 @@ def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
 
 def result(topic: TopicReport) -> CheckResult:
     """What the recount of a topic says."""
-    passes = not topic.warnings and not topic.verdict.exit_code()
-    return CheckResult(passes, _words(topic), _metadata(topic), _severity(topic))
+    return CheckResult(_passes(topic), _words(topic), _metadata(topic), _severity(topic))
 
 
 def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
@@ -246,14 +246,18 @@ def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
 def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
     """A warning if retention at the destination is why records are gone, or cannot be verified."""
     is_alarm = topic.verdict.state in {State.DIFFERS, State.FAILED}
-    passes = not topic.warnings and not topic.verdict.exit_code()
-    return dg.AssetCheckSeverity.ERROR if is_alarm or passes else dg.AssetCheckSeverity.WARN
+    is_error = is_alarm or _passes(topic)
+    return dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN
+
+
+def _passes(topic: TopicReport) -> bool:
+    return not texts(topic.findings, Severity.WARNING) and not topic.verdict.exit_code()
 
 
 def _words(topic: TopicReport) -> str:
     if topic.failure:
         return topic.failure
-    verdict, found = topic.verdict, topic.problems + topic.warnings
+    verdict, found = topic.verdict, [*map(str, topic.findings)]
     if verdict.state is State.DIFFERS:
         return "; ".join(found)
     offsets = plural(sum(map(len, topic.ranges)), "source offset")

@@ -1,16 +1,16 @@
 """Copies one frozen window, then recounts it at the destination."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.audit import window_recount
-from relay_pipelines.audit.coverage import Kind
+from relay_pipelines.audit import coverage, window_recount
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
+from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
@@ -86,27 +86,13 @@ class TopicReport:
         return max(known, default=None)
 
     @property
-    def problems(self) -> list[str]:
-        """Problems that the recount found, each with its topic-partition."""
-        return [
-            f"{partition}: {problem}"
-            for partition, found in self.recounts.items()
-            for problem in found.problems
-        ]
-
-    @property
     def verdict(self) -> Verdict:
         """What the recount found, with what it rests on."""
         seen = (
             found.records_seen if found.problems else found.records_seen.explained(UNEXPLAINED)
             for found in self.recounts.values()
         )
-        return judge(
-            total(seen),
-            differs=bool(self.problems),
-            failed=bool(self.failure),
-            noted=bool(self.warnings),
-        )
+        return judge(total(seen), self.findings)
 
     @property
     def is_superseded(self) -> bool:
@@ -121,34 +107,35 @@ class TopicReport:
     @property
     def is_failed(self) -> bool:
         """Whether the topic is incomplete, or its count differs."""
-        return bool(self.failure or self.problems)
+        return bool(self.failure or texts(self.findings, Severity.DIFFERENCE))
 
     @property
-    def warnings(self) -> list[str]:
-        """What is held back, and differences that people may not expect: gaps, expired records."""
-        superseded = [
-            f"{partition}: superseded: {found.superseded:,} source offsets of this window were not"
-            " copied, and mean other records since a loss was accepted; later windows copy those"
-            for partition, found in self.recounts.items()
-            if found.superseded
+    def findings(self) -> list[Finding]:
+        """Why it is incomplete or differs, and what people may not expect, such as gaps."""
+        held = held_back(self.held_back)
+        return [
+            *([Finding(Kind.INCOMPLETE, "", Severity.ERROR, self.failure)] if self.failure else ()),
+            *(each for at, found in self.recounts.items() for each in _findings(str(at), found)),
+            *([warning(Kind.HELD_BACK, "", held)] if held else ()),
         ]
-        gaps = [
-            f"{partition}: {gap}; the copy resumed after it"
-            for partition, found in self.recounts.items()
-            for gap in found.gaps
-        ]
-        expired = [
-            f"{partition}: {Why.RETENTION}: {found.not_verified[Why.RETENTION]:,} records are gone"
-            for partition, found in self.recounts.items()
-            if found.not_verified[Why.RETENTION]
-        ]
-        unknown = [
-            f"{partition}: {line}"
-            for partition, found in self.recounts.items()
-            for line in found.writer_notes
-        ]
-        held = list(filter(None, [held_back(self.held_back)]))
-        return held + superseded + gaps + expired + unknown
+
+
+def _findings(where: str, found: Recount) -> Iterator[Finding]:
+    for problem in found.problems:
+        yield Finding(Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, problem)
+    if found.superseded:
+        yield warning(
+            Kind.SUPERSEDED,
+            where,
+            f"superseded: {found.superseded:,} source offsets of this window were not copied, and"
+            " mean other records since a loss was accepted; later windows copy those",
+        )
+    for gap in found.gaps:
+        yield warning(Kind.GAP, where, f"{gap}; the copy resumed after it")
+    if expired := found.not_verified[Why.RETENTION]:
+        yield warning(Kind.NOT_VERIFIED, where, f"{Why.RETENTION}: {expired:,} records are gone")
+    for line in found.writer_notes:
+        yield warning(Kind.NOT_VERIFIED, where, line)
 
 
 @dataclass(slots=True)
@@ -405,7 +392,7 @@ def _explain_expired(
         chain = chains.get(each.range.topic_partition)
         if chain and not chain.breaks and chain.expired and each.coverage:
             first = chain.records[0].entry.source.start if chain.records else None
-            each.coverage = each.coverage.explained(Kind.FORGOTTEN, first)
+            each.coverage = each.coverage.explained(coverage.Kind.FORGOTTEN, first)
 
 
 def _add_ages(

@@ -12,6 +12,7 @@ import relay_pipelines as relay
 from relay_pipelines.model import TopicPartition
 from tests.copying import records_of
 from tests.support import commands
+from tests.support.findings import differences, unreadable
 from tests.support.independent import Record, create, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -75,7 +76,7 @@ def test_the_documented_programs(
     repeated = mirror.run()
     assert (repeated.records, repeated.failures, repeated.exit_code) == (0, [], 0)
     audit = mirror.audit()
-    assert (audit.problems, audit.errors, list(audit.partitions)) == ([], [], [at])
+    assert (differences(audit), unreadable(audit), list(audit.partitions)) == ([], [], [at])
 
     again = TopicPartition(f"{topic_name}.again", 0)
     checked = f"{topic_name} 10 ['{topic_name}: json_parses: 10 of 10 records do not meet it']"

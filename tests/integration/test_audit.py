@@ -45,6 +45,7 @@ from relay_pipelines.settings import load
 from tests.copying import KEPT, NOT_YET_CLEANED, Mirror, numbered
 from tests.support import commands, independent
 from tests.support.commands import SOON, configured, environment, error_line, relay, relay_here
+from tests.support.findings import differences, notes, unreadable
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -102,7 +103,7 @@ class Audited:
         audit = self.begin(level, selection, **more)
         read(audit)
         (found,) = audit.partitions.values()
-        assert found.errors == []
+        assert unreadable(found) == []
         return found
 
     def replace_copies(self, records: list[Record], cuts: Sequence[int] = ()) -> None:
@@ -171,7 +172,7 @@ class TestAgreement:
     def test_what_was_copied(self, audited: Audited) -> None:
         for level, client in LEVELS:
             found = audited.audit(level, client=client)
-            assert (found.problems, found.notes) == ([], [])
+            assert (differences(found), notes(found)) == ([], [])
             assert str(found.verdict) == (
                 "agrees: 4 ledger entries compared; this level reads no records"
                 if level is Level.LEDGER
@@ -213,14 +214,14 @@ class TestAgreement:
             settled_end(mirror.source, mirror.at)
         mirror.copy()
         found = audited.audit()
-        assert (found.problems, found.records) == ([], 110)
+        assert (differences(found), found.records) == ([], 110)
         assert found.coverage.counts == {"copied": 110, "aborted": 10, "control": 2}
 
     def test_a_copy_that_was_written_again_in_the_same_way(self, audited: Audited) -> None:
         """So that the tests below find the change alone."""
         audited.replace_copies(RECORDS)
         found = audited.audit(Level.SAMPLE, share=100.0, seed="x")
-        assert (found.problems, found.records) == ([], 100)
+        assert (differences(found), found.records) == ([], 100)
 
     def test_a_destination_that_recompresses(self, audited: Audited) -> None:
         mirror = audited.mirror
@@ -228,7 +229,7 @@ class TestAgreement:
         mirror.write(numbered(10, first=100))
         assert mirror.try_copy().status is Status.DONE
         found = audited.audit()
-        assert (found.problems, found.records) == ([], 110)
+        assert (differences(found), found.records) == ([], 110)
 
     def test_a_destination_that_sets_timestamps(self, audited: Audited) -> None:
         mirror = audited.mirror
@@ -246,7 +247,7 @@ class TestAgreement:
     def test_records_not_yet_copied(self, audited: Audited) -> None:
         audited.mirror.write(numbered(10, first=100))
         found = audited.audit(Level.FULL, Selection((audited.mirror.topic,), 0, offsets=(90, 110)))
-        assert (found.problems, found.records) == ([], 10)
+        assert (differences(found), found.records) == ([], 10)
         assert found.coverage.counts == {"copied": 10, "not_yet": 10}
 
     def test_a_mirror_that_copies(self, audited: Audited) -> None:
@@ -264,13 +265,13 @@ class TestAgreement:
             audits = 0
             while not copying.done():
                 level, client = LEVELS[audits % len(LEVELS)]
-                assert audited.audit(level, client=client).problems == []
+                assert differences(audited.audit(level, client=client)) == []
                 audits += 1
             copying.result()
         assert audits > 1
         assert audited.audit().records == 500
         write(mirror.destination, mirror.at, others)
-        assert audited.audit().problems
+        assert differences(audited.audit())
 
     def test_filtered_records(
         self,
@@ -288,7 +289,7 @@ class TestAgreement:
         assert outcome.status is Status.DONE
         audited = Audited(mirror, tmp_path)
         found = audited.audit()
-        assert (found.problems, found.records) == ([], 50)
+        assert (differences(found), found.records) == ([], 50)
         assert found.coverage.counts == {"copied": 50, "filtered": 50}
         audited.replace_copies(RECORDS[1:40:2] + RECORDS[43::2], [0, 49])
         first = audited.audit().first_difference
@@ -401,12 +402,12 @@ class TestTampered:
         """The topic keeps everything, so that it was not retention."""
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit(Level.RECOUNT)
-        assert found.problems[0] == (
+        assert differences(found)[0] == (
             "the destination's log begins at offset 40, although its topic keeps everything:"
             " records before it were deleted"
         )
-        assert found.problems[1:]
-        assert audited.audit(Level.SAMPLE, share=100.0).problems == [
+        assert differences(found)[1:]
+        assert differences(audited.audit(Level.SAMPLE, share=100.0)) == [
             (
                 "differing chunks: 2 of 4; the first is [0, 30), compared with node one: the"
                 " destination's log begins at 40, although its topic keeps everything"
@@ -417,7 +418,7 @@ class TestTampered:
         """The recount names the offset of the first one."""
         write(audited.mirror.destination, audited.mirror.at, numbered(3))
         found = audited.audit()
-        assert found.problems == [
+        assert differences(found) == [
             "records at the destination that this mirror did not write: 3",
             (
                 f"the first record that this mirror did not write is in {audited.mirror.at}"
@@ -438,12 +439,12 @@ class TestTampered:
         mirror.write(numbered(10))
         mirror.copy()
         found = audited.audit(Level.RECOUNT, Selection((mirror.topic,)))
-        assert (found.problems, found.notes) == (
+        assert (differences(found), notes(found)) == (
             [],
             [f"records in {elsewhere} before the first copy, or where there is none: 3"],
         )
         assert (
-            audited.audit(Level.RECOUNT, Selection((mirror.topic,), 0, offsets=(None, 10))).notes
+            notes(audited.audit(Level.RECOUNT, Selection((mirror.topic,), 0, offsets=(None, 10))))
             == []
         )
         with ClusterClient(mirror.destination, DestinationError) as connected:
@@ -453,7 +454,10 @@ class TestTampered:
         home = checkpoint.home(checkpoint.TOPIC, key)
         write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, NOW_MS))])
         found = audited.audit(Level.RECOUNT, Selection((mirror.topic,)))
-        assert (found.notes, [line.removeprefix(f"{elsewhere}: ") for line in found.problems]) == (
+        assert (
+            notes(found),
+            [line.removeprefix(f"{elsewhere}: ") for line in differences(found)],
+        ) == (
             [],
             [
                 "records at the destination that this mirror did not write: 3",
@@ -478,11 +482,11 @@ class TestTampered:
         )
         for level in Level:
             found = audited.audit(level)
-            assert found.problems == [line]
+            assert differences(found) == [line]
             assert found.verdict.state is State.DIFFERS
         forget()
         for level in Level:
-            assert audited.audit(level).problems == []
+            assert differences(audited.audit(level)) == []
 
     def test_the_destination_topic_is_gone(self, audited: Audited) -> None:
         """No level passes it."""
@@ -490,7 +494,7 @@ class TestTampered:
         line = f"the destination has no topic {audited.mirror.topic!r} any more"
         for level in Level:
             found = audited.audit(level)
-            assert found.problems == [line]
+            assert differences(found) == [line]
             assert found.verdict.exit_code() == 4
 
 
@@ -503,7 +507,7 @@ class TestSource:
         audited.recreate_source(numbered(records, first=1000))
         for level in (Level.FULL, Level.SAMPLE):
             found = audited.audit(level, share=100.0, seed="x")
-            assert found.problems == []
+            assert differences(found) == []
             assert str(found.verdict) == (
                 "not verified: 0 of 100 records compared: the source topic was created again since"
                 " they were copied, on node one"
@@ -522,7 +526,7 @@ class TestSource:
         assert {result.node for result in found.results} == {name}
         audit = audited.audit_nodes(shifted)
         seen = audit.verdict.coverage
-        assert (audit.problems, seen.by_content, seen.unverified) == ([], 30, 70)
+        assert (differences(audit), seen.by_content, seen.unverified) == ([], 30, 70)
         assert f"they were copied from node {name}" in str(audit.verdict)
 
     def test_a_node_in_quarantine(self, audited: Audited) -> None:
@@ -536,13 +540,13 @@ class TestSource:
             f" {name}, which is in quarantine"
         )
         audit = audited.audit_nodes({name: mirror.source, "shifted": mirror.destination})
-        assert audit.problems == []
+        assert differences(audit) == []
         assert f"they were copied from node {name}, which is in quarantine" in str(audit.verdict)
         assert audit.verdict.coverage.unverified == 70, "no marker lies before the first 30"
 
     def test_a_difference_names_the_node(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
-        (line,) = audited.audit(Level.SAMPLE, share=100.0).problems
+        (line,) = differences(audited.audit(Level.SAMPLE, share=100.0))
         assert line == (
             "differing chunks: 1 of 4; the first is [30, 60), compared with node one: 1 record"
             " differs"
@@ -557,8 +561,8 @@ class TestNotCompared:
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=YEAR_MS)
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
-        assert (found.problems, found.records) == ([], 40)
-        assert found.notes == [
+        assert (differences(found), found.records) == ([], 40)
+        assert notes(found) == [
             "retention at the destination has begun to delete them: 30 records are gone",
             "60 records were not compared: retention has begun to delete them at the destination",
         ]
@@ -566,9 +570,9 @@ class TestNotCompared:
     def test_retention_at_the_source(self, audited: Audited) -> None:
         delete_before(audited.mirror.source, audited.mirror.at, 40)
         found = audited.audit()
-        assert (found.problems, found.records) == ([], 40)
+        assert (differences(found), found.records) == ([], 40)
         why = "retention has begun to delete them at the source, on node one"
-        assert found.notes == [f"60 records were not compared: {why}"]
+        assert notes(found) == [f"60 records were not compared: {why}"]
         assert str(found.verdict) == (
             f"agrees: 40 of 100 records compared by content; not verified: 60 ({why})"
         )
@@ -578,7 +582,7 @@ class TestNotCompared:
         """The copy stays, and the recount looks at it."""
         delete(audited.mirror.source, audited.mirror.topic)
         found = audited.audit()
-        assert (found.problems, found.rule) == (
+        assert (differences(found), found.rule) == (
             [],
             "not compared: the source no longer has the topic",
         )
@@ -610,7 +614,7 @@ class TestNotCompared:
         for client in Client:
             found = compacted(client)
             assert found.rule == "key by key, because it is compacted"
-            assert (found.problems, found.notes, found.records) == ([], [], 100)
+            assert (differences(found), notes(found), found.records) == ([], [], 100)
         for number in (45, 99):
             other = RECORDS[number]._replace(value=b"another")
             audited.replace_copies([*RECORDS[:number], other, *RECORDS[number + 1 :]])
@@ -633,7 +637,7 @@ class TestNotCompared:
         for level, client in LEVELS[1:]:
             found = audited.audit(level, client=client)
             assert found.verdict.state is State.DIFFERS
-            assert "120 records were committed, 112 are there" in found.problems
+            assert "120 records were committed, 112 are there" in differences(found)
             if level is Level.FULL:
                 assert found.first_difference is not None
                 assert found.first_difference.difference is not None
@@ -655,7 +659,7 @@ class TestSelected:
         """Chunks of earlier commits are left out."""
         third = audited.mirror.entries()[2]
         found = audited.audit(Level.FULL, Selection(since_ms=third.committed_at_ms))
-        assert (found.coverage.range.start, found.problems) == (60, [])
+        assert (found.coverage.range.start, differences(found)) == (60, [])
         before = audited.audit(Level.FULL, Selection(until_ms=third.committed_at_ms))
         assert (str(before.coverage.range), before.records) == (f"{audited.mirror.at}[0, 60)", 60)
 
@@ -674,7 +678,7 @@ class TestSelected:
         first.copy()
         audit = audited.begin(Level.FULL)
         read(audit)
-        assert (audit.problems, audit.errors) == ([], [])
+        assert (differences(audit), unreadable(audit)) == ([], [])
         assert [found.records for found in audit.partitions.values()] == [110, 50]
         refused = audited.begin(Level.FULL, client=Client.LIBRDKAFKA)
         assert {found.rule for found in refused.partitions.values()} == {
@@ -708,7 +712,7 @@ class TestSelected:
         audit.job = replace(audit.job, nodes=nodes)
         read(audit)
         (found,) = audit.partitions.values()
-        assert (found.errors, found.records) == ([], 100)
+        assert (unreadable(found), found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
 
     @pytest.mark.parametrize("client", Client)
@@ -726,11 +730,11 @@ class TestSelected:
         assert time.monotonic() - began < 10
         audit.add(done.chunks, done.parts)
         (found,) = audit.partitions.values()
-        assert found.problems == []
+        assert differences(found) == []
         assert len(found.results) == 4
         # the destination is also read for the recount, without librdkafka
         both = side == "destination" and client is Client.LIBRDKAFKA
-        assert len(found.errors) == 1 + both
+        assert len(unreadable(found)) == 1 + both
 
 
 def test_in_spark(audited: Audited, local_session: Any) -> None:
@@ -747,7 +751,7 @@ def test_in_spark(audited: Audited, local_session: Any) -> None:
         for found in spark_job.in_spark(local_session, there.job, there.work, "audit-test"):
             there.add(found.chunks, found.parts)
         assert there.partitions == here.partitions
-        assert bool(there.problems) == tampered
+        assert bool(differences(there)) == tampered
 
 
 ALWAYS_IN_SPARK = """\
@@ -863,12 +867,12 @@ def test_copies_in_two_topics(
     mirror.write(numbered(5, first=200))
     mirror.copy(100)
     found = audited.audit(level)
-    assert (found.problems, found.recount and found.recount.counted) == ([], 105)
+    assert (differences(found), found.recount and found.recount.counted) == ([], 105)
     # the former topic may lose records, the present one keeps everything
     configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=YEAR_MS)
     delete_before(mirror.destination, mirror.at, 31)
     delete_before(mirror.destination, mirror.to, 6)
     found = audited.audit(level)
     assert found.verdict.state is State.DIFFERS
-    assert f"{mirror.to}: 5 records were committed, 0 are there" in found.problems
-    assert not [line for line in found.problems if line.startswith(f"{mirror.at}:")]
+    assert f"{mirror.to}: 5 records were committed, 0 are there" in differences(found)
+    assert not [line for line in differences(found) if line.startswith(f"{mirror.at}:")]

@@ -27,6 +27,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
+from tests.support.findings import differences, notes
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -124,7 +125,7 @@ def test_a_tampered_ledger(
     rewrite(mirror, ledger_topic.TOPIC, tamper(entries(mirror)))
     assert found(mirror) == expected
     audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.LEDGER), CLOCK)
-    lines = audit.partitions[mirror.at].problems
+    lines = differences(audit.partitions[mirror.at])
     ((kind, first, last),) = expected
     entry = f"entry {first}" if first == last else f"entries {first} to {last}"
     assert lines[0].startswith(f"ledger {entry}: ")
@@ -170,7 +171,7 @@ def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) ->
     audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.RECOUNT), CLOCK)
     audit.add([], count_in_task(audit.job, audit.partitions[mirror.at].parts, CLOCK))
     of = f" of {name}" if writer == "a replay" else ""
-    lines = audit.partitions[mirror.at].problems
+    lines = differences(audit.partitions[mirror.at])
     assert lines[0].startswith(f"ledger entry 1{of}: never committed with a checkpoint (")
     assert what in lines
 
@@ -182,10 +183,10 @@ def test_a_chain_without_a_checkpoint(mirror: Mirror) -> None:
     write(mirror.destination, never, numbered(5))
     forge(mirror, mirror.name, OffsetRange(never, 0, 5), OffsetRange(never, 0, 5))
     audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.RECOUNT), CLOCK)
-    (line,) = audit.partitions[never].problems
+    (line,) = differences(audit.partitions[never])
     assert line.startswith("ledger entry 1: never committed with a checkpoint (")
     assert audit.partitions[never].parts == []
-    assert audit.partitions[mirror.at].problems == []
+    assert differences(audit.partitions[mirror.at]) == []
 
 
 def test_a_ledger_that_was_deleted(
@@ -250,7 +251,7 @@ def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: 
     mirror.write(numbered(50, first=100))
     mirror.copy(100)
     whole = compare(mirror, path)
-    assert (whole.differences, whole.notes) == ([], [])
+    assert (differences(whole), notes(whole)) == ([], [])
     assert str(whole.verdict) == "agrees: 100 of 100 records compared by content"
 
     records = mirror.copied()
@@ -258,11 +259,11 @@ def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: 
     create(mirror.destination, mirror.topic, 1, KEPT)
     write(mirror.destination, mirror.at, records[:140])
     line = f"the destination topic {mirror.topic!r} was deleted and created again since"
-    assert f"{mirror.at}: {line} the last copy" in compare(mirror, path).differences
+    assert f"{mirror.at}: {line} the last copy" in differences(compare(mirror, path))
 
     delete(mirror.destination, mirror.topic)
     assert f"{mirror.at}: the destination has no topic {mirror.topic!r} any more" in (
-        compare(mirror, path).differences
+        differences(compare(mirror, path))
     )
 
 
@@ -276,7 +277,7 @@ def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
     for start in range(0, 100, 25):
         mirror.copy(start, start + 25)
     assert found(mirror) == []
-    first, *_ = compare(mirror, path).differences
+    first, *_ = differences(compare(mirror, path))
     assert "ledger entry 1, of source offsets [0, 25), is not in the ledger" in first
 
 
@@ -312,9 +313,8 @@ def test_attest_ledger_and_audit_as_commands(
     rewrite(mirror, ledger_topic.TOPIC, [some[0], *some[2:]])
     assert main([*against, "--json"]) == 4
     out, err = (text.decode() for text in capfdbinary.readouterr())
-    assert json.loads(out)["differences"] == [
-        line.removeprefix(f"error: {mirror.name}: ") for line in err.splitlines()
-    ]
+    shown = [f"{each['where']}: {each['text']}" for each in json.loads(out)["findings"]]
+    assert shown == [line.removeprefix(f"error: {mirror.name}: ") for line in err.splitlines()]
     page = tmp_path / "audit.html"
     assert main(["-c", config, "audit", "--level", "ledger", "--json", "--html", str(page)]) == 4
     out, err = (text.decode() for text in capfdbinary.readouterr())

@@ -43,6 +43,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
+from tests.support.findings import differences, notes, unreadable
 from tests.support.independent import (
     create,
     delete,
@@ -563,34 +564,34 @@ def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
     assert [entry.node for entry in pair.entries(0)] == ["a", "b"]
 
     found = pair.audit()
-    assert (found.problems, found.errors, found.verdict.state) == ([], [], State.AGREES)
+    assert (differences(found), unreadable(found), found.verdict.state) == ([], [], State.AGREES)
     assert {(each.chunk.node, each.node) for each in found.partitions[at].results} == {
         ("a", "a"),
         ("b", "b"),
     }
     renamed = pair.audit(names="xy")
-    assert (renamed.verdict.state, renamed.partitions[at].notes) == (State.AGREES, [])
+    assert (renamed.verdict.state, notes(renamed.partitions[at])) == (State.AGREES, [])
 
     pair.quarantine(b="other records")
-    (note,) = pair.audit().partitions[at].notes
+    (note,) = notes(pair.audit().partitions[at])
     assert "node a does not hold these records" in note
     assert "they were copied from node b, which is in quarantine" in note
     pair.quarantine(b="")
     without_b = pair.audit(down="b")
-    assert (without_b.problems, without_b.errors) == ([], [])
-    (note,) = without_b.partitions[at].notes
+    assert (differences(without_b), unreadable(without_b)) == ([], [])
+    (note,) = notes(without_b.partitions[at])
     assert "30 records were not compared: node a does not hold these records at these" in note
     assert "offsets; they were copied from node b, where b broker" in note
     other = without_b.partitions[TopicPartition(pair.topic, 1)]
-    assert (other.records, other.notes) == (WRITTEN + 10, []), "node a confirms what b has, too"
+    assert (other.records, notes(other)) == (WRITTEN + 10, []), "node a confirms what b has, too"
 
     delete(pair.b, pair.topic)
     create(pair.b, pair.topic, 2, KEPT)
     for partition in range(2):
         write(pair.b, TopicPartition(pair.topic, partition), numbered(60, first=100))
     recreated = pair.audit()
-    assert (recreated.problems, recreated.errors) == ([], [])
-    (note,) = recreated.partitions[at].notes
+    assert (differences(recreated), unreadable(recreated)) == ([], [])
+    (note,) = notes(recreated.partitions[at])
     assert "they were copied from node b, whose topic was created again since" in note
 
 

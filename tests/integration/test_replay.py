@@ -49,6 +49,7 @@ from relay_pipelines.settings import Settings, load
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
 from tests.support.commands import configured, error_line, relay, relay_here
+from tests.support.findings import differences, unreadable
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -141,7 +142,7 @@ class Replayed:
             audit = begin(name, mirror, AuditRequest(level=Level.FULL), CLOCK)
             done = spark_job.do_group(audit.job, audit.work)
             audit.add(done.chunks, done.parts)
-            assert (audit.problems, audit.errors) == ([], [])
+            assert (differences(audit), unreadable(audit)) == ([], [])
         wanted = [self.mirror.range(0, 100).source]
         there, options = self.mirror.destination, self.mirror.options
         (found,) = recount(self.mirror.name, wanted, there, options, CLOCK, 0).counted.values()

@@ -38,6 +38,7 @@ from tests.support.copied_topic import (
     put_back,
     source_recreated,
 )
+from tests.support.findings import differences, unreadable
 from tests.support.independent import Record, create, delete, delete_before
 
 
@@ -88,7 +89,7 @@ class Moved(Copied):
             audited = audit.begin(self.name, self.mirror(), AuditRequest(level=level), CLOCK)
             done = spark_job.do_group(audited.job, audited.work)
             audited.add(done.chunks, done.parts)
-            assert (audited.problems, audited.errors) == ([], [])
+            assert (differences(audited), unreadable(audited)) == ([], [])
             offsets = sum(len(each.coverage.range) for each in audited.partitions.values())
             found.append((audited.verdict.state, offsets))
         return found

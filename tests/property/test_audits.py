@@ -18,6 +18,7 @@ from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import TopicPartition
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, Clock, filled, job, served, whole
+from tests.support.findings import differences, notes
 from tests.support.world import World
 
 
@@ -51,7 +52,7 @@ def test_all_entries_have_expired(world: World, level: Level) -> None:
     expire(world, 0)
     for selection in (Selection(), Selection(("a",), 0)):
         audit = audited(world, level, selection)
-        assert (audit.problems, audit.work) == ([], [])
+        assert (differences(audit), audit.work) == ([], [])
         assert str(audit.verdict) == (
             "nothing to verify: retention has deleted all 3 ledger entries, and the checkpoint says"
             " that none is missing"
@@ -68,7 +69,7 @@ def test_some_entries_have_expired(world: World) -> None:
     audit = audited(world, Level.FULL)
     assert str(audit.verdict) == "agrees: 5 of 5 records compared by content"
     assert audit.verdict.exit_code(strict=True) == 4
-    assert audit.partitions[AT].notes == [
+    assert notes(audit.partitions[AT]) == [
         "ledger entries that retention has deleted: 2; what was copied before cannot be audited"
     ]
 
@@ -100,7 +101,7 @@ def test_the_beginning_of_the_copies_is_gone(world: World) -> None:
     )
     world.copies.configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
     audit = audited(world, Level.FULL)
-    assert audit.problems == [
+    assert differences(audit) == [
         (
             "a-0: differing chunks: 1 of 3; the first is [0, 5), compared with node source: the"
             " destination's log begins at 3, although its topic keeps everything"
@@ -119,7 +120,7 @@ def test_compacted_topics_with_one_destination(world: World) -> None:
     audit = audited(world, Level.FULL)
     rule = "it is compacted, and other topic-partitions are copied there, too"
     assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
-    assert (len(audit.partitions), audit.problems) == (2, [])
+    assert (len(audit.partitions), differences(audit)) == (2, [])
     assert str(audit.verdict).endswith(f"records compared: {rule}")
 
 
@@ -129,6 +130,6 @@ def test_what_a_checkpoint_alone_shows(world: World, level: Level) -> None:
     expire(world, 0)
     assert audited(world, level).verdict.exit_code() == 0
     del world.copies.logs["a"].entries[-2:]  # a batch, and its marker
-    (line,) = audited(world, level).problems
+    (line,) = differences(audited(world, level))
     assert line == "a-0: the destination's log of a-0 ends at 12, and the last copy was before 17"
     assert audited(world, level).verdict.state is State.DIFFERS

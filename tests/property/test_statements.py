@@ -36,6 +36,7 @@ from tests.support.copies_in_memory import (
 )
 from tests.support.fake_cluster import FakeCluster, put
 from tests.support.filled import chains
+from tests.support.findings import differences, notes
 from tests.support.world import MADE_AT, World
 
 
@@ -76,17 +77,17 @@ def test_a_statement_holds(world: World) -> None:
     for end in (15, 20):
         world.copy(end)
         audit = world.audit()
-        assert (audit.differences, audit.notes, audit.coverage.compared) == ([], [], 15)
+        assert (differences(audit), notes(audit), audit.coverage.compared) == ([], [], 15)
     log = world.copies.logs[ledger_topic.TOPIC]
     *old, newest, _ = log.entries
     del log.entries[: len(old)]
-    missing, *_ = world.audit().differences
+    missing, *_ = differences(world.audit())
     assert missing == "a-0: ledger entries 1 to 3: missing (__relay_ledger-0[0, 6))"
     world.copies.low_watermarks[ledger_topic.TOPIC] = newest.header.base_offset
-    assert world.audit().differences[0] == missing, "retention takes nothing so soon"
+    assert differences(world.audit())[0] == missing, "retention takes nothing so soon"
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
     with patch.object(Clock, "now_ms", lambda _: later_ms):
-        assert world.audit().differences == []
+        assert differences(world.audit()) == []
 
 
 MONTH_MS = 31 * 24 * 3_600_000
@@ -111,7 +112,7 @@ class TestWhatIsForeign:
         world.expire(lambda entry: entry.source.end <= 25)
         now_ms = Clock().now_ms() + MONTH_MS
         with patch.object(Clock, "now_ms", lambda _: now_ms):
-            assert (world.audit().differences, world.audit().coverage.compared) == ([], 10)
+            assert (differences(world.audit()), world.audit().coverage.compared) == ([], 10)
             world.write(99)
             assert world.audited().recount.foreign == 1
 
@@ -123,16 +124,20 @@ class TestWhatIsForeign:
         world.replay(15)
         world.copy(15)
         world.attest()
-        assert (world.audited().problems, world.audited().notes) == ([], [])
+        assert (differences(world.audited()), notes(world.audited())) == ([], [])
         world.expire(lambda entry: entry.mirror != "m")
         assert world.audited().recount.foreign == 10, "the entries are too young for retention"
         now_ms = Clock().now_ms() + MONTH_MS
         with patch.object(Clock, "now_ms", lambda _: now_ms):
-            assert (world.audited().problems, world.audited().notes) == ([], [f"{UNKNOWN} 10"])
+            found = world.audited()
+            assert (differences(found), notes(found)) == ([], [f"{UNKNOWN} 10"])
             assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
-            assert (world.audit().differences, world.audit().notes) == ([], [f"a-0: {UNKNOWN} 10"])
+            assert (differences(world.audit()), notes(world.audit())) == (
+                [],
+                [f"a-0: {UNKNOWN} 10"],
+            )
             world.write(99)
-            for found in (world.audited().problems[0], *world.audit().differences):
+            for found in (differences(world.audited())[0], *differences(world.audit())):
                 assert found.endswith(
                     "records at the destination that this mirror did not write: 1"
                 )
@@ -162,7 +167,7 @@ class TestWhatIsForeign:
                 return counting(*told)
 
         with patch.object(against_statement, "count_ranges", after_a_commit):
-            assert world.audit().differences == []
+            assert differences(world.audit()) == []
 
     def test_a_replay_commits_while_a_window_is_counted(self, world: World) -> None:
         """One chunk after each look at the ledger; the record of nobody is found all the same."""
@@ -232,7 +237,7 @@ def test_a_tampered_destination(
     """The chunk that differs is named, and no other one."""
     world.attest()
     tamper(world.copies.logs["a"].entries)
-    found = world.audit().differences
+    found = differences(world.audit())
     assert len(found) == len(expected)
     assert all(any(line.startswith(start) for line in found) for start in expected), found
 
@@ -255,10 +260,10 @@ def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
     put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
     world.copy(10)
     audit = world.audit()
-    assert (audit.differences, audit.coverage.compared) == ([], 15)
+    assert (differences(audit), audit.coverage.compared) == ([], 15)
     world.attest()
     audit = world.audit()
-    assert (audit.differences, audit.coverage.compared) == ([], 10), "of the last history"
+    assert (differences(audit), audit.coverage.compared) == ([], 10), "of the last history"
 
 
 def test_a_ledger_that_was_written_anew(world: World) -> None:
@@ -270,7 +275,7 @@ def test_a_ledger_that_was_written_anew(world: World) -> None:
     for topic in (ledger_topic.TOPIC, checkpoint.TOPIC, "a"):
         world.copies.logs[topic] = forged.copies.logs[topic]
     assert not world.ledger().breaks
-    found = world.audit().differences
+    found = differences(world.audit())
     assert [line.partition(",")[0] for line in found[:3]] == [
         "a-0: ledger entry 1",
         "a-0: ledger entry 2",
@@ -287,7 +292,7 @@ def test_a_checkpoint_that_was_put_back(world: World) -> None:
     for topic in (ledger_topic.TOPIC, checkpoint.TOPIC):
         del world.copies.logs[topic].entries[-2:]
     assert not world.ledger().breaks
-    first, *_ = world.audit().differences
+    first, *_ = differences(world.audit())
     assert first.startswith("a-0: the statement's newest ledger entry is 3, that of the checkpoint")
 
 
@@ -339,7 +344,7 @@ def test_a_signature(world: World, tmp_path: Path) -> None:
     public.verify(base64.b64decode(signature["signature"]), signed)
 
     audit = world.audit(public_key(tmp_path, key))
-    assert (audit.differences, audit.statement.signer) == ([], signature["public_key"])
+    assert (differences(audit), audit.statement.signer) == ([], signature["public_key"])
     with pytest.raises(ConfigError, match=r"is signed by .*, and not by"):
         world.audit(public_key(tmp_path, Ed25519PrivateKey.generate()))
     world.attest()
@@ -357,7 +362,7 @@ def test_a_statement_that_was_changed(world: World) -> None:
         world.audit()
     del document["signature"]
     world.path.write_text(json.dumps(document))
-    first, second, *_ = world.audit().differences
+    first, second, *_ = differences(world.audit())
     assert first == "the statement itself: a-0: ledger entry 2: not what was committed"
     assert second.startswith("a-0: ledger entry 2, of source offsets [5, 10), is not in the ledger")
 

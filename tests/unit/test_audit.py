@@ -23,6 +23,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from tests.support.audited import AT, CHUNKS, TO, entry, wanted
+from tests.support.findings import differences, notes, unreadable
 
 HERE = Cluster("here", ("127.0.0.1:1",))
 
@@ -63,10 +64,10 @@ def test_the_first_difference_is_the_one_with_the_lowest_offset() -> None:
         ChunkResult(chunk(0, 10), "a", records=10),
         ChunkResult(chunk(10, 30), "b", difference=Difference("1 record differs", None, None)),
     )
-    assert found.problems == [
+    assert differences(found) == [
         "differing chunks: 2 of 3; the first is [10, 30), compared with node b: 1 record differs"
     ]
-    assert (found.records, found.notes) == (10, [])
+    assert (found.records, notes(found)) == (10, [])
 
 
 def test_what_could_not_be_compared_is_no_difference() -> None:
@@ -75,14 +76,14 @@ def test_what_could_not_be_compared_is_no_difference() -> None:
         ChunkResult(chunk(10, 30), unread="retention"),
         ChunkResult(chunk(30, 40), error="away"),
     )
-    assert found.problems == []
-    assert found.notes == ["30 records were not compared: retention"]
-    assert found.errors == ["away"]
+    assert differences(found) == []
+    assert notes(found) == ["30 records were not compared: retention"]
+    assert unreadable(found) == ["away"]
 
 
 def test_the_recount_counts() -> None:
     found = made(recount=Recount(wanted(0, 40), recorded=25, counted=25, foreign=3, foreign_at=7))
-    assert found.problems == [
+    assert differences(found) == [
         "records at the destination that this mirror did not write: 3",
         "the first record that this mirror did not write is in copy.orders-0 at offset 7",
     ]
@@ -190,4 +191,4 @@ def test_a_part_that_could_not_be_counted() -> None:
         PartResult(wanted(0, 30), 100, Recount(wanted(0, 30))),
         PartResult(wanted(30, 40), 100, error="away"),
     ]
-    assert (found.recount, found.errors) == (None, ["away"])
+    assert (found.recount, unreadable(found)) == (None, ["away"])

@@ -167,7 +167,7 @@ def test_json() -> None:
     first = partition["first_difference"]
     assert (first["start"], first["end"], first["destination"]) == (10, 30, None)
     assert (first["source"]["offset"], first["source"]["value"]) == (15, BAD)
-    assert len(partition["problems"]) == 4
+    assert [each["severity"] for each in partition["findings"]] == ["difference"] * 4
 
 
 def test_json_of_the_ledger_alone() -> None:

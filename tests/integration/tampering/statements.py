@@ -20,6 +20,7 @@ from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.ledger.statement import sign
 from tests.integration.tampering.stage import CLOCK, Stage
 from tests.integration.tampering.views import Cell
+from tests.support.findings import differences
 
 Document = dict[str, Any]
 REFUSED = "R"
@@ -132,4 +133,4 @@ def _compare(stage: Stage, mirror: str, document: Document, key: Path | None) ->
     except RelayError as error:
         state = "D" if error.exit_code == DIFFERENCE else REFUSED
         return Cell(state, (str(error).replace(str(path), "FILE"),))
-    return Cell("D" if found.differences else ".", tuple(found.differences))
+    return Cell("D" if differences(found) else ".", tuple(differences(found)))

@@ -24,6 +24,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.windows import window_events
 from relay_pipelines.windows.window_run import TopicReport, copy_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
+from tests.support.findings import differences, notes, unreadable
 
 NOTHING, NOT_VERIFIED, FOUND, FAILED = ".", "N", "D", "F"
 _WORST = (NOTHING, NOT_VERIFIED, FAILED, FOUND)
@@ -75,7 +76,7 @@ def _audit(level: Level, client: Client = Client.RELAY) -> View:
 
 def _audited(found: PartitionAudit) -> Cell:
     verdict = found.verdict
-    lines = tuple(found.problems or found.errors or found.notes) or (str(verdict),)
+    lines = tuple(differences(found) or unreadable(found) or notes(found)) or (str(verdict),)
     return _of_verdict(verdict, lines)
 
 
@@ -104,8 +105,8 @@ def statement(stage: Stage, mirror: str) -> Cells:
     except RelayError as error:
         return {ALL: _of_error(error)}
     topics_there = [*topics_of(stage.rows)]
-    lines = [(FOUND, line) for line in found.differences]
-    lines += [(NOT_VERIFIED, line) for line in found.notes]
+    lines = [(FOUND, line) for line in differences(found)]
+    lines += [(NOT_VERIFIED, line) for line in notes(found)]
     return _by_topic((_topic_of(line, topics_there), Cell(state, (line,))) for state, line in lines)
 
 
