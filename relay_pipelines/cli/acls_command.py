@@ -20,7 +20,7 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
         with invocation.reporting_errors(name):
             report = permissions.report(name, mirror, clock)
             if not as_json:
-                _show(name, report)
+                _show(name, report, json_output.acls(name, report, applied=False))
             if apply:
                 permissions.apply(name, mirror, report, clock)
             found.append(json_output.acls(name, report, applied=apply))
@@ -33,9 +33,9 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
     return invocation.exit_code
 
 
-def _show(name: str, report: AclReport) -> None:
+def _show(name: str, report: AclReport, document: json_output.Document) -> None:
     if report.decisions:
-        tables.show(stdout(), tables.acls(name, report.decisions))
+        tables.show(stdout(), tables.acls(document))
     elif not report.unsecured:
         stdout().print(f"{name}: the source has no ACLs on the mirrored topics", soft_wrap=True)
     for cluster in report.unsecured:

@@ -50,9 +50,10 @@ def plan(
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
             found = findings.of_snapshot(planned.snapshot, mirror)
             found += of_errors(together(planned.data_losses))
-            documents.append(json_output.plan(planned, found, clock.now_ms()))
+            document = json_output.plan(planned, found, clock.now_ms())
+            documents.append(document)
             if not as_json:
-                run_report.show_plan(planned, clock.now_ms(), why=why)
+                run_report.show_plan(planned, document, clock.now_ms(), why=why)
             invocation.report(found, name)
     if as_json:
         messages.document({"mirrors": documents})

@@ -32,7 +32,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
             choice = node_selection.choose_node(mirror, states, stored)
             found.append(json_output.nodes(name, states, choice))
             if not as_json:
-                tables.show(stdout(), tables.nodes(name, states, choice))
+                tables.show(stdout(), tables.nodes(found[-1]))
             if choice.name is None:
                 why = f"no node can be read: {choice.why}"
                 invocation.fail(SourceError(why, remedy="the table says why, per node"), name)

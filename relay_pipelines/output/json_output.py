@@ -1,4 +1,7 @@
-"""The documents that `--json` prints: stable keys, times in ISO 8601, sizes in bytes."""
+"""The documents of which the tables are views, and which `--json` prints.
+
+Their keys are stable, times are in ISO 8601, sizes in bytes.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Docum
                 "eligible": verdict.eligible,
                 "healthy": verdict.healthy,
                 "why": verdict.why,
+                "unanswered": {str(at): why for at, why in sorted(state.unanswered.items())},
                 "leaderless": list(map(str, sorted(state.leaderless))),
             }
             for state, verdict in zip(states, choice.verdicts, strict=True)
@@ -59,13 +63,17 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
         found: what deserves attention.
     """
     snapshot = planned.snapshot
+    new = [topic.name for topic in topics.missing(snapshot)]
     return {
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,
+        "from": str(snapshot.node),
+        "to": str(snapshot.destination),
         "windows": [
             {
                 "topic": window.topic,
                 "destination": str(snapshot.targets[window.topic]),
+                "creates_topic": snapshot.targets[window.topic].topic in new,
                 "records": planned.offsets(window),
                 "bytes": planned.size_bytes(window),
                 "seconds": round(planned.seconds(window), 3),
@@ -91,11 +99,16 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
             for position in snapshot.positions
             if (transaction := _open_transaction(position, now_ms))
         ],
-        "to_be_created": [topic.name for topic in topics.missing(snapshot)],
+        "to_be_created": new,
         "to_grow": topics.to_grow(snapshot),
         "findings": [each.document for each in found],
         "topics": [
-            {"topic": decision.topic, "included": decision.included, "why": decision.why}
+            {
+                "topic": decision.topic,
+                "included": decision.included,
+                "why": decision.why,
+                "destination": str(snapshot.targets.get(decision.topic, "")) or None,
+            }
             for decision in snapshot.decisions
         ],
     }
@@ -229,6 +242,7 @@ def run(result: RunResult, now_ms: int) -> Document:
         "records": result.records,
         "bytes": result.size_bytes,
         "seconds": round(result.seconds, 3),
+        "copying_seconds": round(result.copying_seconds, 3),
         "interrupted": result.interrupted,
         "topics": [
             {

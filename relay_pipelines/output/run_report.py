@@ -5,23 +5,23 @@ from __future__ import annotations
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import count, open_transactions, plural, stdout
-from relay_pipelines.prepare import findings, topic_configs, topics
+from relay_pipelines.prepare import findings, topic_configs
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 
 
-def show_plan(planned: RunPlan, now_ms: int, *, why: bool) -> None:
-    """Print what would be copied, and what would be left as it is.
+def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, why: bool) -> None:
+    """Print what would be copied.
 
     Args:
+        document: of the plan.
         why: whether to say for every topic why it is copied or not.
     """
     name, console = planned.snapshot.mirror, stdout()
-    new = [topic.name for topic in topics.missing(planned.snapshot)]
     if planned.windows:
-        tables.show(console, tables.plan(planned, new))
+        tables.show(console, tables.plan(document))
     notes = []
     if not planned.windows and not planned.data_losses:
         notes = [_nothing_new(planned)]
@@ -29,8 +29,8 @@ def show_plan(planned: RunPlan, now_ms: int, *, why: bool) -> None:
     if notes:
         console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
     if why:
-        tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
-    for topic, number in topics.to_grow(planned.snapshot).items():
+        tables.show(console, tables.why(document))
+    for topic, number in document["to_grow"].items():
         console.print(
             f"{name}: {topic} will grow to {plural(number, 'partition')}, as its source has",
             soft_wrap=True,
@@ -65,18 +65,20 @@ def report(planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
         messages.warning(f"{name}: node {node} is in quarantine: {why}")
     if result.interrupted:
         messages.error(f"{name}: {_interrupted(planned, result)}")
+    now_ms = SystemClock().now_ms()
+    document = json_output.run(result, now_ms)
     if as_json:
-        messages.json_line(json_output.run(result, SystemClock().now_ms()))
+        messages.json_line(document)
     else:
-        _show(planned, result)
+        _show(planned, result, document, now_ms)
 
 
-def _show(planned: RunPlan, result: RunResult) -> None:
-    name, now_ms = result.mirror, SystemClock().now_ms()
+def _show(planned: RunPlan, result: RunResult, document: json_output.Document, now_ms: int) -> None:
+    name = result.mirror
     for change in result.reconfigured:
         stdout().print(f"{name}: {change.done}", soft_wrap=True)
     if result.topics:
-        tables.show(stdout(), tables.summary(result))
+        tables.show(stdout(), tables.summary(document))
     notes = []
     if not result.interrupted and not result.failures:
         if not planned.windows:

@@ -1,7 +1,8 @@
-"""The tables of the commands."""
+"""The tables of the commands: views of the documents that `--json` prints."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +14,9 @@ from rich.text import Text
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition, policy_id
 from relay_pipelines.output.formatting import count, format_time, seconds, size
-from relay_pipelines.plan.acl_decisions import AclDecision
-from relay_pipelines.plan.node_choice import NodeChoice
-from relay_pipelines.plan.topic_selection import Target, TopicDecision
-from relay_pipelines.run.result import RunResult, TopicTotals
-from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS
-from relay_pipelines.snapshot.node_selection import NodeState
+
+Document = Mapping[str, Any]
 
 _UNKNOWN = "?"
 _NAME_WIDTH = 12
@@ -38,84 +35,67 @@ def show(console: Console, table: Table) -> None:
     console.print(table)
 
 
-def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
+def plan(document: Document) -> Table:
     """Return one row per topic with new records."""
-    table = titled(
-        f"{planned.snapshot.mirror}: from {planned.snapshot.node} to {planned.snapshot.destination}"
-    )
+    table = titled(f"{document['mirror']}: from {document['from']} to {document['to']}")
     add_columns(table, ("topic",), ("partitions", "records", "bytes", "time"), ("destination",))
-    for window in planned.windows:
-        destination = planned.snapshot.targets[window.topic]
-        size_bytes = planned.size_bytes(window)
+    for window in document["windows"]:
+        size_bytes = window["bytes"]
         table.add_row(
-            window.topic,
-            count(len(window.ranges)),
-            count(planned.offsets(window)),
+            window["topic"],
+            count(len(window["ranges"])),
+            count(window["records"]),
             _UNKNOWN if size_bytes is None else size(size_bytes),
-            seconds(planned.seconds(window)),
-            f"{destination} (to be created)"
-            if destination.topic in new_topics
-            else str(destination),
+            seconds(window["seconds"]),
+            window["destination"] + (" (to be created)" if window["creates_topic"] else ""),
         )
     return table
 
 
-def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Table:
+def nodes(document: Document) -> Table:
     """Return one row per node of the source."""
-    table = titled(
-        f"{mirror}: "
-        + (f"{choice.name} is read: {choice.why}" if choice.name else "no node can be read")
-    )
+    chosen = document["chosen"]
+    read = "no node can be read" if chosen is None else f"{chosen} is read: {document['why']}"
+    table = titled(f"{document['mirror']}: {read}")
     add_columns(
         table, ("node", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why")
     )
-    for state, verdict in zip(states, choice.verdicts, strict=True):
-        ends = state.end_offsets
+    for node in document["nodes"]:
+        why = [node["why"] or "healthy", *(f"{at}: {w}" for at, w in node["unanswered"].items())]
         table.add_row(
-            str(state.node),
-            "no" if ends is None else "yes",
-            f"{state.latency_ms:.0f} ms",
-            _UNKNOWN if ends is None else count(sum(ends.values())),
-            count(verdict.behind) if verdict.eligible else _UNKNOWN,
-            "yes" if verdict.name == choice.name else "",
-            "; ".join(
-                [
-                    verdict.why or "healthy",
-                    *(f"{at}: {why}" for at, why in sorted(state.unanswered.items())),
-                ]
-            ),
+            f"{node['node']} ({','.join(node['bootstrap_servers'])})",
+            "yes" if node["reachable"] else "no",
+            f"{node['latency_ms']:.0f} ms",
+            *(_known(node[key]) for key in ("end_offsets", "behind_by")),
+            "yes" if node["node"] == chosen else "",
+            "; ".join(why),
         )
     return table
 
 
-def why(decisions: Sequence[TopicDecision], targets: Mapping[str, Target]) -> Table:
+def why(document: Document) -> Table:
     """Return one row per topic of the source."""
     table = titled("")
     add_columns(table, ("topic", "copied", "why", "destination"), ())
-    for decision in decisions:
-        table.add_row(
-            decision.topic,
-            "yes" if decision.included else "no",
-            decision.why,
-            str(targets.get(decision.topic, "")),
-        )
+    for topic in document["topics"]:
+        copied = "yes" if topic["included"] else "no"
+        table.add_row(topic["topic"], copied, topic["why"], topic["destination"] or "")
     return table
 
 
-def summary(result: RunResult) -> Table:
+def summary(document: Document) -> Table:
     """Return one row per copied topic, and a row for their sum."""
-    whole, copying = seconds(result.seconds), seconds(result.copying_seconds)
-    table = titled(f"{result.mirror}: run of {whole}, {copying} of them copying")
+    whole, copying = seconds(document["seconds"]), document["copying_seconds"]
+    table = titled(f"{document['mirror']}: run of {whole}, {seconds(copying)} of them copying")
     add_columns(
         table, ("topic",), ("records", "bytes", "records/s", "rewritten"), ("skipped", "node")
     )
-    total = TopicTotals()
-    for topic, totals in sorted(result.topics.items()):
-        table.add_row(topic, *_totals(totals, result.copying_seconds))
-        _add(total, totals)
-    if len(result.topics) > 1:
+    rows = document["topics"]
+    for topic in rows:
+        table.add_row(topic["topic"], *_totals([topic], copying))
+    if len(rows) > 1:
         table.add_section()
-        table.add_row("total", *_totals(total, result.copying_seconds))
+        table.add_row("total", *_totals(rows, copying))
     return table
 
 
@@ -152,7 +132,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
     return table
 
 
-def status(document: Mapping[str, Any]) -> Table:
+def status(document: Document) -> Table:
     """Return one row per topic-partition, after one for the sum of its topic.
 
     There are columns for open transactions, and for what is held back, only if there is any.
@@ -181,7 +161,7 @@ def status(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def watched(document: Mapping[str, Any], topics: Sequence[Mapping[str, Any]]) -> Table:
+def watched(document: Document, topics: Sequence[Document]) -> Table:
     """Return one row per topic, after one for the mirror."""
     table = titled("")
     add_columns(
@@ -202,7 +182,7 @@ def watched(document: Mapping[str, Any], topics: Sequence[Mapping[str, Any]]) ->
     return table
 
 
-def outlook(row: Mapping[str, Any]) -> str:
+def outlook(row: Document) -> str:
     """Say when nothing will be behind any more at the present rates; empty if nothing is.
 
     With a copy every few seconds, the lag rises and falls. What is younger than the period of the
@@ -216,17 +196,16 @@ def outlook(row: Mapping[str, Any]) -> str:
     return "falling behind" if left is None else f"{seconds(left)} left"
 
 
-def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
+def acls(document: Document) -> Table:
     """Return one row per ACL of the source on a mirrored topic."""
-    table = titled(f"{mirror}: ACLs of the source's readers")
+    table = titled(f"{document['mirror']}: ACLs of the source's readers")
     add_columns(
         table, ("topic", "ACL", "principal"), (), ("host", "at the destination", "at the source")
     )
-    for decision in decisions:
-        acl = decision.acl
-        state = f"{decision.state}: {decision.why}" if decision.why else str(decision.state)
-        what = f"{acl.permission.name} {acl.operation.name}"
-        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(decision.source_acl))
+    for acl in document["acls"]:
+        state = f"{acl['state']}: {acl['why']}" if acl["why"] else acl["state"]
+        what = f"{acl['permission']} {acl['operation']}"
+        table.add_row(acl["topic"], what, acl["principal"], acl["host"], state, acl["source"])
     return table
 
 
@@ -270,28 +249,26 @@ def add_columns(
         table.add_column(name, overflow="fold", min_width=max(len(name), _LAST_WIDTH))
 
 
-def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
-    rate = count(totals.records / elapsed) if elapsed > 0 else ""
-    nodes = ", ".join(sorted(totals.nodes))
+def _totals(topics: Sequence[Document], elapsed: float) -> list[str]:
+    records, size_bytes, rewritten = (
+        sum(topic[key] for topic in topics) for key in ("records", "bytes", "rewritten")
+    )
+    skipped = sum((Counter(topic["skipped"]) for topic in topics), Counter[str]())
     return [
-        count(totals.records),
-        size(totals.size_bytes),
-        rate,
-        count(totals.rewritten),
-        reasons(totals.skipped),
-        nodes,
+        count(records),
+        size(size_bytes),
+        count(records / elapsed) if elapsed > 0 else "",
+        count(rewritten),
+        reasons(skipped),
+        ", ".join(sorted({node for topic in topics for node in topic["nodes"]})),
     ]
 
 
-def _add(total: TopicTotals, totals: TopicTotals) -> None:
-    total.records += totals.records
-    total.size_bytes += totals.size_bytes
-    total.rewritten += totals.rewritten
-    total.skipped.update(totals.skipped)
-    total.nodes |= totals.nodes
+def _known(number: int | None) -> str:
+    return _UNKNOWN if number is None else count(number)
 
 
-def _position(position: Mapping[str, Any], *, held_up: bool) -> list[str]:
+def _position(position: Document, *, held_up: bool) -> list[str]:
     open_cells = [count(position["high_watermark"]), _open(position["open_transaction"])]
     return [
         f"  {position['partition']}",
@@ -309,7 +286,7 @@ def _reason(problem: str | None) -> str:
     return problem.partition(": ")[2].partition(";")[0] if problem else "-"
 
 
-def lag_cells(document: Mapping[str, Any]) -> tuple[str, str]:
+def lag_cells(document: Document) -> tuple[str, str]:
     """Return the lag in records, and the age of the oldest."""
     records, age = document["lag_records"], document["lag_seconds"]
     return count(records), "-" if not records else _UNKNOWN if age is None else seconds(age)

@@ -47,12 +47,11 @@ def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how:
             # otherwise the run reports its losses
             losses = of_errors(replay.plan.data_losses) if only_shown else []
             found = [*replay.findings, *losses]
-            if how.as_json:
-                if only_shown:
-                    now_ms = SystemClock().now_ms()
-                    messages.document(json_output.plan(replay.plan, found, now_ms))
-            else:
-                _show(replay, request)
+            document = json_output.plan(replay.plan, found, SystemClock().now_ms())
+            if not how.as_json:
+                _show(replay, request, document)
+            elif only_shown:
+                messages.document(document)
             invocation.report(found, replay.name)
             if not only_shown and (how.yes or _is_wanted(request)):
                 _copy(invocation, session, replay, publication, as_json=how.as_json)
@@ -83,7 +82,7 @@ def _copy(
         run_report.report(replay.plan, result, as_json=as_json)
 
 
-def _show(replay: Replay, request: ReplayRequest) -> None:
+def _show(replay: Replay, request: ReplayRequest, document: json_output.Document) -> None:
     """Print what is left, as `relay plan` does."""
     if replay.is_complete:
         stdout().print(
@@ -93,7 +92,7 @@ def _show(replay: Replay, request: ReplayRequest) -> None:
             soft_wrap=True,
         )
         return
-    run_report.show_plan(replay.plan, SystemClock().now_ms(), why=False)
+    run_report.show_plan(replay.plan, document, SystemClock().now_ms(), why=False)
     records = plural(sum(map(replay.plan.offsets, replay.plan.windows)), "offset")
     doing = "continues with" if replay.is_started else "reads"
     what = "copies the records of the time span" if request.has_dates else "copies their records"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
-from relay_pipelines.output import formatting, tables
+from relay_pipelines.output import formatting, json_output, tables
 from relay_pipelines.output.progress import Bars, Lines, bytes_progress, status_line
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -169,7 +169,7 @@ def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     screen = Screen(terminal=True, width=width)
     totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, nodes={"node1"})
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
-    tables.show(screen.console, tables.summary(result))
+    tables.show(screen.console, tables.summary(json_output.run(result, 0)))
     assert "1,234,567   1.0 GiB     617,284" in screen.text
     assert (
         "".join(line.split(" ")[1] for line in screen.text.splitlines()[4:]).strip()
@@ -182,7 +182,7 @@ def test_no_color_is_respected() -> None:
     """With NO_COLOR in the environment there is bold text, but no color."""
     screen = Screen(terminal=True)
     result = RunResult("m", "r", {"t": TopicTotals(records=1)}, copying_seconds=2.0)
-    tables.show(screen.console, tables.summary(result))
+    tables.show(screen.console, tables.summary(json_output.run(result, 0)))
     assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {
         "0",
         "1",
