@@ -18,9 +18,9 @@ from benchmarks.contenders.relay_spark import RelaySpark, cpu_by_process, cpu_si
 from benchmarks.contenders.relay_task import CopyWork, RelayTask, groups_of, works
 from benchmarks.values import LARGE_BATCHES, Case, Cost
 from benchmarks.workers import run_together
-from relay_pipelines.copy.filtering import Record
 from relay_pipelines.dataframe import register
 from relay_pipelines.model import ClassSpec, CopyJob, Outcome, RecordPolicy
+from relay_pipelines.protocol.records import Record
 from relay_pipelines.spark import sql_rows
 
 _PREDICATE = "length(value) > 0"

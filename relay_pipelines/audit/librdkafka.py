@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
@@ -22,6 +22,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol import tokens
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.records import Record
 
 _AT_ONCE = 500  # records
 _POLL_SECONDS = 0.1
@@ -41,16 +42,6 @@ _PASSING = {
     KafkaError._TRANSPORT,  # noqa: SLF001
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
 }
-
-
-class Record(NamedTuple):
-    """A record as librdkafka returns it."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 def settings_of(cluster: Cluster) -> dict[str, Any]:

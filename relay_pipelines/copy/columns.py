@@ -9,14 +9,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from relay_pipelines.errors import FilterError, RelayError
 from relay_pipelines.model import OnRecordError, TimestampType, TopicPartition
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import checked_records, corrupt_at, has_utf8_names
+from relay_pipelines.protocol.records import (
+    Record,
+    checked_records,
+    corrupt_at,
+    has_utf8_names,
+)
 
 COLUMNS = {
     "key": "binary",
@@ -45,16 +50,6 @@ _NO_TIMESTAMP = -1
 _LAST_MS = (1 << 63) // 1000 - 1
 _NOT_UTF8 = "the name of a header is not UTF-8"
 _NOT_A_DATE = "the timestamp is more than 292,000 years away from 1970"
-
-
-class Row(NamedTuple):
-    """A record that was a row; timestamp in milliseconds, -1 for none."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 class ColumnBuilder:
@@ -161,7 +156,7 @@ def is_log_append_time(span: FetchedSpan) -> bool:
     return span.run is not None and span.run.first.is_log_append_time
 
 
-def rows_of(batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[Row]:
+def rows_of(batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[Record]:
     """Return the rows of a batch with the columns offset, timestamp, key, value and headers.
 
     Args:
@@ -187,12 +182,12 @@ def rows_of(batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[Row]
         ) from error
 
 
-def _rows(batch: pa.RecordBatch) -> list[Row]:
+def _rows(batch: pa.RecordBatch) -> list[Record]:
     # Kafka keeps milliseconds: finer timestamps are truncated
     timestamps = batch.column("timestamp").cast(TYPES["timestamp"]).cast(pa.int64()).to_pylist()
     return list(
         map(
-            Row,
+            Record,
             batch.column("offset").to_pylist(),
             [_NO_TIMESTAMP if us is None else us // 1000 for us in timestamps],
             batch.column("key").to_pylist(),

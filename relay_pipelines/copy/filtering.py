@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from relay_pipelines.copy.user_class import FILTER, construct, record_error
 from relay_pipelines.errors import RelayError
@@ -20,18 +20,8 @@ from relay_pipelines.model import (
     OnRecordError,
     TopicPartition,
 )
+from relay_pipelines.protocol.records import Record
 from relay_pipelines.user_code import RAISED_BY_USERS
-
-
-class Record(NamedTuple):
-    """A record as a filter sees it, which it cannot change."""
-
-    offset: int
-    timestamp: int
-    """In milliseconds since the Unix epoch; -1 for none."""
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 class Filter(Protocol):

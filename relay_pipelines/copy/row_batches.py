@@ -8,7 +8,7 @@ from typing import Any
 
 from relay_pipelines.copy.batching import RecordMerger
 from relay_pipelines.copy.chunk import Portion
-from relay_pipelines.copy.columns import Row, rows_of
+from relay_pipelines.copy.columns import rows_of
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import MarkedRows, RowStream
 from relay_pipelines.copy.transforming import Transformer
@@ -21,6 +21,7 @@ from relay_pipelines.model import (
     NodeIdentity,
     Skipped,
 )
+from relay_pipelines.protocol.records import Record
 
 
 class RowBatches:
@@ -49,7 +50,7 @@ class RowBatches:
             if record_policy.transform
             else None
         )
-        self._rows: list[Row] = []
+        self._rows: list[Record] = []
         self._failed: list[tuple[Any, RelayError]] = []
         self._fingerprint: Fingerprint | None = None
         self._identity: NodeIdentity | None = None

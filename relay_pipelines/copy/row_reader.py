@@ -23,7 +23,6 @@ from relay_pipelines.copy.columns import (
     COLUMNS,
     TYPES,
     ColumnBuilder,
-    Row,
     is_log_append_time,
     records_in,
 )
@@ -41,7 +40,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import codec_of
+from relay_pipelines.protocol.records import Record, codec_of
 from relay_pipelines.protocol.retries import retry_until_no_progress
 
 MARKER = "relay_marker"
@@ -91,7 +90,7 @@ class ProgressMarker:
 class FailedRecord(NamedTuple):
     """A record that skips SQL and goes into quarantine, and why."""
 
-    record: Row
+    record: Record
     error: RelayError
 
 
@@ -247,7 +246,7 @@ class _RangeRows:
 
 def _failed_record(record: Any, error: RelayError) -> FailedRecord:
     return FailedRecord(
-        Row(record.offset, record.timestamp, record.key, record.value, record.headers), error
+        Record(record.offset, record.timestamp, record.key, record.value, record.headers), error
     )
 
 

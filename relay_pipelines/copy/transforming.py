@@ -6,10 +6,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from relay_pipelines.copy.columns import TYPES, Row, rows_of
+from relay_pipelines.copy.columns import TYPES, rows_of
 from relay_pipelines.copy.user_class import TRANSFORM, construct, record_error
 from relay_pipelines.errors import FilterError
 from relay_pipelines.model import SELECTABLE, ClassSpec, OnRecordError, TopicPartition
+from relay_pipelines.protocol.records import Record
 from relay_pipelines.user_code import RAISED_BY_USERS
 
 
@@ -53,7 +54,9 @@ class Transformer:
         self._topic_partition = topic_partition
         self._quarantines = on_error is OnRecordError.QUARANTINE
 
-    def __call__(self, batch: pa.RecordBatch) -> tuple[list[Row], list[tuple[Row, FilterError]]]:
+    def __call__(
+        self, batch: pa.RecordBatch
+    ) -> tuple[list[Record], list[tuple[Record, FilterError]]]:
         """Return the transformed rows, and the rows on which the transform failed, with the reason.
 
         After an exception, it calls the transform again on smaller parts, to find the record.

@@ -300,7 +300,11 @@ _DECOMPRESS = (bytes, gzip_decode, snappy_decode, lz4_decode, zstd_decode)
 
 
 class Record(NamedTuple):
-    """A record, with the attributes of the compiled codec's; the timestamp in ms, -1 for none."""
+    """A record, with the attributes of the compiled codec's: read, filtered, or made of a row.
+
+    Args:
+        timestamp: in milliseconds since the Unix epoch; -1 for none.
+    """
 
     offset: int
     timestamp: int

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.filtering import FilterChain, Record, TimeSpan
+from relay_pipelines.copy.filtering import FilterChain, TimeSpan
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import (
     ReplayRecord,
@@ -26,7 +26,7 @@ from relay_pipelines.ledger.checkpoint import (
 )
 from relay_pipelines.ledger.offset_map import Copied, merged, part
 from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
-from relay_pipelines.protocol.records import decode
+from relay_pipelines.protocol.records import Record, decode
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
     parameters,
