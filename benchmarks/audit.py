@@ -34,25 +34,25 @@ _QUICK_FACTOR = 0.02
 def main(arguments: list[str]) -> None:
     """Print what `make bench` writes."""
     names = [name for name in arguments if name != "--quick"] or list(AUDITED)
-    wanted = [each for each in INPUTS if each.name in names]
+    wanted = [spec for spec in INPUTS if spec.name in names]
     if "--quick" in arguments:
-        wanted = [each.scaled(_QUICK_FACTOR) for each in wanted]
+        wanted = [spec.scaled(_QUICK_FACTOR) for spec in wanted]
     figures = Figures(inputs=wanted)
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
         clusters.create_own_topics(destination.cluster())
-        for each in wanted:
-            figures.audits.append(measure(source.cluster(), destination.cluster(), each))
+        for spec in wanted:
+            figures.audits.append(measure(source.cluster(), destination.cluster(), spec))
     print("\n".join(report.audits(figures)))
     for target in beside_copy(figures):
         print(f"{target.what}: wanted {target.wanted}, measured {target.measured}")
 
 
-def measure(source: Cluster, destination: Cluster, wanted: Input) -> AuditCost:
+def measure(source: Cluster, destination: Cluster, spec: Input) -> AuditCost:
     """Copy an input, audit the copy in each way, and return what each took."""
-    topic = f"audit-{wanted.name}"
-    extents = clusters.make_input(source, topic, wanted)
+    topic = f"audit-{spec.name}"
+    extents = clusters.make_input(source, topic, spec)
     topics = {extent.range.topic_partition.topic for extent in extents}
-    clusters.create_topics(destination, topics, wanted.partitions, wanted.configs)
+    clusters.create_topics(destination, topics, spec.partitions, spec.configs)
     job = CopyJob(topic, "run", source, destination)
     ranges = [CopyRange(extent.range, extent.range.topic_partition) for extent in extents]
     records = sum(extent.records for extent in extents)
@@ -66,15 +66,22 @@ def measure(source: Cluster, destination: Cluster, wanted: Input) -> AuditCost:
         found.add(done.chunks, done.parts)
         assert found.exit_code == 0
         if level is not Level.LEDGER:
-            counted = [each.recount.counted for each in found.partitions.values() if each.recount]
+            counted = [
+                partition_audit.recount.counted
+                for partition_audit in found.partitions.values()
+                if partition_audit.recount
+            ]
             assert sum(counted) == records
         if level.compares:
-            assert sum(each.records for each in found.partitions.values()) == records
+            assert (
+                sum(partition_audit.records for partition_audit in found.partitions.values())
+                == records
+            )
 
     with tempfile.TemporaryDirectory() as folder:
         mirror = _settings(Path(folder), topic, source, destination, topics)
         spent = AuditCost(
-            wanted.name,
+            spec.name,
             sum(extent.size_bytes for extent in extents),
             _spent(copy),
             _spent(lambda: audit(Level.LEDGER)),

@@ -117,17 +117,15 @@ def create_own_topics(cluster: Cluster) -> None:
     create_topics(cluster, [ledger_topic.TOPIC], checkpoint.PARTITIONS, ledger_topic.CONFIGS)
 
 
-def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...]:
+def make_input(cluster: Cluster, topic: str, spec: Input) -> tuple[Extent, ...]:
     """Create and fill the topics, wait for the cleaner, and return what a consumer would find."""
-    partitions = wanted.topic_partitions(topic)
-    configs = wanted.configs | (_EAGER_CLEANING if wanted.compacted else {})
-    create_topics(
-        cluster, {partition.topic for partition in partitions}, wanted.partitions, configs
-    )
-    seed(cluster, topic, wanted)
+    partitions = spec.topic_partitions(topic)
+    configs = spec.configs | (_EAGER_CLEANING if spec.compacted else {})
+    create_topics(cluster, {partition.topic for partition in partitions}, spec.partitions, configs)
+    seed(cluster, topic, spec)
     extents = scan(cluster, partitions)
     # one record per key stays, and the sentinel
-    each = wanted.records_each // 2 + 1 if wanted.compacted else wanted.records_each
+    each = spec.records_each // 2 + 1 if spec.compacted else spec.records_each
     expected = each * len(partitions)
     deadline = time.monotonic() + _CLEANING_SECONDS
     while sum(extent.records for extent in extents) != expected:
@@ -148,15 +146,17 @@ def scan(cluster: Cluster, partitions: Sequence[TopicPartition]) -> tuple[Extent
         ends = _settled_ends(client, partitions)
         extents: list[Extent] = []
         for first in range(0, len(partitions), _AT_ONCE):
-            some = partitions[first : first + _AT_ONCE]
-            firsts = _first_records(client, {partition: starts[partition] for partition in some})
+            topic_partitions = partitions[first : first + _AT_ONCE]
+            firsts = _first_records(
+                client, {partition: starts[partition] for partition in topic_partitions}
+            )
             extents += (
                 _extent(
                     client,
                     OffsetRange(partition, starts[partition], ends[partition]),
                     firsts.get(partition),
                 )
-                for partition in some
+                for partition in topic_partitions
             )
         return tuple(extents)
 
@@ -186,15 +186,17 @@ def _settled_ends(
         time.sleep(0.05)
 
 
-def _extent(client: ClusterClient, wanted: OffsetRange, first: FetchResponse | None) -> Extent:
+def _extent(
+    client: ClusterClient, offset_range: OffsetRange, first: FetchResponse | None
+) -> Extent:
     records = size_bytes = batches = 0
-    for spans in read(client, wanted, _SCAN_BYTES, first=first):
+    for spans in read(client, offset_range, _SCAN_BYTES, first=first):
         for span in spans:
             if span.run is not None:
                 records += span.run.first.records
                 size_bytes += len(span.run.data)
                 batches += 1
-    return Extent(wanted, records, size_bytes, batches)
+    return Extent(offset_range, records, size_bytes, batches)
 
 
 def _serves(client: ClusterClient, topics: Collection[str]) -> bool:
@@ -204,7 +206,7 @@ def _serves(client: ClusterClient, topics: Collection[str]) -> bool:
         topic.error_code or any(leader < 0 for leader in topic.leaders.values()) for topic in found
     ):
         return False
-    partitions = [at for topic in found for at in topic.topic_partitions]
+    partitions = [tp for topic in found for tp in topic.topic_partitions]
     try:
         client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
     except SourceError:

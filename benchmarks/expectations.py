@@ -50,9 +50,9 @@ _SUITES: dict[str, list[Any]] = {
 
 def main(arguments: list[str]) -> int:
     """Print the table; 1 if the first suite takes longer than it may."""
-    wanted = _INPUT.scaled(_QUICK_FACTOR) if "--quick" in arguments else _INPUT
+    spec = _INPUT.scaled(_QUICK_FACTOR) if "--quick" in arguments else _INPUT
     with clusters.embedded("source") as source, tempfile.TemporaryDirectory() as folder:
-        extents = clusters.make_input(source.cluster(), _TOPIC, wanted)
+        extents = clusters.make_input(source.cluster(), _TOPIC, spec)
         chunks = tuple(map(_entry, extents))
         window = TopicWindow(_TOPIC, "benchmark", chunks, SystemClock().now_ms())
         began = time.monotonic()
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         great_expectations()
         print(f"Great Expectations is imported in {time.monotonic() - began:.1f} s")
         try:
-            print(f"| suite, {wanted.title} | first: s | warm: s |\n|---|---|---|")
+            print(f"| suite, {spec.title} | first: s | warm: s |\n|---|---|---|")
             slowest = 0.0
             for name, suite in _SUITES.items():
                 entries = [

@@ -66,11 +66,11 @@ class Floor:
 
     def run(self) -> None:
         """Send all requests; one fetch and up to five produce requests are in flight."""
-        at, to = self.source_partition, self.destination_partition
+        tp, to = self.source_partition, self.destination_partition
         with (
             ClusterClient(self.source, SourceError, purpose="floor") as source,
             ClusterClient(self.destination, DestinationError, purpose="floor") as destination,
-            source.lease(source.leader(at)) as fetching,
+            source.lease(source.leader(tp)) as fetching,
             destination.lease(destination.leader(to)) as producing,
         ):
             topic = encode_string(to.topic)
@@ -82,7 +82,7 @@ class Floor:
             sent = 0
             for number, offset in enumerate(self.offsets, 1):
                 asked = fetch.encode(
-                    [fetch.FetchPosition(at, offset, -1)],
+                    [fetch.FetchPosition(tp, offset, -1)],
                     max_bytes=self.fetch_bytes,
                     partition_max_bytes=self.fetch_bytes,
                     max_wait_ms=_WAIT_MS,
@@ -112,13 +112,13 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     with embedded("source") as source, embedded("destination") as destination:
         create_own_topics(destination.cluster())
-        for wanted in (known for known in inputs.INPUTS if known.name in _INPUTS):
+        for wanted in (spec for spec in inputs.INPUTS if spec.name in _INPUTS):
             _compare(wanted, source, destination)
 
 
-def _compare(wanted: Input, source: LocalCluster, destination: LocalCluster) -> None:
-    topic = f"floor-{wanted.name}"
-    extents = make_input(source.cluster(), topic, wanted)
+def _compare(spec: Input, source: LocalCluster, destination: LocalCluster) -> None:
+    topic = f"floor-{spec.name}"
+    extents = make_input(source.cluster(), topic, spec)
     rows: dict[str, list[_Used]] = {"floor": [], "relay, tasks alone": []}
     floors: list[Floor] = []
     for _ in range(_REPETITIONS):
@@ -127,7 +127,7 @@ def _compare(wanted: Input, source: LocalCluster, destination: LocalCluster) -> 
             source.cluster(),
             destination.cluster(),
             topic,
-            wanted,
+            spec,
             extents,
             _LIMIT_SECONDS,
         )
@@ -147,7 +147,7 @@ def _compare(wanted: Input, source: LocalCluster, destination: LocalCluster) -> 
             for field in ("seconds", "client", "source", "destination")
         ]
         figures = " | ".join(f"{value:.2f}" for value in [*columns, sum(columns[1:])])
-        print(f"| {wanted.title} | {name} | {figures} |", flush=True)
+        print(f"| {spec.title} | {name} | {figures} |", flush=True)
     delete_topics(source.cluster(), topic)
 
 
@@ -169,15 +169,15 @@ def _floors(case: Case, written: Sequence[Extent]) -> list[Floor]:
     """The requests of a copy that has been made, by what it has `written`."""
     floors = []
     for extent, copied in zip(case.extents, written, strict=True):
-        at = extent.range.topic_partition
+        tp = extent.range.topic_partition
         floors.append(
             Floor(
                 case.source,
                 case.destination,
-                at,
+                tp,
                 tuple(_offsets(case.source, extent.range)),
                 CopyOptions().fetch_max_bytes,
-                TopicPartition("floor", at.partition),
+                TopicPartition("floor", tp.partition),
                 _batch(case.input, copied),
                 copied.batches,
             )
@@ -185,16 +185,16 @@ def _floors(case: Case, written: Sequence[Extent]) -> list[Floor]:
     return floors
 
 
-def _offsets(source: Cluster, wanted: OffsetRange) -> list[int]:
+def _offsets(source: Cluster, offset_range: OffsetRange) -> list[int]:
     with ClusterClient(source, SourceError, purpose="floor") as client:
-        fetched = read(client, wanted, CopyOptions().fetch_max_bytes)
+        fetched = read(client, offset_range, CopyOptions().fetch_max_bytes)
         return [spans[0].start for spans in fetched if spans]
 
 
-def _batch(wanted: Input, copied: Extent) -> bytes:
+def _batch(spec: Input, copied: Extent) -> bytes:
     """Return a batch like those that the copy wrote; compressed ones are copied as they are."""
-    size = wanted.batch_bytes if wanted.codec else copied.size_bytes // copied.batches
-    return bytes(next(seeding.batches(replace(wanted, batch_bytes=size), 0)).data)
+    size = spec.batch_bytes if spec.codec else copied.size_bytes // copied.batches
+    return bytes(next(seeding.batches(replace(spec, batch_bytes=size), 0)).data)
 
 
 if __name__ == "__main__":

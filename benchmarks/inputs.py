@@ -113,4 +113,4 @@ INPUTS = (
 
 def all_but(*names: str) -> tuple[str, ...]:
     """The names of all inputs except these."""
-    return tuple(known.name for known in INPUTS if known.name not in names)
+    return tuple(spec.name for spec in INPUTS if spec.name not in names)

@@ -33,8 +33,8 @@ def describe() -> dict[str, str]:
 
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _distribution() -> str:
@@ -48,5 +48,5 @@ def _jdk() -> str:
     said = subprocess.run(
         [jars.tool("java"), "-version"], capture_output=True, text=True, check=False
     ).stderr
-    found = re.search(r'version "([^"]+)"', said)
-    return found[1] if found else "unknown"
+    match = re.search(r'version "([^"]+)"', said)
+    return match[1] if match else "unknown"

@@ -42,13 +42,13 @@ def main(codecs: list[str]) -> None:
 def _compare(source: Cluster, destination: Cluster, codec: int, size: int, value: int) -> None:
     assert codec <= CODEC_MASK
     name = f"{CODEC_NAMES[codec]}-{size}-{value}"
-    wanted = Input(name, name, _BYTES // (value + 40) // 2 * 2, value, size, codec)
-    extent, _ = make_input(source, name, wanted)
+    spec = Input(name, name, _BYTES // (value + 40) // 2 * 2, value, size, codec)
+    extent, _ = make_input(source, name, spec)
     costs: dict[int, list[tuple[float, float]]] = {0: [], _MERGED: []}
     for _ in range(_REPETITIONS):
         for below, found in costs.items():
             topic = f"{name}-{uuid.uuid4().hex[:6]}"
-            create_topics(destination, [topic], wanted.partitions, {})
+            create_topics(destination, [topic], spec.partitions, {})
             options = CopyOptions(coalesce_below_bytes=below)
             job = CopyJob(topic, "run", source, destination, options)
             began, cpu = time.monotonic(), time.process_time()

@@ -73,8 +73,8 @@ def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
     parts += ["## Machine\n", *(f"- {key}: {value}" for key, value in machine.items())]
     parts += [f"- left out: {name}, {why}" for name, why in figures.left_out.items()]
     parts += ["\n## Targets\n", *_targets(figures)]
-    for wanted in figures.inputs:
-        parts += [f"\n## {wanted.title}\n", *_input(figures, wanted)]
+    for spec in figures.inputs:
+        parts += [f"\n## {spec.title}\n", *_input(figures, spec)]
     if figures.audits:
         parts += ["\n## Audits beside the copy\n", *audits(figures)]
     parts += ["\n## Profile of one task\n", *_profiles(figures)]
@@ -91,8 +91,8 @@ def _targets(figures: Figures) -> Iterator[str]:
     )
 
 
-def _input(figures: Figures, wanted: Input) -> Iterator[str]:
-    extents = figures.extents[wanted.name]
+def _input(figures: Figures, spec: Input) -> Iterator[str]:
+    extents = figures.extents[spec.name]
     records, size_bytes = (
         sum(extent.records for extent in extents),
         sum(extent.size_bytes for extent in extents),
@@ -100,7 +100,7 @@ def _input(figures: Figures, wanted: Input) -> Iterator[str]:
     batches = sum(extent.batches for extent in extents)
     size = f"{size_bytes / 1e6:,.0f} MB in the log"
     yield f"{records:,} records in {batches:,} batches, {size}.\n"
-    reference = median_of(figures, wanted.name, MirrorMaker.name)
+    reference = median_of(figures, spec.name, MirrorMaker.name)
     titles = [
         "contender",
         "guarantee",
@@ -115,10 +115,10 @@ def _input(figures: Figures, wanted: Input) -> Iterator[str]:
     titles += ["whole s", "whole CPU-s", "memory MB"]
     rows = []
     for name, guarantee in figures.guarantees.items():
-        if found := median_of(figures, wanted.name, name):
-            rows.append([name, guarantee, *_cells(found, reference)])
+        if measured := median_of(figures, spec.name, name):
+            rows.append([name, guarantee, *_cells(measured, reference)])
     yield from _table(titles, rows)
-    yield from _failures([result for result in figures.results if result.input == wanted.name])
+    yield from _failures([result for result in figures.results if result.input == spec.name])
 
 
 def audits(figures: Figures) -> Iterator[str]:
@@ -129,7 +129,7 @@ def audits(figures: Figures) -> Iterator[str]:
         " copied as they are, and compared as bytes; those of 16 KB are merged, and decoded to be"
         " compared. librdkafka decodes every record of both sides.\n"
     )
-    titles = {wanted.name: wanted.title for wanted in figures.inputs}
+    titles = {spec.name: spec.title for spec in figures.inputs}
     rows = []
     for cost in figures.audits:
         ways = {
@@ -153,23 +153,23 @@ def audits(figures: Figures) -> Iterator[str]:
     yield from _table(["input", "what", "s", "CPU-s", "time : copy", "CPU : copy"], rows)
 
 
-def _cells(found: Median, reference: Median | None) -> list[str]:
-    rate = found.per_second()
+def _cells(measured: Median, reference: Median | None) -> list[str]:
+    rate = measured.per_second()
     faster = ratio(rate, reference.per_second() if reference else None)
     cheaper = ratio(
-        reference.of("copy_cpu_seconds") if reference else None, found.of("copy_cpu_seconds")
+        reference.of("copy_cpu_seconds") if reference else None, measured.of("copy_cpu_seconds")
     )
-    memory = found.of("peak_memory_bytes")
+    memory = measured.of("peak_memory_bytes")
     return [
-        _number(found.of("copy_seconds"), 2),
+        _number(measured.of("copy_seconds"), 2),
         _number(rate and rate / 1000, 0 if rate and rate >= 10_000 else 2),
-        _number(found.megabytes_per_second, 0),
-        _number(found.of("copy_cpu_seconds"), 2),
-        _number(found.per_gb("copy_cpu_seconds"), 2),
+        _number(measured.megabytes_per_second, 0),
+        _number(measured.of("copy_cpu_seconds"), 2),
+        _number(measured.per_gb("copy_cpu_seconds"), 2),
         f"{_number(faster, 1)}x" if faster else "-",
         f"1/{_number(cheaper, 1)}" if cheaper else "-",
-        _number(found.of("whole_seconds"), 1),
-        _number(found.of("whole_cpu_seconds"), 1),
+        _number(measured.of("whole_seconds"), 1),
+        _number(measured.of("whole_cpu_seconds"), 1),
         _number(memory and memory / 1e6, 0),
     ]
 
@@ -187,7 +187,7 @@ def _profiles(figures: Figures) -> Iterator[str]:
         "`cProfile` by CPU time of the thread, for one topic-partition. The figures include the"
         " profiler itself, so only proportions matter."
     )
-    titles = {wanted.name: wanted.title for wanted in figures.inputs}
+    titles = {spec.name: spec.title for spec in figures.inputs}
     for name in PROFILED:
         if name in figures.profiles:
             yield f"\n{titles[name]}:\n\n```text\n{figures.profiles[name]}\n```"

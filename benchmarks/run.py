@@ -53,10 +53,10 @@ def run(
         clusters.embedded("destination") as destination,
     ):
         clusters.create_own_topics(destination.cluster())
-        for wanted in inputs:
-            bench = _Bench(wanted, source, destination, figures, progress)
+        for spec in inputs:
+            bench = _Bench(spec, source, destination, figures, progress)
             bench.run(contenders, repetitions)
-            if wanted.name in AUDITED:
+            if spec.name in AUDITED:
                 progress("  audits")
                 bench.audit()
             keep(figures)
@@ -178,8 +178,8 @@ def _wrong_counts(contender: Contender, found: Sequence[Extent], expected: Seque
         return ""  # the result compares the sums
     for have, want in zip(found, expected, strict=True):
         if have.records != want.records:
-            at = have.range.topic_partition
-            return f"{at} has {have.records} records instead of {want.records}"
+            tp = have.range.topic_partition
+            return f"{tp} has {have.records} records instead of {want.records}"
     return ""
 
 

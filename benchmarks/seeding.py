@@ -33,54 +33,50 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes]]
 
 
-def seed(cluster: Cluster, topic: str, wanted: Input) -> None:
+def seed(cluster: Cluster, topic: str, spec: Input) -> None:
     """Write the input into existing, empty topics."""
     with ClusterClient(cluster, SourceError, purpose="seeding") as client:
-        for to in wanted.topic_partitions(topic):
-            send(client, to, batches(wanted, to.partition))
+        for to in spec.topic_partitions(topic):
+            send(client, to, batches(spec, to.partition))
 
 
-def batches(wanted: Input, partition: int) -> Iterator[Batch]:
+def batches(spec: Input, partition: int) -> Iterator[Batch]:
     """Yield the batches of one topic-partition; they are the same in every run."""
-    records = wanted.records_each
-    if wanted.compacted:
-        yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
+    records = spec.records_each
+    if spec.compacted:
+        yield from _packed(spec, itertools.islice(_records(spec, partition), records))
         # so late that the broker starts a new segment for it: the cleaner skips the last segment
-        yield from _packed(
-            wanted, [Record(_TIMESTAMP_MS + _SENTINEL_AFTER_MS, b"sentinel", b"", [])]
-        )
+        yield from _packed(spec, [Record(_TIMESTAMP_MS + _SENTINEL_AFTER_MS, b"sentinel", b"", [])])
         return
     # repeat a few batches: a copy does not depend on their content, and building each takes minutes
-    distinct = min(
-        _DISTINCT_BATCHES, _DISTINCT_BYTES // max(wanted.batch_bytes, wanted.value_bytes)
-    )
-    all_records = itertools.islice(_records(wanted, partition), records)
-    made = list(itertools.islice(_packed(wanted, all_records), distinct))
+    distinct = min(_DISTINCT_BATCHES, _DISTINCT_BYTES // max(spec.batch_bytes, spec.value_bytes))
+    all_records = itertools.islice(_records(spec, partition), records)
+    made = list(itertools.islice(_packed(spec, all_records), distinct))
     for batch in itertools.cycle(made):
         if batch.header.records > records:
             break
         yield batch
         records -= batch.header.records
-    yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
+    yield from _packed(spec, itertools.islice(_records(spec, partition), records))
 
 
-def _records(wanted: Input, partition: int) -> Iterator[Record]:
+def _records(spec: Input, partition: int) -> Iterator[Record]:
     noise = random.Random(partition)
-    half = wanted.value_bytes // 2
-    constant = b"relay " * (wanted.value_bytes // 6 + 1)
-    per_key = 2 if wanted.compacted else 1
+    half = spec.value_bytes // 2
+    constant = b"relay " * (spec.value_bytes // 6 + 1)
+    per_key = 2 if spec.compacted else 1
     for number in itertools.count():
-        value = noise.randbytes(half) + constant[: wanted.value_bytes - half]
+        value = noise.randbytes(half) + constant[: spec.value_bytes - half]
         yield Record(_TIMESTAMP_MS, b"%08x" % (number // per_key), value, [])
 
 
-def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
+def _packed(spec: Input, records: Iterable[Record]) -> Iterator[Batch]:
     """Fill batches up to the input's size; the first record of a batch always fits."""
-    builder = BatchBuilder(wanted.codec, wanted.batch_bytes)
+    builder = BatchBuilder(spec.codec, spec.batch_bytes)
     remaining = iter(records)
     while (unfitting := builder.extend(remaining)) is not None:
         yield builder.build()
-        builder = BatchBuilder(wanted.codec, wanted.batch_bytes)
+        builder = BatchBuilder(spec.codec, spec.batch_bytes)
         builder.append(unfitting)
     if builder.records:
         yield builder.build()

@@ -32,9 +32,9 @@ _REPETITIONS = 3
 
 def main(arguments: list[str]) -> int:
     """Print the table."""
-    wanted = _INPUT.scaled(_QUICK_FACTOR) if "--quick" in arguments else _INPUT
+    spec = _INPUT.scaled(_QUICK_FACTOR) if "--quick" in arguments else _INPUT
     with clusters.embedded("source") as source, tempfile.TemporaryDirectory() as folder:
-        extents = clusters.make_input(source.cluster(), _TOPIC, wanted)
+        extents = clusters.make_input(source.cluster(), _TOPIC, spec)
         records = sum(extent.records for extent in extents)
         config = Path(folder) / "relay.yaml"
         section = commands.mirror(source.cluster(), source.cluster(), _TOPIC)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
             seconds = {name: statistics.median(_times(read)) for name, read in reads.items()}
         finally:
             end(session)
-    print(f"| {wanted.title} | s | k records/s | to batch |\n|---|---|---|---|")
+    print(f"| {spec.title} | s | k records/s | to batch |\n|---|---|---|---|")
     for name, spent in seconds.items():
         rate = records / spent / 1000
         print(f"| {name} | {spent:.1f} | {rate:,.0f} | {spent / seconds['batch']:.2f}x |")

@@ -56,7 +56,7 @@ def targets(figures: Figures) -> Iterator[Target]:
         )
     relay = median_of(figures, "compacted", RelaySpark.name)
     if relay and (rate := relay.per_second("task_cpu_seconds")) is not None:
-        yield _rate("rewritten (compacted, 100 B), per CPU second of the tasks", rate)
+        yield _rate("re-encoded (compacted, 100 B), per CPU second of the tasks", rate)
     for contender in (RelayTask.name, RelaySpark.name):
         relay = median_of(figures, "one-record", contender)
         if relay and (rate := relay.per_second()) is not None:
@@ -124,19 +124,19 @@ def _beside_loop(figures: Figures) -> Iterator[Target]:
 def _beside_fastest(figures: Figures) -> Iterator[Target]:
     """The tasks alone against the fastest contender that is not this mirror, on every input."""
     others = [name for name in figures.guarantees if not name.startswith("relay")]
-    for wanted in figures.inputs:
-        relay = median_of(figures, wanted.name, RelayTask.name)
+    for spec in figures.inputs:
+        relay = median_of(figures, spec.name, RelayTask.name)
         rates = {
             name: rate
             for name in others
-            if (found := median_of(figures, wanted.name, name)) and (rate := found.per_second())
+            if (measured := median_of(figures, spec.name, name)) and (rate := measured.per_second())
         }
         if not relay or not rates:
             continue
         fastest = max(rates, key=lambda name: rates[name])
         rate = ratio(relay.per_second(), rates[fastest]) or 0.0
         yield Target(
-            f"tasks alone beside the fastest other contender: {wanted.title}",
+            f"tasks alone beside the fastest other contender: {spec.title}",
             "≥ 1x its rate",
             f"{rate:.2f}x, {fastest}",
             rate >= 1,
@@ -146,8 +146,8 @@ def _beside_fastest(figures: Figures) -> Iterator[Target]:
 def _many(figures: Figures) -> Iterator[Target]:
     for name, wanted in _MANY_SECONDS.items():
         for contender in (RelayTask.name, RelaySpark.name):
-            found = median_of(figures, name, contender)
-            if found and (seconds := found.of("copy_seconds")) is not None:
+            measured = median_of(figures, name, contender)
+            if measured and (seconds := measured.of("copy_seconds")) is not None:
                 yield Target(
                     f"{_title(figures, name)}: {contender}",
                     f"≤ {wanted:g} s",
@@ -157,7 +157,7 @@ def _many(figures: Figures) -> Iterator[Target]:
 
 
 def _title(figures: Figures, name: str) -> str:
-    return next(wanted.title for wanted in figures.inputs if wanted.name == name)
+    return next(spec.title for spec in figures.inputs if spec.name == name)
 
 
 def _beside_plain(figures: Figures) -> Iterator[Target]:
@@ -183,8 +183,8 @@ def _inside_records(figures: Figures) -> Iterator[Target]:
         (RelayFilter.name, "a trivial filter class"),
         (RelayWhere.name, "a mirrored where"),
     ):
-        found = median_of(figures, "100b-128k", contender)
-        if found and (rate := found.per_second("copy_cpu_seconds")) is not None:
+        measured = median_of(figures, "100b-128k", contender)
+        if measured and (rate := measured.per_second("copy_cpu_seconds")) is not None:
             yield _rate(f"{what}, 100 B, per CPU second", rate, _INSIDE)
 
 

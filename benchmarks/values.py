@@ -79,9 +79,9 @@ class Case:
     def pairs(self) -> list[tuple[OffsetRange, TopicPartition]]:
         """Each source range with its destination."""
         return [
-            (extent.range, TopicPartition(f"{self.attempt}.{at.topic}", at.partition))
+            (extent.range, TopicPartition(f"{self.attempt}.{tp.topic}", tp.partition))
             for extent in self.extents
-            for at in [extent.range.topic_partition]
+            for tp in [extent.range.topic_partition]
         ]
 
 

@@ -112,13 +112,13 @@ class Mirror:
         lags = lag_records(positions)
         return [
             Status(
-                at.topic_partition,
-                at.end_offset,
-                at.next_offset,
-                lags[at.topic_partition],
-                data_loss(at),
+                position.topic_partition,
+                position.end_offset,
+                position.next_offset,
+                lags[position.topic_partition],
+                data_loss(position),
             )
-            for at in positions
+            for position in positions
         ]
 
     def plan(self, topic: str | None = None) -> RunPlan:

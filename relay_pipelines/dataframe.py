@@ -163,10 +163,10 @@ class Range(InputPartition):  # type: ignore[misc]
     """
 
     def __init__(
-        self, cluster: Cluster, wanted: OffsetRange, chunks: Intervals | None = None
+        self, cluster: Cluster, offset_range: OffsetRange, chunks: Intervals | None = None
     ) -> None:
         self.cluster = cluster
-        self.wanted = wanted
+        self.wanted = offset_range
         self.chunks = chunks
 
 
@@ -220,8 +220,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
 
     def initialOffset(self) -> _Kept:  # noqa: N802 - PySpark's name, as all below
         with self._place.client() as client:
-            wanted = self._place.topic_partitions(client)
-            offsets = _by_partition(_offsets(client, wanted, "start", self._start))
+            partitions = self._place.topic_partitions(client)
+            offsets = _by_partition(_offsets(client, partitions, "start", self._start))
             return offsets | {_TOPIC_ID: self._topic_id(client)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -258,9 +258,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     def _now(self) -> tuple[str, _Offsets, _Offsets]:
         """The topic's id, and where its partitions begin and end."""
         with self._place.client() as client:
-            wanted = self._place.topic_partitions(client)
-            low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-            end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+            partitions = self._place.topic_partitions(client)
+            low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
+            end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
             return self._topic_id(client), _by_partition(low), _by_partition(end)
 
     def _topic_id(self, client: ClusterClient) -> str:
@@ -295,13 +295,13 @@ def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) ->
     """
     remedy = "start another query, with a checkpoint folder of its own"
     for partition, offset in start.items():
-        at, end = TopicPartition(topic, int(partition)), ends.get(partition, 0)
+        tp, end = TopicPartition(topic, int(partition)), ends.get(partition, 0)
         if low.get(partition, 0) > offset:
             raise RetentionPassedError(
                 f"offsets {offset} to {low[partition]} are gone: retention deleted them"
                 " before the stream has read them",
                 remedy=remedy,
-                topic_partition=at,
+                topic_partition=tp,
                 offset=offset,
             )
         if end < offset:
@@ -309,7 +309,7 @@ def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) ->
                 f"it ends at offset {end}, and the stream has read up to {offset}: the topic was"
                 " created again, or has lost records",
                 remedy=remedy,
-                topic_partition=at,
+                topic_partition=tp,
                 offset=offset,
             )
 
@@ -334,7 +334,7 @@ def next_offsets(begins: _Offsets, ends: _Offsets, limit: int | None) -> _Offset
 
 
 def _by_partition(offsets: Mapping[TopicPartition, int]) -> _Offsets:
-    return {str(at.partition): offset for at, offset in sorted(offsets.items())}
+    return {str(tp.partition): offset for tp, offset in sorted(offsets.items())}
 
 
 def _max_offsets(options: Mapping[str, str]) -> int:
@@ -372,15 +372,15 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
         if not isinstance(partition, Range):
             return
         with ClusterClient(partition.cluster, DestinationError, purpose="frame") as client:
-            for some in read_records(client, partition.wanted, self._prefixes):
-                wanted = [
+            for ledger_records in read_records(client, partition.wanted, self._prefixes):
+                records = [
                     record
-                    for record in some
+                    for record in ledger_records
                     if self._topic in {None, record.entry.source.topic_partition.topic}
                     and self._window in {None, record.entry.window}
                 ]
-                if wanted:
-                    yield ledger_columns.arrow_batch(wanted, self._names)
+                if records:
+                    yield ledger_columns.arrow_batch(records, self._names)
 
 
 def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourceReader:
@@ -392,8 +392,8 @@ def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSour
         if client.has_topic(ledger_topic.TOPIC):
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
-            wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]
-            ranges = [Range(cluster, offsets) for offsets in wanted if len(offsets)]
+            offset_ranges = [OffsetRange(home, starts[home], ends[home]) for home in homes]
+            ranges = [Range(cluster, offsets) for offsets in offset_ranges if len(offsets)]
     return _LedgerReader(name, options, ranges, names)
 
 
@@ -481,12 +481,12 @@ def _ranges(options: Mapping[str, str]) -> list[Range]:
     if "chunks" in options:
         return _chunk_ranges(place, _given_chunks(options["chunks"]))
     with place.client() as client:
-        wanted = place.topic_partitions(client)
-        starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
-        ends = _offsets(client, wanted, "end", options.get("end", "latest"))
+        partitions = place.topic_partitions(client)
+        starts = _offsets(client, partitions, "start", options.get("start", "earliest"))
+        ends = _offsets(client, partitions, "end", options.get("end", "latest"))
     return [
         Range(place.cluster, OffsetRange(topic_partition, start, end))
-        for topic_partition in wanted
+        for topic_partition in partitions
         if (end := ends[topic_partition]) > (start := starts[topic_partition])
     ]
 
@@ -508,11 +508,11 @@ def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[Range]
     """Return what to read: at the destination, where others may write, all chunks at once."""
     found = []
     for partition, some in chunks.items():
-        at = TopicPartition(place.target.topic, partition)
+        tp = TopicPartition(place.target.topic, partition)
         if place.at_source:
-            found += [Range(place.cluster, OffsetRange(at, *offsets)) for offsets in some]
+            found += [Range(place.cluster, OffsetRange(tp, *offsets)) for offsets in some]
         elif some:
-            found.append(Range(place.cluster, OffsetRange(at, some[0][0], some[-1][1]), some))
+            found.append(Range(place.cluster, OffsetRange(tp, some[0][0], some[-1][1]), some))
     return found
 
 
@@ -528,11 +528,11 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:
 
 
 def _offsets(
-    client: ClusterClient, wanted: Sequence[TopicPartition], option: str, text: str
+    client: ClusterClient, partitions: Sequence[TopicPartition], option: str, text: str
 ) -> dict[TopicPartition, int]:
     """Return the offset that an option means in every topic-partition, within its log."""
-    low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-    end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+    low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
+    end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     if text in {"earliest", "latest"}:
         return low if text == "earliest" else end
     try:
@@ -540,14 +540,14 @@ def _offsets(
     except ValueError:
         given = None
     if isinstance(given, int):
-        found = dict.fromkeys(wanted, given)
+        found = dict.fromkeys(partitions, given)
     elif isinstance(given, dict):
         missing = low if option == "start" else end
         found = {
             topic_partition: int(
                 given.get(str(topic_partition.partition), missing[topic_partition])
             )
-            for topic_partition in wanted
+            for topic_partition in partitions
         }
     else:
         found = client.first_offsets(_timestamp_ms(option, text), end)
@@ -586,13 +586,13 @@ def window_entries(
     name: str, mirror: Mirror, topic: str, windows: Sequence[str]
 ) -> list[LedgerEntry]:
     """Return the chunks of a topic that were copied in these windows, in order."""
-    found = read_ledger(
+    ledger_records = read_ledger(
         *(mirror.destination_cluster, name, mirror.copy_options, SystemClock()),
         planned_ms(windows),
     )
     return [
         record.entry
-        for record in found
+        for record in ledger_records
         if record.entry.window in windows
         and record.entry.source.topic_partition.topic == topic
         and not record.entry.gap

@@ -401,7 +401,7 @@ class LedgerEntry:
             if no record was copied.
         size_bytes: size of the batches produced, as on the wire.
         batches: number of batches produced.
-        rewritten: how many of `records` were re-encoded.
+        reencoded: how many of `records` were re-encoded.
         skipped: number of offsets by reason.
         digest: CRC-32C, 8 hex digits, over the batches produced, in order: of each, its codec (one
             byte), base timestamp (8 bytes) and number of records (4 bytes), big-endian, and
@@ -430,7 +430,7 @@ class LedgerEntry:
     records: int
     size_bytes: int
     batches: int
-    rewritten: int
+    reencoded: int
     skipped: dict[str, int]
     digest: str
     node: str
@@ -671,7 +671,7 @@ class Outcome:
     records: int = 0
     size_bytes: int = 0
     batches: int = 0
-    rewritten: int = 0
+    reencoded: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     chunks: int = 0
     commit_seconds: float = 0.0

@@ -102,26 +102,26 @@ def filled(
         ConfigError: a text is not what it should be, or the request is none.
     """
     values = {}
-    for each in asked_fields(request):
-        label = f"--{each.name}" if options else each.key
-        value = given.get(each.name if options else each.key)
-        if value is None or (each.is_repeated and not value):
+    for asked_field in asked_fields(request):
+        label = f"--{asked_field.name}" if options else asked_field.key
+        value = given.get(asked_field.name if options else asked_field.key)
+        if value is None or (asked_field.is_repeated and not value):
             continue
-        one = _reader(each, label)
-        if each.is_repeated and not isinstance(value, Mapping):
-            values[each.field] = (each.asked.collect or tuple)(map(one, value))
+        one = _reader(asked_field, label)
+        if asked_field.is_repeated and not isinstance(value, Mapping):
+            values[asked_field.field] = (asked_field.asked.collect or tuple)(map(one, value))
         else:
-            values[each.field] = one(value)
+            values[asked_field.field] = one(value)
     return request(**values, **more)
 
 
-def _reader(each: AskedField, label: str) -> Callable[[Any], Any]:
-    parse = each.asked.parse
+def _reader(asked_field: AskedField, label: str) -> Callable[[Any], Any]:
+    parse = asked_field.asked.parse
 
     def read(value: Any) -> Any:
         if parse is not None and isinstance(value, str):
             return parse(label, value)
-        return each.kind(getattr(value, "value", value)) if each.is_choice else value
+        return asked_field.kind(getattr(value, "value", value)) if asked_field.is_choice else value
 
     return read
 

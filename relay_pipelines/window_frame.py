@@ -88,11 +88,13 @@ def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_
             to = entry.destination
             chunks.setdefault(to.topic_partition, []).append((to.start, to.end, entry.window))
     found = []
-    for at, some in sorted(chunks.items()):
+    for tp, some in sorted(chunks.items()):
         some.sort()
         intervals = tuple((start, end) for start, end, _ in some)
-        wanted = OffsetRange(at, some[0][0], some[-1][1])
-        found.append(_Labelled(Range(cluster, wanted, intervals), tuple(key for *_, key in some)))
+        offset_range = OffsetRange(tp, some[0][0], some[-1][1])
+        found.append(
+            _Labelled(Range(cluster, offset_range, intervals), tuple(key for *_, key in some))
+        )
     return found
 
 

@@ -233,7 +233,7 @@ def _formats() -> str:
         records=1198,
         size_bytes=310_500,
         batches=12,
-        rewritten=0,
+        reencoded=0,
         skipped={"control": 2},
         digest="1c291ca3",
         node="node1",

@@ -55,9 +55,11 @@ class LoopWork:
         consumer.assign(
             [
                 Position(
-                    wanted.topic_partition.topic, wanted.topic_partition.partition, wanted.start
+                    offset_range.topic_partition.topic,
+                    offset_range.topic_partition.partition,
+                    offset_range.start,
                 )
-                for wanted in self.ranges
+                for offset_range in self.ranges
             ]
         )
         try:
@@ -69,11 +71,11 @@ class LoopWork:
     def _copy(self, consumer: Consumer, producer: Producer) -> None:
         topics = self.topics
         at = [
-            (wanted.topic_partition.topic, wanted.topic_partition.partition)
-            for wanted in self.ranges
+            (offset_range.topic_partition.topic, offset_range.topic_partition.partition)
+            for offset_range in self.ranges
         ]
-        ends = dict(zip(at, (wanted.end for wanted in self.ranges), strict=True))
-        positions = dict(zip(at, (wanted.start for wanted in self.ranges), strict=True))
+        ends = dict(zip(at, (offset_range.end for offset_range in self.ranges), strict=True))
+        positions = dict(zip(at, (offset_range.start for offset_range in self.ranges), strict=True))
         heard = time.monotonic()
         while remaining := sum(ends.values()) - sum(positions.values()):
             # `consume` waits for the full number of messages, at the end no longer than this

@@ -34,9 +34,9 @@ def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> dg.AssetsDefinition:
         check_specs=[
             *(window_events.spec(lane.path, topic) for topic in lane.topics),
             *(
-                checks.spec(lane.path, topic, each)
+                checks.spec(lane.path, topic, expectation)
                 for topic in lane.topics
-                for each in mirror.expectations_of(topic)
+                for expectation in mirror.expectations_of(topic)
             ),
         ],
         can_subset=True,

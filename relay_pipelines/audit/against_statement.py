@@ -63,33 +63,33 @@ def audit_against(
     statement = read_statement(path, trusted)
     attested = [entry for each in statement.attested for entry in each.entries]
     copies = {entry.destination.topic_partition for entry in attested}
-    found = read_verified_ledger(name, mirror, clock, copies)
-    _require_same_mirror(path, statement, found)
+    ledger = read_verified_ledger(name, mirror, clock, copies)
+    _require_same_mirror(path, statement, ledger)
     audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
     audit.findings += [
         _difference(broken.topic_partition, broken.what_and_where, Kind.BROKEN_CHAIN)
-        for broken in found.breaks
+        for broken in ledger.breaks
     ]
-    there = read_destination_topics(mirror, found, clock, with_configs=False)
+    there = read_destination_topics(mirror, ledger, clock, with_configs=False)
     for each in statement.attested:
         audit.findings += _differences_of_statement(each)
-        audit.findings += _differences_of_ledger(each, found)
-        if replaced := there.replaced(found.checkpoints.get(each.source)):
+        audit.findings += _differences_of_ledger(each, ledger)
+        if replaced := there.replaced(ledger.checkpoints.get(each.source)):
             audit.findings.append(_difference(each.source, replaced))
-    _recount(audit, found, mirror, clock)
+    _recount(audit, ledger, mirror, clock)
     return audit
 
 
-def _require_same_mirror(path: Path, statement: Statement, found: VerifiedLedger) -> None:
-    if statement.mirror != found.mirror:
+def _require_same_mirror(path: Path, statement: Statement, ledger: VerifiedLedger) -> None:
+    if statement.mirror != ledger.mirror:
         raise ConfigError(
-            f"the statement {path} is about the mirror {statement.mirror!r}, not {found.mirror!r}",
+            f"the statement {path} is about the mirror {statement.mirror!r}, not {ledger.mirror!r}",
             remedy=f"name it: --mirror {statement.mirror}",
         )
-    if statement.cluster_id != found.cluster_id:
+    if statement.cluster_id != ledger.cluster_id:
         raise ConfigError(
             f"the statement {path} is about the cluster {statement.cluster_id}, and the destination"
-            f" of {found.mirror!r} is {found.cluster_id}",
+            f" of {ledger.mirror!r} is {ledger.cluster_id}",
             remedy="use the relay.yaml with which it was made",
         )
 
@@ -100,22 +100,22 @@ def _difference(where: TopicPartition | str, text: str, kind: Kind = Kind.OTHER_
 
 def _differences_of_statement(attested: Attested) -> list[Finding]:
     """Verify the chain within the statement, which somebody may have changed, too."""
-    at = attested.source
-    breaks = verify_chain(at, attested.records, attested.head, _ANY_MS).breaks
+    tp = attested.source
+    breaks = verify_chain(tp, attested.records, attested.head, _ANY_MS).breaks
     return [
-        _difference(f"the statement itself: {at}", broken.what, Kind.BROKEN_CHAIN)
+        _difference(f"the statement itself: {tp}", broken.what, Kind.BROKEN_CHAIN)
         for broken in breaks
     ]
 
 
-def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterator[Finding]:
+def _differences_of_ledger(attested: Attested, ledger: VerifiedLedger) -> Iterator[Finding]:
     """Compare the attested entries with those that the ledger still has."""
-    at = attested.source
-    chain, checkpoint = found.chains.get(at, Chain(at)), found.checkpoints.get(at)
+    tp = attested.source
+    chain, checkpoint = ledger.chains.get(tp, Chain(tp)), ledger.checkpoints.get(tp)
     if checkpoint is None or checkpoint.ledger_head.number < attested.head.number:
         number = 0 if checkpoint is None else checkpoint.ledger_head.number
         yield _difference(
-            at,
+            tp,
             f"the statement's newest ledger entry is {attested.head.number}, that of the checkpoint"
             f" is {number}: a chain was started again, or a checkpoint put back",
             Kind.LEDGER_DIFFERS,
@@ -125,14 +125,14 @@ def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterato
         number = record.entry.number
         if number > chain.expired and record.head.hash not in hashes:
             yield _difference(
-                at,
+                tp,
                 f"ledger entry {number}, of source offsets [{record.entry.source.start},"
                 f" {record.entry.source.end}), is not in the ledger as the statement has it",
                 Kind.LEDGER_DIFFERS,
             )
 
 
-def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
+def _recount(audit: StatementAudit, ledger: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
     """Count the attested records at the destination, and find the chunks that differ."""
     attested = {record.head.hash for each in audit.statement.attested for record in each.records}
     histories = {
@@ -142,40 +142,44 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
     # the records after the attested ones end where these begin; their offsets may be other ones
     later = [
         record.entry
-        for chain in found.chains.values()
+        for chain in ledger.chains.values()
         for record in chain.records
         if record.head.hash not in attested
     ]
-    accounted = found.accounted(entry for some in histories.values() for entry in some)
+    accounted = ledger.accounted(
+        entry for ledger_entries in histories.values() for entry in ledger_entries
+    )
     options = mirror.copy_options
     with destination_client(
-        found.mirror, mirror.destination_cluster, options, clock, "audit"
+        ledger.mirror, mirror.destination_cluster, options, clock, "audit"
     ) as client:
         existing = _existing(histories, audit, client)
-        known = KnownEntries(existing, later, found.replayed, accounted)
+        known = KnownEntries(existing, later, ledger.replayed, accounted)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
             return [*map(_counted, count_ranges(client, ranges, known))]
 
         whole = [
-            OffsetRange(at, some[0].source.start, some[-1].source.end)
-            for at, history in existing.items()
-            if (some := [entry for entry in history if len(entry.source)])
+            OffsetRange(tp, ledger_entries[0].source.start, ledger_entries[-1].source.end)
+            for tp, history in existing.items()
+            if (ledger_entries := [entry for entry in history if len(entry.source)])
         ]
         for result in count(whole):
-            at = result.range.topic_partition
+            tp = result.range.topic_partition
             seen = result.records_seen
             audit.coverage += seen if result.problems else seen.explained(UNEXPLAINED)
-            audit.findings += [warning(Kind.NOT_VERIFIED, str(at), line) for line in result.notes]
+            audit.findings += [warning(Kind.NOT_VERIFIED, str(tp), line) for line in result.notes]
             if not result.problems:
                 continue
-            copied = [entry for entry in histories[at] if len(entry.source)]
+            copied = [entry for entry in histories[tp] if len(entry.source)]
             alone = zip(copied, count([e.source for e in copied]), strict=True)
             found_alone = [
-                _difference(_where(entry), line) for entry, one in alone for line in one.problems
+                _difference(_where(entry), line)
+                for entry, counted in alone
+                for line in counted.problems
             ]
             # only together, such as records of a lost chunk
-            audit.findings += found_alone or [_difference(at, line) for line in result.problems]
+            audit.findings += found_alone or [_difference(tp, line) for line in result.problems]
 
 
 def _counted(result: Recount | RelayError) -> Recount:
@@ -192,27 +196,29 @@ def _existing(
 ) -> dict[TopicPartition, list[LedgerEntry]]:
     """Return the entries whose copies are in topics that exist; the others are differences."""
     copied = {
-        at: {entry.destination.topic_partition.topic for entry in some}
-        for at, some in entries.items()
+        tp: {entry.destination.topic_partition.topic for entry in ledger_entries}
+        for tp, ledger_entries in entries.items()
     }
     written = set().union(*copied.values())
     gone = written - client.existing(written)
     audit.coverage += Coverage(
         sum(
             entry.records
-            for some in entries.values()
-            for entry in some
+            for ledger_entries in entries.values()
+            for entry in ledger_entries
             if entry.destination.topic_partition.topic in gone
         )
     )
     audit.findings += [
-        _difference(at, f"the destination has no topic {topic!r} any more")
-        for at, topics in copied.items()
+        _difference(tp, f"the destination has no topic {topic!r} any more")
+        for tp, topics in copied.items()
         for topic in sorted(topics & gone)
     ]
     return {
-        at: [entry for entry in some if entry.destination.topic_partition.topic not in gone]
-        for at, some in entries.items()
+        tp: [
+            entry for entry in ledger_entries if entry.destination.topic_partition.topic not in gone
+        ]
+        for tp, ledger_entries in entries.items()
     }
 
 

@@ -277,22 +277,26 @@ class Audit:
     def topics(self) -> dict[str, list[PartitionAudit]]:
         """The topic-partitions of each source topic."""
         grouped: dict[str, list[PartitionAudit]] = defaultdict(list)
-        for at, found in self.partitions.items():
-            grouped[at.topic].append(found)
+        for tp, partition_audit in self.partitions.items():
+            grouped[tp.topic].append(partition_audit)
         return grouped
 
     @property
     def work(self) -> list[ComparedChunk | RecountPart]:
         """All that is to be compared and counted, in order."""
         wanted: list[ComparedChunk | RecountPart] = []
-        for found in self.partitions.values():
-            wanted += [*found.parts, *found.chunks]
+        for partition_audit in self.partitions.values():
+            wanted += [*partition_audit.parts, *partition_audit.chunks]
         return wanted
 
     @property
     def findings(self) -> list[Finding]:
         """What was found in its topic-partitions."""
-        return [finding for found in self.partitions.values() for finding in found.findings]
+        return [
+            finding
+            for partition_audit in self.partitions.values()
+            for finding in partition_audit.findings
+        ]
 
     @property
     def verdict(self) -> Verdict:
@@ -310,8 +314,8 @@ class Audit:
 def verdict_of(level: Level, partitions: Collection[PartitionAudit]) -> Verdict:
     """Return the verdict on some topic-partitions of an audit."""
     return judge(
-        total(each.records_seen for each in partitions),
-        [finding for each in partitions for finding in each.findings],
+        total(partition_audit.records_seen for partition_audit in partitions),
+        [finding for partition_audit in partitions for finding in partition_audit.findings],
         reads=level is not Level.LEDGER,
     )
 
@@ -338,34 +342,34 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     level, reads = request.level, request.level is not Level.LEDGER
     there = read_destination_topics(mirror, ledger, clock, with_configs=reads)
     entries = [entry for chain in ledger.chains.values() for entry in _entries(chain)]
-    broken = {at for at, chain in ledger.chains.items() if chain.breaks and request.has(at)}
+    broken = {tp for tp, chain in ledger.chains.items() if chain.breaks and request.has(tp)}
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
     nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
     job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, request.client)
     audit = Audit(name, request, job, {})
     for each in selected:
-        found = audit.partitions[each.topic_partition] = PartitionAudit(
+        partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to),
             ledger.chains[each.topic_partition],
             level,
             _destination(each.entries),
             policies=stretches(each.copied),
         )
-        found.lost = there.lost(_topics_of_copies(each))
-    for at in sorted((broken | without_chunks) - audit.partitions.keys()):
-        nothing = CoverageMap(OffsetRange(at, 0, 0))
-        audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at], level)
-        copies = getattr(ledger.checkpoints.get(at), "copies", None)
-        audit.partitions[at].lost = there.lost([copies.topic_partition.topic] if copies else [])
-    for at, found in audit.partitions.items():
-        found.replaced = there.replaced(ledger.checkpoints.get(at))
+        partition_audit.lost = there.lost(_topics_of_copies(each))
+    for tp in sorted((broken | without_chunks) - audit.partitions.keys()):
+        nothing = CoverageMap(OffsetRange(tp, 0, 0))
+        audit.partitions[tp] = PartitionAudit(nothing, ledger.chains[tp], level)
+        copies = getattr(ledger.checkpoints.get(tp), "copies", None)
+        audit.partitions[tp].lost = there.lost([copies.topic_partition.topic] if copies else [])
+    for tp, partition_audit in audit.partitions.items():
+        partition_audit.replaced = there.replaced(ledger.checkpoints.get(tp))
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger)
         _plan_uncopied(audit, request, selected, entries, ledger)
     if level.compares:
-        topics = {at.topic for at in audit.partitions}
+        topics = {tp.topic for tp in audit.partitions}
         logs = read_source_logs(mirror, ledger, topics, clock)
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
         planning = _Planning(audit, ledger.checkpoints, logs, there.configs, shared)
@@ -384,11 +388,11 @@ def _without_chunks(selection: Selection, ledger: VerifiedLedger) -> set[TopicPa
     if selection.by_entries:
         return set()
     return {
-        at
-        for at, chain in ledger.chains.items()
-        if selection.has(at)
+        tp
+        for tp, chain in ledger.chains.items()
+        if selection.has(tp)
         and not chain.breaks
-        and not any(len(each.source) for each in last_history(_entries(chain)))
+        and not any(len(entry.source) for entry in last_history(_entries(chain)))
     }
 
 
@@ -409,7 +413,7 @@ def _select(
         broken: topic-partitions whose entries are not those that were committed.
         without_chunks: as of `_without_chunks`.
     """
-    copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
+    copied_to = {tp: checkpoint.next_offset for tp, checkpoint in ledger.checkpoints.items()}
     try:
         return select(selection, entries, copied_to)
     except ConfigError:
@@ -443,16 +447,16 @@ def _plan_recount(
         entries: all that the ledger has.
     """
     own = {
-        each.topic_partition: sorted(each.entries, key=lambda entry: entry.source)
-        for each in selected
+        topic.topic_partition: sorted(topic.entries, key=lambda entry: entry.source)
+        for topic in selected
     }
     # where nothing is known of the destination, nothing there is foreign
     copies = {entry.destination.topic_partition for entry in entries}
     accounted = {to: OffsetRange(to, 0, 0) for to in copies} | ledger.accounted()
     known = KnownEntries(own, entries, ledger.replayed, accounted)
-    for each in selected:
-        parts = known.parts(replace(each.range, end=each.copied_to), _PART_BYTES)
-        audit.partitions[each.topic_partition].parts += parts
+    for topic in selected:
+        parts = known.parts(replace(topic.range, end=topic.copied_to), _PART_BYTES)
+        audit.partitions[topic.topic_partition].parts += parts
 
 
 def _plan_uncopied(
@@ -499,7 +503,7 @@ class _Planning:
 
     def plan(self, selected: Selected) -> None:
         """Plan one topic-partition."""
-        found = self.audit.partitions[selected.topic_partition]
+        partition_audit = self.audit.partitions[selected.topic_partition]
         copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
         for entry in selected.copied:
             copied[entry.destination.topic_partition].append(entry)
@@ -508,9 +512,9 @@ class _Planning:
             rule, some, uncompared = self._compared(selected, to, entries)
             rules.append(rule)
             chunks += some
-            found.uncompared.update(uncompared)
-        found.rule = "; ".join(dict.fromkeys(rules))
-        found.chunks = _sampled(self.audit, chunks)
+            partition_audit.uncompared.update(uncompared)
+        partition_audit.rule = "; ".join(dict.fromkeys(rules))
+        partition_audit.chunks = _sampled(self.audit, chunks)
 
     def _compared(
         self, selected: Selected, to: TopicPartition, entries: Sequence[LedgerEntry]
@@ -536,11 +540,13 @@ class _Planning:
             chunks = [_compacted(selected, to, kinds, retention)] if records else []
         else:
             chunks = [
-                _chunk(each, self.shared, retention)
-                for each in entries
-                if not each.may_change_records
+                _chunk(ledger_entry, self.shared, retention)
+                for ledger_entry in entries
+                if not ledger_entry.may_change_records
             ]
-            changed[_CHANGED] = sum(each.records for each in entries if each.may_change_records)
+            changed[_CHANGED] = sum(
+                ledger_entry.records for ledger_entry in entries if ledger_entry.may_change_records
+            )
         readable, uncompared = self._with_nodes(chunks)
         uncompared += changed
         if uncompared and not readable:
@@ -553,10 +559,10 @@ class _Planning:
         """Return the chunks that a node may have, and why others have none, with their records."""
         readable, uncompared = [], Counter[str]()
         for chunk in chunks:
-            at, node = chunk.source.topic_partition, chunk.node
-            checkpoint = self.checkpoints.get(at)
+            tp, node = chunk.source.topic_partition, chunk.node
+            checkpoint = self.checkpoints.get(tp)
             topic_id = checkpoint.topic_ids.get(node, "") if checkpoint else ""
-            may_hold, no_own = self.logs.nodes(at.topic, node, checkpoint)
+            may_hold, no_own = self.logs.nodes(tp.topic, node, checkpoint)
             if may_hold:
                 readable.append(replace(chunk, topic_id=topic_id, no_own=no_own))
             else:
@@ -576,10 +582,10 @@ def _why_not(
     """
     compacted = _is_compacted(kinds)
     reasons = {
-        _CHANGED: any(each.may_change_records for each in entries)
+        _CHANGED: any(entry.may_change_records for entry in entries)
         if compacted
-        else all(each.may_change_records for each in entries),
-        "it is compacted and filtered": compacted and any(each.may_leave_out for each in entries),
+        else all(entry.may_change_records for entry in entries),
+        "it is compacted and filtered": compacted and any(entry.may_leave_out for entry in entries),
         "other topic-partitions are copied there, too, and librdkafka does not show which records"
         " are whose": is_shared and audit.job.client is Client.LIBRDKAFKA,
         "it is compacted, and other topic-partitions are copied there, too": is_shared
@@ -623,7 +629,7 @@ def _chunk(
 
 
 def _compacted(
-    each: Selected,
+    topic: Selected,
     destination: TopicPartition,
     kinds: tuple[str, str],
     retention: Retention,
@@ -631,7 +637,7 @@ def _compacted(
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
     copied = [
         entry
-        for entry in each.entries
+        for entry in topic.entries
         if entry.records and entry.destination.topic_partition == destination
     ]
     start, end = copied[0].source.start, max(entry.source.end for entry in copied)
@@ -640,7 +646,7 @@ def _compacted(
     # where the range begins and ends in the log of one node
     is_of_one = start == 0 or len({entry.node for entry in copied}) == 1
     return ComparedChunk(
-        OffsetRange(each.topic_partition, start, end),
+        OffsetRange(topic.topic_partition, start, end),
         OffsetRange(destination, *copies),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),

@@ -63,12 +63,12 @@ class AuditReport:
     def of(self, topic: str) -> dict[TopicPartition, PartitionAudit]:
         """What was found in the topic-partitions of a topic."""
         found = self.audit.partitions.items()
-        return {at: each for at, each in found if at.topic == topic}
+        return {tp: partition_audit for tp, partition_audit in found if tp.topic == topic}
 
     @property
     def topics(self) -> list[str]:
         """The topics that were asked for, or that have copies in what was asked for."""
-        return sorted(self.audit.request.topics or {at.topic for at in self.audit.partitions})
+        return sorted(self.audit.request.topics or {tp.topic for tp in self.audit.partitions})
 
 
 def run(
@@ -105,7 +105,7 @@ def _read(
 ) -> None:
     from relay_pipelines.audit import spark_job  # pyarrow and Spark are slow to import
 
-    total, done, logged = sum(each.size_bytes for each in audit.work), 0, kafka.clock.monotonic()
+    total, done, logged = sum(part.size_bytes for part in audit.work), 0, kafka.clock.monotonic()
     where = plural(len(audit.partitions), "topic-partition")
     context.log.info("%s, level %s: %s of %s", audit.mirror, audit.level, size(total), where)
     results = spark_job.read(audit, session, f"relay-audit-{context.run.run_id}")
@@ -166,9 +166,15 @@ def write_page(
 def numbers(partitions: Collection[PartitionAudit]) -> dict[str, int | float]:
     """Return what Dagster plots of an audit, or of a part of it."""
     total, compared, differing = _chunks(partitions)
-    seen = verdict.total(each.records_seen for each in partitions)
-    size_bytes = sum(result.chunk.size_bytes for each in partitions for result in each.results)
-    size_bytes += sum(part.size_bytes for each in partitions for part in each.counted)
+    seen = verdict.total(partition_audit.records_seen for partition_audit in partitions)
+    size_bytes = sum(
+        result.chunk.size_bytes
+        for partition_audit in partitions
+        for result in partition_audit.results
+    )
+    size_bytes += sum(
+        part.size_bytes for partition_audit in partitions for part in partition_audit.counted
+    )
     return {
         "chunks": total,
         "chunks compared": compared,
@@ -185,16 +191,20 @@ def numbers(partitions: Collection[PartitionAudit]) -> dict[str, int | float]:
 def _chunks(partitions: Collection[PartitionAudit]) -> tuple[int, int, int]:
     """Return how many chunks there are, how many were compared, and what differs."""
     total, compared, differing = 0, 0, 0
-    for each in partitions:
-        entries = [s for s in each.coverage.stretches if not set(_NOT_COPIED) & s.counts.keys()]
+    for partition_audit in partitions:
+        entries = [
+            s for s in partition_audit.coverage.stretches if not set(_NOT_COPIED) & s.counts.keys()
+        ]
         total += len(entries)
-        results = [result for result in each.results if not result.unread and not result.error]
+        results = [
+            result for result in partition_audit.results if not result.unread and not result.error
+        ]
         # all chunks of a compacted topic-partition are compared as one
         whole = any(result.chunk.is_compacted for result in results)
         compared += len(entries) if whole else len(results)
         chunks = sum(result.difference is not None for result in results)
         # what the ledger or the recount say besides
-        differing += chunks + len(_differences(each)) - bool(chunks)
+        differing += chunks + len(_differences(partition_audit)) - bool(chunks)
     return total, compared, differing
 
 
@@ -353,7 +363,9 @@ def _not_copied(found: Found) -> str:
 
 def _words(verdict: Verdict, found: Found) -> str:
     """Say what differs or could not be read; otherwise the verdict, and what is to be noted."""
-    findings = [finding for each in found.values() for finding in each.findings]
+    findings = [
+        finding for partition_audit in found.values() for finding in partition_audit.findings
+    ]
     for severity in (Severity.DIFFERENCE, Severity.ERROR):
         if wrong := texts(findings, severity):
             return _first(wrong)
@@ -370,28 +382,34 @@ def _metadata(
     if request.level is Level.SAMPLE:
         shown |= {"share (%)": request.share, "seed": request.seed}
     shown |= numbers(found.values())
-    differing = [(at, each) for at, each in found.items() if _differences(each)]
+    differing = [
+        (tp, partition_audit)
+        for tp, partition_audit in found.items()
+        if _differences(partition_audit)
+    ]
     if differing:
         # a record says more than a count
-        at, each = min(differing, key=lambda one: one[1].first_difference is None)
-        shown |= _first_difference(at, each)
-        shown["command that shows more"] = command(audit.mirror, request, at, each, config_path)
+        tp, partition_audit = min(differing, key=lambda one: one[1].first_difference is None)
+        shown |= _first_difference(tp, partition_audit)
+        shown["command that shows more"] = command(
+            audit.mirror, request, tp, partition_audit, config_path
+        )
     if report.page is not None:
         shown["page"] = dg.MetadataValue.path(report.page)
     return shown
 
 
-def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, Any]:
-    first = found.first_difference
+def _first_difference(tp: TopicPartition, partition_audit: PartitionAudit) -> dict[str, Any]:
+    first = partition_audit.first_difference
     if first is None or first.difference is None:
-        recount = found.counted_so_far
+        recount = partition_audit.counted_so_far
         offset = None if recount is None else recount.foreign_at
-        where = found.coverage.range if offset is None else found.destination
+        where = partition_audit.coverage.range if offset is None else partition_audit.destination
         place = {} if offset is None else {"first difference: offset": offset}
         return {
-            "first difference": f"{where}: {_differences(found)[0].text}",
-            "first difference: topic": at.topic,
-            "first difference: partition": at.partition,
+            "first difference": f"{where}: {_differences(partition_audit)[0].text}",
+            "first difference: topic": tp.topic,
+            "first difference: partition": tp.partition,
             **place,
         }
     source, destination = first.difference.source, first.difference.destination
@@ -400,9 +418,9 @@ def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, An
     fields = ", ".join(_differing(first.difference))
     side = "" if source or not destination else " (destination)"
     return {
-        "first difference": f"{at} at offset {offset}{side}: {fields}; {first.difference.what}",
-        "first difference: topic": at.topic,
-        "first difference: partition": at.partition,
+        "first difference": f"{tp} at offset {offset}{side}: {fields}; {first.difference.what}",
+        "first difference: topic": tp.topic,
+        "first difference: partition": tp.partition,
         "first difference: offset": offset,
         "first difference: field": fields,
         "first difference: both sides": dg.MetadataValue.table(
@@ -420,8 +438,8 @@ def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, An
     }
 
 
-def _differences(found: PartitionAudit) -> list[Finding]:
-    return [each for each in found.findings if each.severity is Severity.DIFFERENCE]
+def _differences(partition_audit: PartitionAudit) -> list[Finding]:
+    return [each for each in partition_audit.findings if each.severity is Severity.DIFFERENCE]
 
 
 def _differing(difference: Difference) -> list[str]:
@@ -437,12 +455,16 @@ def _shown(record: Any, name: str) -> str:
 
 
 def command(
-    mirror: str, request: AuditRequest, at: TopicPartition, found: PartitionAudit, config: str
+    mirror: str,
+    request: AuditRequest,
+    tp: TopicPartition,
+    partition_audit: PartitionAudit,
+    config: str,
 ) -> str:
     """Return the command that shows the first difference on both sides."""
-    first = found.first_difference
+    first = partition_audit.first_difference
     words = ["relay", "--config", config, "audit", "--mirror", mirror]
-    words += ["--topic", at.topic, "--partition", str(at.partition)]
+    words += ["--topic", tp.topic, "--partition", str(tp.partition)]
     if first is not None:
         words += ["--offsets", f"{first.chunk.source.start}:{first.chunk.source.end}"]
     elif request.windows:

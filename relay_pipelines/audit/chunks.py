@@ -199,9 +199,9 @@ def _compare_at(
                         pending.own = "whose topic was created again since"
                     continue
             except RetriableError as error:
-                at = error.topic_partition
+                tp = error.topic_partition
                 for each in wanted[number:]:
-                    if each is pending or at is None or at in each.chunk.topic_partitions:
+                    if each is pending or tp is None or tp in each.chunk.topic_partitions:
                         each.note_failure(node, error)
                 continue
             pending.is_done = True
@@ -252,10 +252,10 @@ class _Reader(Protocol):
     def name(self) -> str:
         """Of the cluster."""
 
-    def log(self, wanted: OffsetRange) -> tuple[int, int]:
+    def log(self, offset_range: OffsetRange) -> tuple[int, int]:
         """Return the offsets at which the log of a range begins and ends."""
 
-    def read(self, wanted: OffsetRange) -> Generator[Any, None, None]:
+    def read(self, offset_range: OffsetRange) -> Generator[Any, None, None]:
         """Yield what is in a range, as `side` and `parts` take it."""
 
     def side(self, found: Generator[Any, None, None], *, one_producer: bool = False) -> Side:
@@ -264,7 +264,7 @@ class _Reader(Protocol):
     def parts(self, found: Generator[Any, None, None]) -> Iterator[Part]:
         """Return the records."""
 
-    def size_bytes(self, at: TopicPartition) -> int | None:
+    def size_bytes(self, tp: TopicPartition) -> int | None:
         """Return the size of a log; None if it is not known."""
 
     def forget(self) -> None:
@@ -290,22 +290,22 @@ class _OwnReader:
     def name(self) -> str:
         return self._client.cluster.name
 
-    def log(self, wanted: OffsetRange) -> tuple[int, int]:
+    def log(self, offset_range: OffsetRange) -> tuple[int, int]:
         """Return low watermark and last stable offset, once no transaction hides the range."""
-        at, client = wanted.topic_partition, self._client
-        known = self._logs.get(at, (0, -1))
-        if known[1] < wanted.end:
-            high = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
+        tp, client = offset_range.topic_partition, self._client
+        known = self._logs.get(tp, (0, -1))
+        if known[1] < offset_range.end:
+            high = client.list_offsets([tp], LATEST, READ_UNCOMMITTED)[tp]
             if self._waits:
-                end = min(wanted.end, high)
-                wait_until_stable(client, at, end)
-            low = client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
-            stable = client.list_offsets([at], LATEST, READ_COMMITTED)[at]
-            known = self._logs[at] = low, stable
+                end = min(offset_range.end, high)
+                wait_until_stable(client, tp, end)
+            low = client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp]
+            stable = client.list_offsets([tp], LATEST, READ_COMMITTED)[tp]
+            known = self._logs[tp] = low, stable
         return known
 
-    def read(self, wanted: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
-        return read(self._client, wanted, self._client.options.fetch_max_bytes)
+    def read(self, offset_range: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
+        return read(self._client, offset_range, self._client.options.fetch_max_bytes)
 
     @staticmethod
     def side(
@@ -317,8 +317,8 @@ class _OwnReader:
     def parts(found: Generator[list[FetchedSpan], None, None]) -> Iterator[Part]:
         return decoded(found)
 
-    def size_bytes(self, at: TopicPartition) -> int | None:
-        return size_on_disk(self._client, at)
+    def size_bytes(self, tp: TopicPartition) -> int | None:
+        return size_on_disk(self._client, tp)
 
     def forget(self) -> None:
         self._logs.clear()
@@ -395,9 +395,9 @@ class _Comparing:
 
         Nobody knows the timestamps of several chunks here, but the recount looks at each.
         """
-        at = chunk.destination.topic_partition
+        tp = chunk.destination.topic_partition
         entries = [chunk.entry] if chunk.entry else []
-        size_bytes = partial(self._destination.size_bytes, at)
+        size_bytes = partial(self._destination.size_bytes, tp)
         return chunk.retention.explains(entries, low, self._clock.now_ms(), size_bytes)
 
     def _fresh_ends(self, chunk: ComparedChunk) -> tuple[int, int]:

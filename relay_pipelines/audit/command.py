@@ -109,9 +109,9 @@ def statement_to_audit(against: Path | None, request: AuditRequest, html: Path |
         raise ConfigError("--key needs --against", remedy="name the statement")
     default = AuditRequest(strict=request.strict)
     others = [
-        f"--{each.name}"
-        for each in asked_fields(AuditRequest)
-        if getattr(request, each.field) != getattr(default, each.field)
+        f"--{asked.name}"
+        for asked in asked_fields(AuditRequest)
+        if getattr(request, asked.field) != getattr(default, asked.field)
     ]
     others += ["--html"] if html else []
     if others:
@@ -140,11 +140,13 @@ def run_against(
     from relay_pipelines.audit.against_statement import audit_against  # cryptography is slow
 
     name, mirror = the_mirror(invocation.settings(), names)
-    found = audit_against(against, name, mirror, SystemClock(), key)
-    statement = found.statement
-    passed = _report(invocation, name, found.verdict, found.findings, strict=strict)
+    statement_audit = audit_against(against, name, mirror, SystemClock(), key)
+    statement = statement_audit.statement
+    passed = _report(
+        invocation, name, statement_audit.verdict, statement_audit.findings, strict=strict
+    )
     if as_json:
-        messages.document(statement_document(found))
+        messages.document(statement_document(statement_audit))
         return invocation.exit_code
     signed = f"signed by {statement.signer}" if statement.signer else "not signed"
     for line in [f"the statement of {statement.made_at} is {signed}", *passed]:
@@ -182,7 +184,7 @@ def _audit(name: str, mirror: Mirror, session: Session, request: AuditRequest) -
     if audit.work:
         from relay_pipelines.audit import spark_job  # Spark is slow to import
 
-        total = sum(each.size_bytes for each in audit.work)
+        total = sum(part.size_bytes for part in audit.work)
         tag = f"relay-audit-{uuid.uuid4().hex[:12]}"
         results = spark_job.read(audit, session, tag)
         what = f"{plural(len(audit.partitions), 'topic-partition')}, level {audit.level}"
@@ -204,7 +206,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     show(console, audit_table(audit))
     for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
-    for at, each in audit.partitions.items():
-        first = each.first_difference
+    for tp, partition_audit in audit.partitions.items():
+        first = partition_audit.first_difference
         if first is not None and first.difference is not None:
-            show(console, difference_table(str(at), first.difference))
+            show(console, difference_table(str(tp), first.difference))

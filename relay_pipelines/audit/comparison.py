@@ -178,35 +178,35 @@ def compare(source: Side, destination: Side, may_leave_out: int = 0) -> Comparis
     Raises:
         CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
     """
-    found = Comparison()
+    comparison = Comparison()
     at_once = _FILTERED_AT_ONCE if may_leave_out else _AT_ONCE
     while True:
         if _are_same(source.batch, destination.batch):
-            found.untimed += _untimed(destination.batch)
+            comparison.untimed += _untimed(destination.batch)
             source.skip_batch()
             records = destination.skip_batch()
-            found.records += records
-            found.undecoded += records
+            comparison.records += records
+            comparison.undecoded += records
             continue
         has_source, has_destination = source.fill(), destination.fill()
         if not has_source and not has_destination:
             break
         same = _same_records(source, destination, at_once)
-        found.records += same
-        found.untimed += same if destination.is_append_time else 0
+        comparison.records += same
+        comparison.untimed += same if destination.is_append_time else 0
         if same:
             continue
-        if has_source and found.left_out < may_leave_out:
+        if has_source and comparison.left_out < may_leave_out:
             source.at += 1
-            found.left_out += 1
+            comparison.left_out += 1
             continue
-        found.difference = _difference(source, destination, filtered=may_leave_out > 0)
-        return found
-    if found.left_out < may_leave_out:
-        fewer = may_leave_out - found.left_out
+        comparison.difference = _difference(source, destination, filtered=may_leave_out > 0)
+        return comparison
+    if comparison.left_out < may_leave_out:
+        fewer = may_leave_out - comparison.left_out
         what = f"the source has {fewer:,} records fewer than the ledger says that were left out"
-        found.difference = Difference(what, None, None)
-    return found
+        comparison.difference = Difference(what, None, None)
+    return comparison
 
 
 def _offsets(header: BatchHeader) -> tuple[int, int]:

@@ -87,9 +87,9 @@ class CoverageMap:
     @property
     def missing(self) -> list[OffsetRange]:
         """The offsets that no entry has, although the checkpoint is after them."""
-        at = self.range.topic_partition
+        tp = self.range.topic_partition
         return [
-            OffsetRange(at, stretch.start, stretch.end)
+            OffsetRange(tp, stretch.start, stretch.end)
             for stretch in self.stretches
             if Kind.MISSING in stretch.counts
         ]
@@ -140,7 +140,9 @@ def last_history(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     return history
 
 
-def coverage(wanted: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int) -> CoverageMap:
+def coverage(
+    offset_range: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int
+) -> CoverageMap:
     """Return what the entries say about a range.
 
     Args:
@@ -148,30 +150,30 @@ def coverage(wanted: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int
         copied_to: the source offset up to which entries must exist: the checkpoint, as it was
             before the entries were read.
     """
-    at = wanted.topic_partition
+    tp = offset_range.topic_partition
     ours = sorted(
-        (entry for entry in entries if entry.source.overlaps(wanted)),
+        (entry for entry in entries if entry.source.overlaps(offset_range)),
         key=lambda entry: entry.source,
     )
     stretches: list[Stretch] = []
     duplicated: list[OffsetRange] = []
-    position = wanted.start
+    position = offset_range.start
     for entry in ours:
         start, end = entry.source.start, entry.source.end
         if start > position:
             stretches.append(_without_entry(position, start, Kind.MISSING))
         if stretches and start < position:
-            duplicated.append(OffsetRange(at, start, min(end, position)))
+            duplicated.append(OffsetRange(tp, start, min(end, position)))
         if end > position or not stretches:
             stretches.append(Stretch(start, end, _counts(entry)))
         position = max(position, end)
-    known = min(wanted.end, max(position, copied_to))
+    known = min(offset_range.end, max(position, copied_to))
     if known > position:
         stretches.append(_without_entry(position, known, Kind.MISSING))
-    if wanted.end > known and wanted.end > position:
-        stretches.append(_without_entry(max(known, position), wanted.end, Kind.NOT_YET))
+    if offset_range.end > known and offset_range.end > position:
+        stretches.append(_without_entry(max(known, position), offset_range.end, Kind.NOT_YET))
     return CoverageMap(
-        wanted,
+        offset_range,
         tuple(stretches),
         tuple(duplicated),
         tuple(entry.source for entry in ours if not _is_balanced(entry)),
@@ -221,15 +223,17 @@ def _disordered(entries: Iterable[LedgerEntry]) -> list[OffsetRange]:
             placed.setdefault(entry.destination.topic_partition, []).append(entry)
     return [
         after.source
-        for some in placed.values()
-        for before, after in pairwise(some)
+        for ledger_entries in placed.values()
+        for before, after in pairwise(ledger_entries)
         if after.destination.start < before.destination.end
     ]
 
 
 def _shown(ranges: Sequence[OffsetRange]) -> str:
     more = len(ranges) - _SHOWN
-    shown = ", ".join(f"[{each.start}, {each.end})" for each in ranges[:_SHOWN])
+    shown = ", ".join(
+        f"[{offset_range.start}, {offset_range.end})" for offset_range in ranges[:_SHOWN]
+    )
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -244,8 +248,8 @@ class RangeIndex:
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
         self.ranges = ranges
-        self._starts = [each.start for each in ranges]
-        self._most_ends = list(accumulate((each.end for each in ranges), max))
+        self._starts = [offset_range.start for offset_range in ranges]
+        self._most_ends = list(accumulate((offset_range.end for offset_range in ranges), max))
 
     def overlapping(self, start: int, end: int) -> Iterator[int]:
         """Yield the positions of the ranges that overlap `[start, end)`, the last one first."""
@@ -316,48 +320,52 @@ def select(
     for entry in entries:
         grouped[entry.source.topic_partition].append(entry)
     _require_known(selection, grouped)
-    found = []
-    for at, some in sorted(grouped.items()):
-        history = last_history(some)
+    topics = []
+    for tp, ledger_entries in sorted(grouped.items()):
+        history = last_history(ledger_entries)
         covered = [entry for entry in history if len(entry.source)]
-        if not selection.has(at) or not covered:
+        if not selection.has(tp) or not covered:
             continue
-        end = max(copied_to.get(at, 0), *(entry.source.end for entry in covered))
-        wanted = _range(selection, at, covered, end)
-        if len(wanted):
-            found.append(Selected(wanted, tuple(history), min(end, wanted.end)))
-    if not found:
+        end = max(copied_to.get(tp, 0), *(entry.source.end for entry in covered))
+        offset_range = _range(selection, tp, covered, end)
+        if len(offset_range):
+            topics.append(Selected(offset_range, tuple(history), min(end, offset_range.end)))
+    if not topics:
         raise ConfigError(
             "the ledger has no copies in what is to be audited",
             remedy="see `relay ledger` for what it has",
         )
-    return found
+    return topics
 
 
 def _range(
-    selection: Selection, at: TopicPartition, covered: Sequence[LedgerEntry], end: int
+    selection: Selection, tp: TopicPartition, covered: Sequence[LedgerEntry], end: int
 ) -> OffsetRange:
     """Return the source offsets to audit in one topic-partition; empty if there are none."""
     if selection.by_entries:
         chosen = [entry.source for entry in covered if selection.wants(entry)]
         if not chosen:
-            return OffsetRange(at, 0, 0)
-        return OffsetRange(at, min(each.start for each in chosen), max(each.end for each in chosen))
+            return OffsetRange(tp, 0, 0)
+        return OffsetRange(
+            tp,
+            min(offset_range.start for offset_range in chosen),
+            max(offset_range.end for offset_range in chosen),
+        )
     first = min(entry.source.start for entry in covered)
     begin, stop = selection.offsets or (None, None)
     start = first if begin is None else begin
     if start < first:
         raise ConfigError(
-            f"the ledger has no entry of {at} before offset {first}: either the mirror began there,"
+            f"the ledger has no entry of {tp} before offset {first}: either the mirror began there,"
             " or the ledger no longer has older ones",
             remedy=f"audit from offset {first} on",
         )
     if start >= end:
         raise ConfigError(
-            f"{at} is copied up to offset {end}, and the range begins at {start}",
+            f"{tp} is copied up to offset {end}, and the range begins at {start}",
             remedy="name offsets that are copied; see `relay status`",
         )
-    return OffsetRange(at, start, end if stop is None else stop)
+    return OffsetRange(tp, start, end if stop is None else stop)
 
 
 def no_entries(topic: str, topics: Iterable[str]) -> ConfigError:
@@ -375,17 +383,17 @@ def no_entries(topic: str, topics: Iterable[str]) -> ConfigError:
 def _require_known(
     selection: Selection, grouped: Mapping[TopicPartition, Sequence[LedgerEntry]]
 ) -> None:
-    topics = {at.topic for at in grouped}
+    topics = {tp.topic for tp in grouped}
     if selection.topics and not topics.intersection(selection.topics):
         raise no_entries(selection.topics[0], topics)
     if selection.partition is not None and not any(map(selection.has, grouped)):
         (topic,) = selection.topics
-        partitions = sorted(at.partition for at in grouped if at.topic == topic)
+        partitions = sorted(tp.partition for tp in grouped if tp.topic == topic)
         raise ConfigError(
             f"the ledger has no entries of {topic}-{selection.partition}",
             remedy=f"it has the partitions {', '.join(map(str, partitions))}",
         )
-    windows = {entry.window for some in grouped.values() for entry in some} - {""}
+    windows = {entry.window for entries in grouped.values() for entry in entries} - {""}
     for window in set(selection.windows) - windows:
         raise ConfigError(
             f"the ledger has no entries of the window {window!r}",

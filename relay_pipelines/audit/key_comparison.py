@@ -69,15 +69,15 @@ def decoded(fetches: Iterable[Sequence[FetchedSpan]]) -> Iterator[Part]:
             yield records, is_log_append_time(span)
 
 
-def _log(parts: Iterable[Part], wanted: OffsetRange) -> tuple[Log, set[bytes | None]]:
+def _log(parts: Iterable[Part], offset_range: OffsetRange) -> tuple[Log, set[bytes | None]]:
     """Return the records of a range by key, and the keys that come again after it."""
     log: Log = {}
     later: set[bytes | None] = set()
     for records, append_time in parts:
         for record in records:
-            if record.offset >= wanted.end:
+            if record.offset >= offset_range.end:
                 later.add(record.key)
-            elif record.offset >= wanted.start:
+            elif record.offset >= offset_range.start:
                 log.setdefault(record.key, bytearray()).extend(_packed(record, append_time))
     return log, later
 
@@ -103,12 +103,14 @@ class _Keys:
         for key in self.source.keys() | self.destination.keys():
             sides = self.source.get(key, b""), self.destination.get(key, b"")
             self._compare(key, *map(bytes, sides))
-        found, compaction = self.found, self.compaction
+        comparison, compaction = self.found, self.compaction
         if self.differing:
-            found.difference = _difference(self.differing)
-        gone = compaction.records - found.records - self.only_there
-        found.not_verified = +Counter({AT_SOURCE: self.only_there, ON_BOTH_SIDES: max(0, gone)})
-        return found
+            comparison.difference = _difference(self.differing)
+        gone = compaction.records - comparison.records - self.only_there
+        comparison.not_verified = +Counter(
+            {AT_SOURCE: self.only_there, ON_BOTH_SIDES: max(0, gone)}
+        )
+        return comparison
 
     def _compare(self, key: bytes | None, source: bytes, destination: bytes) -> None:
         size = min(len(source), len(destination))

@@ -129,48 +129,48 @@ class LibrdkafkaReader:
         """Of the cluster."""
         return self._cluster.name
 
-    def log(self, wanted: OffsetRange) -> tuple[int, int]:
+    def log(self, offset_range: OffsetRange) -> tuple[int, int]:
         """Return the offsets at which the log of a range begins and ends.
 
         Raises:
             RelayError: the cluster does not answer, or refuses.
         """
-        at = wanted.topic_partition
+        tp = offset_range.topic_partition
         until = self._clock.monotonic() + self._timeout_seconds
         while True:
             try:
                 low, high = self._open().get_watermark_offsets(
-                    KafkaTopicPartition(at.topic, at.partition), timeout=1.0
+                    KafkaTopicPartition(tp.topic, tp.partition), timeout=1.0
                 )
                 return int(low), int(high)
             except KafkaException as error:
                 self._open().poll(0)  # serves `_keep`
                 reason = self._reason(error.args[0])
                 if reason.code() not in _PASSING or self._clock.monotonic() >= until:
-                    raise self._failure(reason, at) from error
+                    raise self._failure(reason, tp) from error
 
-    def read(self, wanted: OffsetRange) -> Generator[Part, None, None]:
+    def read(self, offset_range: OffsetRange) -> Generator[Part, None, None]:
         """Yield the committed records of a range, in order.
 
         Raises:
             RelayError: the cluster does not answer, or refuses.
         """
-        at, reached = wanted.topic_partition, wanted.start
-        self._go_to(wanted)
+        tp, reached = offset_range.topic_partition, offset_range.start
+        self._go_to(offset_range)
         until = self._clock.monotonic() + self._timeout_seconds
-        while reached < wanted.end:
-            messages, self._left = self._left or self._consume(at), []
+        while reached < offset_range.end:
+            messages, self._left = self._left or self._consume(tp), []
             if messages:
                 until = self._clock.monotonic() + self._timeout_seconds
             elif self._clock.monotonic() >= until:
                 raise self._retriable(
                     f"librdkafka reads nothing after offset {reached}",
                     remedy=f"see whether {self._cluster} is up, and whether a transaction is open",
-                    topic_partition=at,
+                    topic_partition=tp,
                 )
-            records, reached = self._taken(messages, wanted, reached)
+            records, reached = self._taken(messages, offset_range, reached)
             yield from _parts(records)
-        self._next = at, wanted.end
+        self._next = tp, offset_range.end
 
     @staticmethod
     def side(parts: Generator[Part, None, None], *, one_producer: bool = False) -> Side:
@@ -183,7 +183,7 @@ class LibrdkafkaReader:
         """Return records as they are."""
         return parts
 
-    def size_bytes(self, at: TopicPartition) -> int | None:  # noqa: ARG002 - as of `_Reader`
+    def size_bytes(self, tp: TopicPartition) -> int | None:  # noqa: ARG002 - as of `_Reader`
         """Return None: librdkafka does not ask brokers for it."""
         return None
 
@@ -219,25 +219,25 @@ class LibrdkafkaReader:
         expires_ms = self._clock.now_ms() + 1000 * (seconds or _UNKNOWN_LIFE_SECONDS)
         return token, expires_ms / 1000, "", dict(security.sasl_extensions)
 
-    def _go_to(self, wanted: OffsetRange) -> None:
+    def _go_to(self, offset_range: OffsetRange) -> None:
         """Begin at a range, unless the consumer is there because it has read the one before."""
-        at, start = wanted.topic_partition, wanted.start
+        tp, start = offset_range.topic_partition, offset_range.start
         place, self._next = self._next, None  # known again once the range has been read
-        if place is None or place[0] != at or not 0 <= start - place[1] <= _NEAR:
+        if place is None or place[0] != tp or not 0 <= start - place[1] <= _NEAR:
             self._left = []
-            self._open().assign([KafkaTopicPartition(at.topic, at.partition, start)])
+            self._open().assign([KafkaTopicPartition(tp.topic, tp.partition, start)])
 
-    def _consume(self, at: TopicPartition) -> list[Any]:
+    def _consume(self, tp: TopicPartition) -> list[Any]:
         try:
             messages = self._open().consume(_AT_ONCE, _POLL_SECONDS)
         except KafkaException as error:
-            raise self._failure(error.args[0], at) from error
+            raise self._failure(error.args[0], tp) from error
         if self._error is not None and self._error.code() in _REFUSALS:
-            raise self._failure(self._error, at)
+            raise self._failure(self._error, tp)
         return list(messages)
 
     def _taken(
-        self, messages: Sequence[Any], wanted: OffsetRange, reached: int
+        self, messages: Sequence[Any], offset_range: OffsetRange, reached: int
     ) -> tuple[list[tuple[Record, bool]], int]:
         """Return the records of a range, keep those after it, and return what has been reached."""
         records: list[tuple[Record, bool]] = []
@@ -247,16 +247,16 @@ class LibrdkafkaReader:
                 if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                     reached = max(reached, offset)
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is used
-                    raise self._failure(error, wanted.topic_partition)
-            elif offset >= wanted.end:
+                    raise self._failure(error, offset_range.topic_partition)
+            elif offset >= offset_range.end:
                 self._left = list(messages[index:])
                 return records, offset
-            elif offset >= wanted.start:
-                records.append(self._record(message, wanted.topic_partition))
+            elif offset >= offset_range.start:
+                records.append(self._record(message, offset_range.topic_partition))
                 reached = offset + 1
         return records, reached
 
-    def _record(self, message: Any, at: TopicPartition) -> tuple[Record, bool]:
+    def _record(self, message: Any, tp: TopicPartition) -> tuple[Record, bool]:
         kind, timestamp = message.timestamp()
         try:
             headers = message.headers() or []
@@ -264,7 +264,7 @@ class LibrdkafkaReader:
             raise UnsupportedError(
                 "a header's name is not UTF-8, which confluent-kafka cannot read",
                 remedy="audit this topic without --client librdkafka",
-                topic_partition=at,
+                topic_partition=tp,
                 offset=message.offset(),
             ) from error
         record = Record(message.offset(), timestamp, message.key(), message.value(), headers)
@@ -280,7 +280,7 @@ class LibrdkafkaReader:
         if self._error is None or error.code() in _REFUSALS:
             self._error = error
 
-    def _failure(self, error: KafkaError, at: TopicPartition) -> RelayError:
+    def _failure(self, error: KafkaError, tp: TopicPartition) -> RelayError:
         what = f"{self._cluster}: librdkafka says: {error.str()}"
         if error.code() in _REFUSALS:
             what = f"{self._cluster} refused librdkafka: {error.str()}"
@@ -292,7 +292,7 @@ class LibrdkafkaReader:
             if is_away
             else "see whether the topic is there, and whether the user may read it",
             # an error of the cluster concerns every topic-partition
-            topic_partition=None if is_away else at,
+            topic_partition=None if is_away else tp,
         )
 
 

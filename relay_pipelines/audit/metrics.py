@@ -46,5 +46,5 @@ def _verdicts(
         if audit is None:
             yield mirror, "", Verdict(State.FAILED, Coverage()), False
             continue
-        for topic, found in audit.topics.items():
-            yield mirror, topic, verdict_of(audit.level, found), audit.request.strict
+        for topic, partitions in audit.topics.items():
+            yield mirror, topic, verdict_of(audit.level, partitions), audit.request.strict

@@ -92,9 +92,9 @@ def bars(stretches: Sequence[Stretch]) -> Iterator[Bar]:
                 yield Bar((stretch.start - first) * scale, bottom, width, height, color, title)
 
 
-def mark(found: PartitionAudit) -> float | None:
+def mark(partition_audit: PartitionAudit) -> float | None:
     """Return where in the picture the first difference is; None if there is none."""
-    first, stretches = found.first_difference, found.coverage.stretches
+    first, stretches = partition_audit.first_difference, partition_audit.coverage.stretches
     if first is None or first.difference is None or not stretches:
         return None
     record = first.difference.source
@@ -108,8 +108,8 @@ def _kinds(audits: Sequence[Audit]) -> list[Kind]:
     found = {
         kind
         for audit in audits
-        for each in audit.partitions.values()
-        for kind in each.coverage.counts
+        for partition_audit in audit.partitions.values()
+        for kind in partition_audit.coverage.counts
     }
     return [kind for kind in COLORS if kind in found]
 

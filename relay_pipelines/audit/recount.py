@@ -125,7 +125,7 @@ class Recount(DestinationCount):
         by_destination: the counts of each destination topic-partition that was read.
         coverage: of the range by the ledger; None if the caller judges it.
         skipped: source offsets without a record, by reason, according to the ledger.
-        rewritten: batches that were encoded again, according to the ledger.
+        reencoded: records that were encoded again, according to the ledger.
         nodes: the source nodes from which the chunks were read.
         beyond: how many of the recorded ones are not of the range, so that ranges side by side
             count each once. Where a chunk skipped offsets, nobody knows which of its records are of
@@ -139,7 +139,7 @@ class Recount(DestinationCount):
     by_destination: dict[str, DestinationCount] = field(default_factory=dict)
     coverage: CoverageMap | None = None
     skipped: Counter[str] = field(default_factory=Counter)
-    rewritten: int = 0
+    reencoded: int = 0
     nodes: set[str] = field(default_factory=set)
     beyond: int = 0
     forged: int = 0
@@ -247,18 +247,18 @@ def merged_with_ledger(
     total.coverage = coverage(whole, entries, whole.end)
     for entry in entries:
         total.beyond += _beyond(entry, whole)
-        total.rewritten += entry.rewritten
+        total.reencoded += entry.reencoded
         total.skipped.update(entry.skipped)
         total.nodes.add(entry.node)
     return total
 
 
-def _beyond(entry: LedgerEntry, wanted: OffsetRange) -> int:
+def _beyond(entry: LedgerEntry, offset_range: OffsetRange) -> int:
     """How many records of a chunk are not of a range that it covers in part."""
     source = entry.source
     if entry.records < len(source):
-        return 0 if source.end <= wanted.end else entry.records
-    return len(source) - (min(source.end, wanted.end) - max(source.start, wanted.start))
+        return 0 if source.end <= offset_range.end else entry.records
+    return len(source) - (min(source.end, offset_range.end) - max(source.start, offset_range.start))
 
 
 def _first(one: int | None, other: int | None) -> int | None:
@@ -269,9 +269,13 @@ def _not_none(*values: int | None) -> list[int]:
     return [value for value in values if value is not None]
 
 
-def _joined(one: OffsetRange | None, other: OffsetRange | None) -> OffsetRange | None:
+def _joined(offset_range: OffsetRange | None, other: OffsetRange | None) -> OffsetRange | None:
     """Return the offsets of both; those of the later one if they are in different topics."""
-    if one is None or other is None or one.topic_partition != other.topic_partition:
-        return other or one
-    start, end = min(one.start, other.start), max(one.end, other.end)
-    return OffsetRange(one.topic_partition, start, end)
+    if (
+        offset_range is None
+        or other is None
+        or offset_range.topic_partition != other.topic_partition
+    ):
+        return other or offset_range
+    start, end = min(offset_range.start, other.start), max(offset_range.end, other.end)
+    return OffsetRange(offset_range.topic_partition, start, end)

@@ -85,7 +85,7 @@ class KnownEntries:
     ) -> None:
         self._entries = entries
         self._sources = {
-            at: RangeIndex([entry.source for entry in some]) for at, some in entries.items()
+            tp: RangeIndex([entry.source for entry in some]) for tp, some in entries.items()
         }
         # of all sources: several may be pinned to one destination
         own = (entry for some in entries.values() for entry in some)
@@ -95,23 +95,23 @@ class KnownEntries:
         self._replayed = _indices(replayed)
         self._accounted = accounted
 
-    def covering(self, wanted: OffsetRange) -> list[LedgerEntry]:
+    def covering(self, offset_range: OffsetRange) -> list[LedgerEntry]:
         """Return the entries that have offsets of a range, in the order of source offsets."""
-        at = wanted.topic_partition
-        if at not in self._sources:
+        tp = offset_range.topic_partition
+        if tp not in self._sources:
             return []
-        positions = [*self._sources[at].overlapping(wanted.start, wanted.end)]
-        entries = self._entries[at]
+        positions = [*self._sources[tp].overlapping(offset_range.start, offset_range.end)]
+        entries = self._entries[tp]
         return [entries[each] for each in reversed(positions) if len(entries[each].source)]
 
-    def parts(self, wanted: OffsetRange, size_bytes: int | None = None) -> list[RecountPart]:
+    def parts(self, offset_range: OffsetRange, size_bytes: int | None = None) -> list[RecountPart]:
         """Return the parts of a range: of each destination, because a renamed topic has several.
 
         Args:
             size_bytes: about which to cut, between chunks; None for one part of each destination.
         """
         copies: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        for entry in self.covering(wanted):
+        for entry in self.covering(offset_range):
             # the first chunks of a mirror have no destination offsets while they have no record
             if entry.destination.start >= 0 and not entry.gap:
                 copies[entry.destination.topic_partition].append(entry)
@@ -121,7 +121,7 @@ class KnownEntries:
             groups = _groups(entries, size_bytes)
             ends = [group[0].destination.start for group in groups[1:]]
             for group, end in zip(groups, [*ends, None], strict=True):
-                parts.append(self._part(wanted, to, group, end))
+                parts.append(self._part(offset_range, to, group, end))
         return parts
 
     def _part(
@@ -144,7 +144,7 @@ class KnownEntries:
             ),
             copies,
             tuple(entries),
-            tuple(sorted(each for each in others if each not in own)),
+            tuple(sorted(offset_range for offset_range in others if offset_range not in own)),
             self._accounted.get(to),
         )
 
@@ -165,9 +165,9 @@ def _groups(entries: Sequence[LedgerEntry], size_bytes: int | None) -> list[list
 
 def _indices(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, RangeIndex]:
     grouped: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
-    for each in ranges:
-        grouped[each.topic_partition].append(each)
-    return {to: RangeIndex(sorted(some)) for to, some in grouped.items()}
+    for offset_range in ranges:
+        grouped[offset_range.topic_partition].append(offset_range)
+    return {to: RangeIndex(sorted(offset_ranges)) for to, offset_ranges in grouped.items()}
 
 
 def uncopied(

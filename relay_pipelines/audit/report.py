@@ -18,35 +18,35 @@ from relay_pipelines.output import tables
 from relay_pipelines.output.formatting import count, format_time
 
 
-def audit_table(found: Audit) -> Table:
+def audit_table(audit: Audit) -> Table:
     """Return one row per topic-partition."""
-    request, chosen = found.request, ""
+    request, chosen = audit.request, ""
     if request.level is Level.SAMPLE:
         chosen = f", {request.share:g} % of the chunks, seed {request.seed}"
-    client = ", read by librdkafka" if found.job.client == "librdkafka" else ""
-    table = tables.titled(f"{found.mirror}: audit, level {found.level}{client}{chosen}")
+    client = ", read by librdkafka" if audit.job.client == "librdkafka" else ""
+    table = tables.titled(f"{audit.mirror}: audit, level {audit.level}{client}{chosen}")
     numbers = ("offsets", "copied", "by content", "by count", "not verified")
     tables.add_columns(table, ("source", "destination"), numbers, ("other offsets", "result"))
-    for each in found.partitions.values():
-        counts = each.coverage.counts
-        copied, verdict = counts.pop("copied", 0), each.verdict
+    for partition_audit in audit.partitions.values():
+        counts = partition_audit.coverage.counts
+        copied, verdict = counts.pop("copied", 0), partition_audit.verdict
         seen = verdict.coverage
         compared = seen.by_content, seen.by_count, seen.unverified
         table.add_row(
-            tables.offset_range(each.coverage.range),
-            str(each.destination or ""),
-            count(len(each.coverage.range)),
+            tables.offset_range(partition_audit.coverage.range),
+            str(partition_audit.destination or ""),
+            count(len(partition_audit.coverage.range)),
             count(copied),
-            *(("",) * len(compared) if found.level is Level.LEDGER else map(count, compared)),
+            *(("",) * len(compared) if audit.level is Level.LEDGER else map(count, compared)),
             tables.reasons(counts),
             str(verdict.state),
         )
     return table
 
 
-def difference_table(where: str, found: Difference) -> Table:
+def difference_table(where: str, difference: Difference) -> Table:
     """Return two records side by side."""
-    table = tables.titled(f"{where}: {found.what}")
+    table = tables.titled(f"{where}: {difference.what}")
     for name in ("", "source", "destination"):
         table.add_column(name, overflow="fold")
     for name, text in (
@@ -56,7 +56,7 @@ def difference_table(where: str, found: Difference) -> Table:
         ("value", lambda record: record.value),
         ("headers", lambda record: record.headers),
     ):
-        sides = (found.source, found.destination)
+        sides = (difference.source, difference.destination)
         table.add_row(name, *("no record" if side is None else text(side) for side in sides))
     return table
 
@@ -68,29 +68,31 @@ def _timestamp(ms: int) -> str:
 Document = dict[str, Any]
 
 
-def audit_document(found: Audit) -> Document:
+def audit_document(audit: Audit) -> Document:
     """Return what an audit found."""
     return {
-        "mirror": found.mirror,
-        "level": str(found.level),
-        "client": str(found.job.client),
-        "share_percent": found.request.share,
-        "seed": found.request.seed,
-        "strict": found.request.strict,
-        "seconds": round(found.seconds, 3),
-        **_verdict(found.verdict),
-        "topic_partitions": [_audited(each) for each in found.partitions.values()],
+        "mirror": audit.mirror,
+        "level": str(audit.level),
+        "client": str(audit.job.client),
+        "share_percent": audit.request.share,
+        "seed": audit.request.seed,
+        "strict": audit.request.strict,
+        "seconds": round(audit.seconds, 3),
+        **_verdict(audit.verdict),
+        "topic_partitions": [
+            _audited(partition_audit) for partition_audit in audit.partitions.values()
+        ],
     }
 
 
-def statement_document(found: StatementAudit) -> Document:
+def statement_document(audit: StatementAudit) -> Document:
     """Return what a comparison with a statement found."""
     return {
-        "mirror": found.statement.mirror,
-        "made_at": found.statement.made_at,
-        "signer": found.statement.signer,
-        **_verdict(found.verdict),
-        "findings": [each.document for each in found.findings],
+        "mirror": audit.statement.mirror,
+        "made_at": audit.statement.made_at,
+        "signer": audit.statement.signer,
+        **_verdict(audit.verdict),
+        "findings": [each.document for each in audit.findings],
     }
 
 
@@ -107,20 +109,24 @@ def _verdict(found: Verdict) -> Document:
     }
 
 
-def _audited(found: PartitionAudit) -> Document:
-    at, counted, first = found.topic_partition, found.recount, found.first_difference
+def _audited(partition_audit: PartitionAudit) -> Document:
+    tp, counted, first = (
+        partition_audit.topic_partition,
+        partition_audit.recount,
+        partition_audit.first_difference,
+    )
     return {
-        "topic": at.topic,
-        "partition": at.partition,
-        "start": found.coverage.range.start,
-        "end": found.coverage.range.end,
-        "destination": found.destination and str(found.destination),
-        **_verdict(found.verdict),
-        "offsets": dict(found.coverage.counts),
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "start": partition_audit.coverage.range.start,
+        "end": partition_audit.coverage.range.end,
+        "destination": partition_audit.destination and str(partition_audit.destination),
+        **_verdict(partition_audit.verdict),
+        "offsets": dict(partition_audit.coverage.counts),
         "ledger": {
-            "entries": len(found.chain.records),
-            "expired": found.chain.expired,
-            "lost": found.chain.lost,
+            "entries": len(partition_audit.chain.records),
+            "expired": partition_audit.chain.expired,
+            "lost": partition_audit.chain.lost,
             "breaks": [
                 {
                     "kind": str(broken.kind),
@@ -128,11 +134,11 @@ def _audited(found: PartitionAudit) -> Document:
                     "last": broken.last,
                     "where": None if broken.where is None else str(broken.where),
                 }
-                for broken in found.chain.breaks
+                for broken in partition_audit.chain.breaks
             ],
         },
-        "missing": _starts_and_ends(found.coverage.missing),
-        "duplicated": _starts_and_ends(found.coverage.duplicated),
+        "missing": _starts_and_ends(partition_audit.coverage.missing),
+        "duplicated": _starts_and_ends(partition_audit.coverage.duplicated),
         "recount": counted
         and {
             "recorded": counted.recorded,
@@ -146,16 +152,18 @@ def _audited(found: PartitionAudit) -> Document:
             "uncopied": counted.uncopied,
         },
         "comparison": {
-            "rule": found.rule,
-            "chunks": len(found.chunks),
-            "compared": sum(not (result.unread or result.error) for result in found.results),
-            "records": found.records,
-            "undecoded": sum(result.undecoded for result in found.results),
-            "superseded": sum(result.superseded for result in found.results),
-            "untimed": sum(result.untimed for result in found.results),
-            "nodes": sorted({result.node for result in found.results} - {""}),
+            "rule": partition_audit.rule,
+            "chunks": len(partition_audit.chunks),
+            "compared": sum(
+                not (result.unread or result.error) for result in partition_audit.results
+            ),
+            "records": partition_audit.records,
+            "undecoded": sum(result.undecoded for result in partition_audit.results),
+            "superseded": sum(result.superseded for result in partition_audit.results),
+            "untimed": sum(result.untimed for result in partition_audit.results),
+            "nodes": sorted({result.node for result in partition_audit.results} - {""}),
         }
-        if found.rule
+        if partition_audit.rule
         else None,
         "first_difference": first
         and {
@@ -163,10 +171,10 @@ def _audited(found: PartitionAudit) -> Document:
             "end": first.chunk.source.end,
             **dataclasses.asdict(first.difference),  # type: ignore[arg-type]  # it has one
         },
-        "policies": list(found.policies),
-        "findings": [each.document for each in found.findings],
+        "policies": list(partition_audit.policies),
+        "findings": [each.document for each in partition_audit.findings],
     }
 
 
 def _starts_and_ends(ranges: Iterable[OffsetRange]) -> list[Document]:
-    return [{"start": each.start, "end": each.end} for each in ranges]
+    return [{"start": offset_range.start, "end": offset_range.end} for offset_range in ranges]

@@ -139,9 +139,9 @@ class Selection:
         """Whether it selects ledger entries, and not offsets."""
         return bool(self.windows) or self.since_ms is not None or self.until_ms is not None
 
-    def has(self, at: TopicPartition) -> bool:
+    def has(self, tp: TopicPartition) -> bool:
         """Whether it includes a topic-partition."""
-        return at.topic in (self.topics or {at.topic}) and self.partition in {None, at.partition}
+        return tp.topic in (self.topics or {tp.topic}) and self.partition in {None, tp.partition}
 
     def wants(self, entry: LedgerEntry) -> bool:
         """Whether it includes the copy of these records."""

@@ -67,7 +67,11 @@ class Retention:
         log_size_bytes: Callable[[], int | None],
     ) -> bool:
         """Whether retention may have deleted the records of chunks below a low watermark."""
-        deleted = (each for each in entries if each.records and each.destination.start < low)
+        deleted = (
+            ledger_entry
+            for ledger_entry in entries
+            if ledger_entry.records and ledger_entry.destination.start < low
+        )
         if all(self.explains_by_time(entry, low, now_ms) for entry in deleted):
             return True
         return self.size_bytes >= 0 and self.explains_by_size(log_size_bytes())

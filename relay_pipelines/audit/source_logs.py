@@ -184,13 +184,13 @@ class DestinationTopics:
         if checkpoint is None or checkpoint.copies is None:
             return ""
         copies = checkpoint.copies
-        at = copies.topic_partition
-        topic_id = self.topic_ids.get(at.topic, "")
+        tp = copies.topic_partition
+        topic_id = self.topic_ids.get(tp.topic, "")
         if topic_id and copies.topic_id and topic_id != copies.topic_id:
-            return REPLACED.format(at.topic)
-        if self.ends.get(at, copies.next_offset) < copies.next_offset:
+            return REPLACED.format(tp.topic)
+        if self.ends.get(tp, copies.next_offset) < copies.next_offset:
             return (
-                f"the destination's log of {at} ends at {self.ends[at]}, and the last copy was"
+                f"the destination's log of {tp} ends at {self.ends[tp]}, and the last copy was"
                 f" before {copies.next_offset}"
             )
         return ""
@@ -205,7 +205,7 @@ def read_destination_topics(
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    copies = [found.copies for found in ledger.checkpoints.values() if found.copies]
+    copies = [checkpoint.copies for checkpoint in ledger.checkpoints.values() if checkpoint.copies]
     topics = {each.topic_partition.topic for each in copies}
     topics |= {  # after a changed name, copies are in the former topic, too
         record.entry.destination.topic_partition.topic
@@ -214,9 +214,9 @@ def read_destination_topics(
         if record.entry.records
     }
     expired = {
-        found.copies.topic_partition
-        for at, found in ledger.checkpoints.items()
-        if found.copies and not ledger.chains[at].records
+        checkpoint.copies.topic_partition
+        for tp, checkpoint in ledger.checkpoints.items()
+        if checkpoint.copies and not ledger.chains[tp].records
     }
     with destination_client(
         ledger.mirror, mirror.destination_cluster, options, clock, "audit"
@@ -238,7 +238,7 @@ def _asked(
     wanted = sorted(topics)
     existing = client.existing(wanted)
     ends = client.list_offsets(
-        [at for at in expired if at.topic in existing], LATEST, READ_UNCOMMITTED
+        [tp for tp in expired if tp.topic in existing], LATEST, READ_UNCOMMITTED
     )
     return DestinationTopics(
         {topic: client.topic(topic).topic_id for topic in existing},

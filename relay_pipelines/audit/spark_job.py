@@ -50,7 +50,7 @@ _RESULT = TypeAdapter(TaskResult)
 
 
 def work(
-    session: Callable[[], Any], job: AuditJob, wanted: Sequence[Work], tag: str
+    session: Callable[[], Any], job: AuditJob, parts: Sequence[Work], tag: str
 ) -> Generator[TaskResult, None, None]:
     """Compare chunks and count parts, and yield what is found as soon as it is.
 
@@ -62,12 +62,12 @@ def work(
     Raises:
         RelayError: a Spark job failed.
     """
-    total = sum(each.size_bytes for each in wanted)
+    total = sum(part.size_bytes for part in parts)
     if total < _WITHOUT_SPARK_BYTES:
-        for each in wanted:
-            yield do_group(job, [each])
+        for part in parts:
+            yield do_group(job, [part])
         return
-    yield from in_spark(session(), job, wanted, tag)
+    yield from in_spark(session(), job, parts, tag)
 
 
 def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[TaskResult, None, None]:
@@ -86,12 +86,12 @@ def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[TaskRe
 
 
 def in_spark(
-    session: Any, job: AuditJob, wanted: Sequence[Work], tag: str
+    session: Any, job: AuditJob, parts: Sequence[Work], tag: str
 ) -> Generator[TaskResult, None, None]:
     """Do the same as `work`, whatever there is to read."""
     slots = spark_session.slots(session)
-    total = sum(each.size_bytes for each in wanted)
-    groups = groups_of(wanted, max(_LEAST_BYTES, total // (_GROUPS_PER_SLOT * slots)))
+    total = sum(each.size_bytes for each in parts)
+    groups = groups_of(parts, max(_LEAST_BYTES, total // (_GROUPS_PER_SLOT * slots)))
     pool = ThreadPoolExecutor(slots, tag)
     running = [pool.submit(_submit, session, job, group, tag) for group in groups]
     try:
@@ -111,21 +111,21 @@ def in_spark(
 def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:
     """Compare and count in this process."""
     clock = SystemClock()
-    chunks = [each for each in group if isinstance(each, ComparedChunk)]
-    parts = [each for each in group if isinstance(each, RecountPart)]
+    chunks = [part for part in group if isinstance(part, ComparedChunk)]
+    parts = [part for part in group if isinstance(part, RecountPart)]
     return TaskResult(list(compare_chunks(job, chunks, clock)), count_in_task(job, parts, clock))
 
 
-def groups_of(wanted: Iterable[Work], size_bytes: int) -> list[list[Work]]:
+def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
     """Split work into groups of about this size, in order; one item may be larger."""
     groups: list[list[Work]] = []
     room = 0
-    for each in wanted:
-        if not groups or each.size_bytes > room:
+    for part in parts:
+        if not groups or part.size_bytes > room:
             groups.append([])
             room = size_bytes
-        groups[-1].append(each)
-        room -= each.size_bytes
+        groups[-1].append(part)
+        room -= part.size_bytes
     return groups
 
 

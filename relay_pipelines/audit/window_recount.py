@@ -43,7 +43,7 @@ class Recounts:
     @property
     def problems(self) -> list[str]:
         """What is wrong with what was counted, each with its topic-partition."""
-        return [f"{at}: {line}" for at, found in self.counted.items() for line in found.problems]
+        return [f"{tp}: {line}" for tp, count in self.counted.items() for line in count.problems]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ def recount(
     Raises:
         RelayError: the destination does not answer, or refuses the ledger.
     """
-    wanted = [offset_range for offset_range in ranges if len(offset_range)]
-    if not wanted:
+    offset_ranges = [offset_range for offset_range in ranges if len(offset_range)]
+    if not offset_ranges:
         return Recounts({}, {})
     with destination_client(mirror, destination, options, clock, "recount") as client:
         windows = _WindowCount(client, committed_since_ms, generations)
-        results = windows.count(wanted)
+        results = windows.count(offset_ranges)
         counted = [each for each in results.values() if isinstance(each, Recount)]
         if doubtful := [each for each in counted if each.foreign or each.forged]:
             # others may have committed since the ledger was read, or replays before its entries
@@ -94,8 +94,8 @@ def recount(
             before = client.retry(partial(read_before_ledger, client, mirror, copies))
             results |= windows.count([each.range for each in doubtful], before)
     return Recounts(
-        {at: each for at, each in results.items() if isinstance(each, Recount)},
-        {at: each for at, each in results.items() if isinstance(each, RelayError)},
+        {tp: each for tp, each in results.items() if isinstance(each, Recount)},
+        {tp: each for tp, each in results.items() if isinstance(each, RelayError)},
     )
 
 
@@ -108,7 +108,7 @@ class _WindowCount:
     generations: Generations
 
     def count(
-        self, wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
+        self, ranges: Sequence[OffsetRange], before: BeforeLedger | None = None
     ) -> dict[TopicPartition, Recount | RelayError]:
         """Count ranges.
 
@@ -116,31 +116,33 @@ class _WindowCount:
             before: what the destination held before the ledger is read, which is read as a whole
                 then. Without it, every record that no entry names is taken for a foreign one.
         """
-        ledger = self._ledger(wanted, whole=before is not None)
+        ledger = self._ledger(ranges, whole=before is not None)
         own, replayed = own_and_replayed(self.client.mirror, ledger.entries)
         accounted = {} if before is None else before.accounted(ledger.entries)
         entries, others = _by_source(own, self.generations)
         known = KnownEntries(entries, (), [*replayed, *others], accounted)
-        results = count_ranges(self.client, wanted, known)
-        by_source = dict(zip((each.topic_partition for each in wanted), results, strict=True))
-        counted = {at: each for at, each in by_source.items() if isinstance(each, Recount)}
+        results = count_ranges(self.client, ranges, known)
+        by_source = dict(zip((each.topic_partition for each in ranges), results, strict=True))
+        counted = {tp: each for tp, each in by_source.items() if isinstance(each, Recount)}
         forged: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
         for entry in ledger.forged:
             forged[entry.source.topic_partition].append(entry)
-        for at, result in counted.items():
-            self._explain(result, entries.get(at, []), forged[at])
+        for tp, result in counted.items():
+            self._explain(result, entries.get(tp, []), forged[tp])
         self._mark_replaced(counted, ledger.heads)
         return by_source
 
-    def _ledger(self, wanted: Sequence[OffsetRange], *, whole: bool) -> _Ledger:
+    def _ledger(self, ranges: Sequence[OffsetRange], *, whole: bool) -> _Ledger:
         """Return the entries since the ranges were planned if they cover them; otherwise all."""
         if not whole:
             ledger = self._read(max(0, self.since_ms - CLOCK_SKEW_MS), settled=False)
             own, _ = own_and_replayed(self.client.mirror, ledger.entries)
             entries, _ = _by_source(own, self.generations)
             if not any(
-                coverage(each, entries.get(each.topic_partition, ()), each.end).missing
-                for each in wanted
+                coverage(
+                    offset_range, entries.get(offset_range.topic_partition, ()), offset_range.end
+                ).missing
+                for offset_range in ranges
             ):
                 return ledger
         return self._read(None, settled=True)
@@ -188,16 +190,16 @@ class _WindowCount:
     def _mark_replaced(self, counted: Mapping[TopicPartition, Recount], heads: Heads) -> None:
         """Note topics that were deleted and created again, by the ids that the checkpoints have."""
         copies = {
-            at: position
-            for at in counted
-            if (position := heads.copies(self.client.mirror, at)) and position.topic_id
+            tp: position
+            for tp in counted
+            if (position := heads.copies(self.client.mirror, tp)) and position.topic_id
         }
         topics = {position.topic_partition.topic for position in copies.values()}
         existing = self.client.existing(topics) if topics else set()
-        for at, position in copies.items():
+        for tp, position in copies.items():
             topic = position.topic_partition.topic
             topic_id = self.client.topic(topic).topic_id if topic in existing else ""
-            counted[at].replaced = topic if topic_id not in {"", position.topic_id} else ""
+            counted[tp].replaced = topic if topic_id not in {"", position.topic_id} else ""
 
 
 def _by_source(
@@ -211,16 +213,19 @@ def _by_source(
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     others = []
     for entry in entries:
-        at = entry.source.topic_partition
-        after = entry.generation - generations.get(at, 0)
+        tp = entry.source.topic_partition
+        after = entry.generation - generations.get(tp, 0)
         if after == 0 or (after == 1 and entry.gap and not len(entry.source)):
-            grouped[at].append(entry)
+            grouped[tp].append(entry)
         elif entry.records:
             others.append(entry.destination)
-    by_source = {at: sorted(some, key=lambda entry: entry.source) for at, some in grouped.items()}
+    by_source = {
+        tp: sorted(ledger_entries, key=lambda entry: entry.source)
+        for tp, ledger_entries in grouped.items()
+    }
     return by_source, others
 
 
-def _concerns(gap: OffsetRange, wanted: OffsetRange) -> bool:
+def _concerns(gap: OffsetRange, offset_range: OffsetRange) -> bool:
     """Whether the gap is just before the range, or within it."""
-    return gap.start < wanted.end and gap.end >= wanted.start
+    return gap.start < offset_range.end and gap.end >= offset_range.start

@@ -14,7 +14,7 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output import page_view
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.page.look import Look
-from relay_pipelines.page.page import Page, away, page_of
+from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
@@ -96,11 +96,13 @@ def measure(
         open_records=sum(len(position.open_transaction) for position in snapshot.positions),
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
-        hidden_seconds=max((each.seconds(now_ms) or 0.0 for each in hidden), default=0.0),
+        hidden_seconds=max(
+            (transaction.seconds(now_ms) or 0.0 for transaction in hidden), default=0.0
+        ),
         hidden=[
-            each.error(snapshot.destination, now_ms)
-            for each in hidden
-            if (each.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
+            transaction.error(snapshot.destination, now_ms)
+            for transaction in hidden
+            if (transaction.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
         ],
         held_back=snapshot.guarded,
         page=page_of(Look(snapshot, lags, 0, now_ms, hidden), mirror),
@@ -138,7 +140,8 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
             return result(lane, measure(kafka, lane, snapshot))
         except RelayError as error:
             raise dg.Failure(
-                str(error), metadata=_status(away(lane.mirror, error, kafka.clock.now_ms()))
+                str(error),
+                metadata=_status(page_unreachable(lane.mirror, error, kafka.clock.now_ms())),
             ) from None
 
     return build_check(
@@ -157,7 +160,7 @@ def _status(page: Page) -> dict[str, dg.MetadataValue[Any]]:
 
 def _words(lag: Lag) -> str:
     held = together(lag.held_back.values())
-    return "; ".join([str(lag), *(str(each) for each in [*held, *lag.hidden])])
+    return "; ".join([str(lag), *(str(error) for error in [*held, *lag.hidden])])
 
 
 def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:

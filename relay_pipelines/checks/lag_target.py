@@ -58,19 +58,19 @@ def missed(
     waiting = lag_records(snapshot.positions)
     misses: defaultdict[str, Miss] = defaultdict(Miss)
     for position in snapshot.positions:
-        at = position.topic_partition
+        tp = position.topic_partition
         if loss := data_loss(position):
-            misses[at.topic].add(type(loss).__name__, str(loss))
-        elif at in late:
+            misses[tp.topic].add(type(loss).__name__, str(loss))
+        elif tp in late:
             line = (
-                f"{at}: {plural(waiting[at], 'record')} waiting, the oldest for more than"
+                f"{tp}: {plural(waiting[tp], 'record')} waiting, the oldest for more than"
                 f" {seconds(lane.window.lag_target / 1000)}"
             )
-            misses[at.topic].add("late", line)
+            misses[tp.topic].add("late", line)
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
-            misses[at.topic].add("open transaction", open_transactions([position], now_ms))
-    for at, error in snapshot.unreadable.items():
-        misses[at.topic].add(type(error).__name__, str(error))
+            misses[tp.topic].add("open transaction", open_transactions([position], now_ms))
+    for tp, error in snapshot.unreadable.items():
+        misses[tp.topic].add(type(error).__name__, str(error))
     return dict(misses)
 
 

@@ -65,9 +65,9 @@ def committed_since(
     """
     name, since_ms = snapshot.mirror, round((since - _SKEW_SECONDS) * 1000)
     homes = {
-        checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, at))
-        for at, known in snapshot.checkpoints.items()
-        if known.committed_at_ms >= since_ms
+        checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, tp))
+        for tp, source_checkpoint in snapshot.checkpoints.items()
+        if source_checkpoint.committed_at_ms >= since_ms
     }
     if not homes:
         return []
@@ -75,15 +75,15 @@ def committed_since(
     with destination_client(name, snapshot.destination, options, kafka.clock) as client:
         ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
         starts = client.first_offsets(since_ms, ends)
-        wanted = [
+        ranges = [
             OffsetRange(home, max(starts[home], end - _MOST_OFFSETS), end)
             for home, end in ends.items()
         ]
         return [
             record.entry
-            for offsets in wanted
-            for found in read_records(client, offsets, checkpoint.key_prefixes(name))
-            for record in found
+            for offsets in ranges
+            for ledger_records in read_records(client, offsets, checkpoint.key_prefixes(name))
+            for record in ledger_records
         ]
 
 
@@ -105,11 +105,11 @@ def find(
     last = dict(known)
     commits: list[LedgerEntry | Checkpoint] = [*entries, *snapshot.checkpoints.values()]
     for commit in commits:
-        at = commit.source if isinstance(commit, Checkpoint) else commit.source.topic_partition
-        if at.topic not in snapshot.targets or commit.run_id == BY_DRIVER:
+        tp = commit.source if isinstance(commit, Checkpoint) else commit.source.topic_partition
+        if tp.topic not in snapshot.targets or commit.run_id == BY_DRIVER:
             continue
         before = last.get(commit.run_id, Foreign(0.0))
-        own = snapshot.policies.get(at.topic, {})
+        own = snapshot.policies.get(tp.topic, {})
         differs = policies.difference(commit.policy, own) if commit.policy != own else ""
         committed_at = max(before.committed_at, commit.committed_at_ms / 1000)
         last[commit.run_id] = Foreign(committed_at, before.differs or differs)

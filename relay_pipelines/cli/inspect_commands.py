@@ -12,7 +12,7 @@ from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.output import json_output, messages, page_view, run_report, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
-from relay_pipelines.page.page import Page, away, page_of
+from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.prepare import findings
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
@@ -78,7 +78,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
                 invocation.raise_exit_code(error.exit_code)
         except RelayError as error:
             invocation.note(error)
-            shown, states = away(name, error, clock.now_ms()), []
+            shown, states = page_unreachable(name, error, clock.now_ms()), []
             document = json_output.page(shown)
         found.append(document)
         if not as_json:

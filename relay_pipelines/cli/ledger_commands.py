@@ -50,7 +50,7 @@ def ledger(
         raise ConfigError(
             "Parquet is binary, and stdout is a terminal", remedy="name a file: --output FILE"
         )
-    found: list[LedgerRecord] = []
+    ledger_records: list[LedgerRecord] = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             records = [
@@ -64,13 +64,15 @@ def ledger(
             ]
             count = last or (len(records) if is_data else _SHOWN)
             records = records[max(0, len(records) - count) :]
-            found += records
+            ledger_records += records
             if file_format == "table" and records:
                 tables.show(stdout(), tables.ledger(name, [record.entry for record in records]))
             elif file_format == "table":
                 stdout().print(f"{name}: no ledger entries")
     if file_format != "table":
-        _write({"json": _json, "csv": _csv, "parquet": _parquet}[file_format](found), output)
+        _write(
+            {"json": _json, "csv": _csv, "parquet": _parquet}[file_format](ledger_records), output
+        )
     return invocation.exit_code
 
 

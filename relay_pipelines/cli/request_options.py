@@ -44,20 +44,20 @@ def asks_for(
     return decorate
 
 
-def _parameter(each: AskedField) -> inspect.Parameter:
-    how = each.asked
-    kind: Any = str if how.parse is not None else each.kind
+def _parameter(asked_field: AskedField) -> inspect.Parameter:
+    how = asked_field.asked
+    kind: Any = str if how.parse is not None else asked_field.kind
     default: Any
-    is_given = each.default is not MISSING
-    if each.is_repeated:
+    is_given = asked_field.default is not MISSING
+    if asked_field.is_repeated:
         kind, default = list[kind] | None, None
     elif how.parse is not None or not is_given:
         default = None
         kind = kind | None if is_given else kind
     else:
-        default = each.default
+        default = asked_field.default
         kind = kind | None if default is None else kind
-    names = [] if how.positional else [f"--{each.name.replace('_', '-')}"]
+    names = [] if how.positional else [f"--{asked_field.name.replace('_', '-')}"]
     names += [f"-{how.short}"] if how.short else []
     declare: Callable[..., Any] = typer.Argument if how.positional else typer.Option
     limits = {"min": how.least, "max": how.most}
@@ -68,7 +68,7 @@ def _parameter(each: AskedField) -> inspect.Parameter:
         **{name: limit for name, limit in limits.items() if limit is not None},
     )
     return inspect.Parameter(
-        each.field,
+        asked_field.field,
         inspect.Parameter.KEYWORD_ONLY,
         default=default if is_given else inspect.Parameter.empty,
         annotation=Annotated[kind, info],

@@ -129,13 +129,13 @@ class _Rounds:
         """
         self._rounds += 1
         self._read_sources()
-        found = self._publish(lambda publication: publication.serve())
-        self._lasting("").update(found, complete=False)
+        problems = self._publish(lambda publication: publication.serve())
+        self._lasting("").update(problems, complete=False)
         for name, mirror in self.mirrors.items():
             if not self.session.stopped():
                 self._copy_mirror(name, mirror, show)
-        found += self._publish(lambda publication: publication.write())
-        self._lasting("").update(found, complete=True)
+        problems += self._publish(lambda publication: publication.write())
+        self._lasting("").update(problems, complete=True)
 
     def _read_sources(self) -> None:
         """Read the user's classes once for all mirrors and tasks of a round."""
@@ -307,7 +307,7 @@ class LastingProblems:
         self._lasting: dict[Key, tuple[Problem, float]] = {}
         self._symptoms: dict[Key, set[Key]] = {}
 
-    def update(self, found: Iterable[Problem], *, complete: bool) -> None:
+    def update(self, problems: Iterable[Problem], *, complete: bool) -> None:
         """Report what is new, and what is over.
 
         Args:
@@ -315,12 +315,12 @@ class LastingProblems:
         """
         now = self._clock.monotonic()
         current: dict[Key, Problem] = {}
-        for one in found:
-            current.setdefault(one.key, one)
+        for problem in problems:
+            current.setdefault(problem.key, problem)
         current = self._without_symptoms(current, complete=complete)
-        new = {key: one for key, one in current.items() if key not in self._lasting}
-        self._lasting |= {key: (one, now) for key, one in new.items()}
-        for line in _lines({key: one.line for key, one in new.items()}, "and"):
+        new = {key: problem for key, problem in current.items() if key not in self._lasting}
+        self._lasting |= {key: (problem, now) for key, problem in new.items()}
+        for line in _lines({key: problem.line for key, problem in new.items()}, "and"):
             messages.error(f"{self._prefix}{line}")
         if complete:
             self._end({*self._lasting} - current.keys(), now)
@@ -333,7 +333,7 @@ class LastingProblems:
         What begins to fail beside an outage is part of it; it gets one more round to recover.
         """
         current = dict(found)
-        outages = {key for key, one in found.items() if one.is_outage}
+        outages = {key for key, problem in found.items() if problem.is_outage}
         for outage in outages | (self._symptoms.keys() if complete else set()):
             if outage in outages:
                 same = {key for key in found if key[0] == outage[0] and key != outage}
@@ -347,8 +347,8 @@ class LastingProblems:
     def _end(self, keys: set[Key], now: float) -> None:
         lines = {}
         for key in [key for key in self._lasting if key in keys]:
-            one, since = self._lasting.pop(key)
-            what, _, _ = one.line.partition("; ")
+            problem, since = self._lasting.pop(key)
+            what, _, _ = problem.line.partition("; ")
             lines[key] = f"over after {seconds(now - since)}: {what}"
         for line in _lines(lines, "over, too:"):
             messages.note(f"{self._prefix}{line}")
@@ -356,7 +356,7 @@ class LastingProblems:
     @property
     def exit_code(self) -> int:
         """The highest exit code of what lasts; 0 if nothing does."""
-        return max((one.kind.exit_code for one, _ in self._lasting.values()), default=0)
+        return max((problem.kind.exit_code for problem, _ in self._lasting.values()), default=0)
 
 
 def _lines(lines: Mapping[Key, str], more: str) -> Iterator[str]:

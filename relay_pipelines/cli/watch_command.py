@@ -12,7 +12,7 @@ from relay_pipelines.output import json_output, messages, watching
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.look import Looker
-from relay_pipelines.page.page import away, page_of
+from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.session import StopSignal
 from relay_pipelines.settings import Mirror
@@ -69,7 +69,7 @@ class _Look:
         except RelayError as error:
             now_ms = self.clock.now_ms()
             self._away_since_ms = self._away_since_ms or now_ms
-            shown = away(self.name, error, now_ms, self._away_since_ms)
+            shown = page_unreachable(self.name, error, now_ms, self._away_since_ms)
             self._status = {**self._status, **json_output.outage(shown)}
             self._last_error = {"error": str(error), "at": self._status["since"]}
         return Watched(shown, {**self._status, "last_error": self._last_error})

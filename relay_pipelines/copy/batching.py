@@ -52,7 +52,7 @@ class Merged(NamedTuple):
     def add_to(self, portion: Portion) -> None:
         """Put the batches into a portion, and count their records."""
         portion.batches += self.batches
-        portion.rewritten += sum(batch.header.records for batch in self.batches)
+        portion.reencoded += sum(batch.header.records for batch in self.batches)
         if self.last is not None:
             portion.last = self.last
         if self.refused:
@@ -211,7 +211,7 @@ class Batching:
             portion.batches.append(batch)
             portion.last = batch
         else:
-            self._rewrite(portion, span, span.run)
+            self._reencode(portion, span, span.run)
         return portion
 
     def flush(self) -> Portion:
@@ -236,7 +236,7 @@ class Batching:
             and (self._filter is None or self._filter.keeps_all(span.start, span.end))
         )
 
-    def _rewrite(self, portion: Portion, span: FetchedSpan, run: BatchRun) -> None:
+    def _reencode(self, portion: Portion, span: FetchedSpan, run: BatchRun) -> None:
         """Merge the run's records inside the span, and count those that compaction removed."""
         records: Iterator[Any] = checked_records(run, span.end)
         if span.start > run.first.base_offset or span.end <= run.last.last_offset:

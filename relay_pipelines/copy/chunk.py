@@ -26,7 +26,7 @@ class Portion:
         end: the source offset after the last one accounted for; -1 in an empty portion, and in one
             from `flush`.
         batches: in order. Their bytes may be a view that is valid until the next portion.
-        rewritten: how many of the records in `batches` were decoded.
+        reencoded: how many of the records in `batches` were decoded.
         skipped: the number of offsets without a record at the destination, by reason.
         quarantined: records for the quarantine topic, and why.
         last: the last source record in `batches`, or the batch that ends with it, or its
@@ -38,7 +38,7 @@ class Portion:
 
     end: int = -1
     batches: list[Batch] = field(default_factory=list)
-    rewritten: int = 0
+    reencoded: int = 0
     skipped: dict[Skipped, int] = field(default_factory=dict)
     quarantined: list[tuple[Any, RelayError]] = field(default_factory=list)
     last: Any = None
@@ -65,7 +65,7 @@ class Chunk:
         "leader_epoch_end",
         "max_timestamp_ms",
         "records",
-        "rewritten",
+        "reencoded",
         "size_bytes",
         "skipped",
         "start",
@@ -77,7 +77,7 @@ class Chunk:
         self.records = 0
         self.size_bytes = 0
         self.batches = 0
-        self.rewritten = 0
+        self.reencoded = 0
         self.skipped: Counter[Skipped] = Counter()
         self.digest = 0
         self.codecs: Counter[str] = Counter()
@@ -102,7 +102,7 @@ class Chunk:
             self.size_bytes += len(batch.data)
             self._add_header(batch.header)
             self.digest = chained_digest(batch, self.digest)
-        self.rewritten += portion.rewritten
+        self.reencoded += portion.reencoded
         if portion.skipped:
             self.skipped.update(portion.skipped)
         if portion.last is not None:

@@ -384,13 +384,13 @@ class Copier:
             self._commit()
             self._look(coming, found)
         ranges = {range_copy.progress.source: range_copy.progress.range for range_copy in coming}
-        starts = {at: ranges[at].next_offset(found[at].checkpoint) for at in ranges}
-        starts = {at: start for at, start in starts.items() if start < ranges[at].source.end}
+        starts = {tp: ranges[tp].next_offset(found[tp].checkpoint) for tp in ranges}
+        starts = {tp: start for tp, start in starts.items() if start < ranges[tp].source.end}
         if not self._fetch_first(starts):
             self._commit()
             self._look(coming, found)
             self._fetch_first(starts)
-        self._committer.expect([ranges[at].destination for at in starts])
+        self._committer.expect([ranges[tp].destination for tp in starts])
         self._prepared.update(coming)
 
     def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:

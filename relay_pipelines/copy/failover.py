@@ -145,13 +145,13 @@ class FailoverSource:
             RelayError: a broker of the node does not answer.
         """
         self._answers = None  # older answers prove nothing if these do not come
-        wanted = [copy_range.source.topic_partition for copy_range in ranges]
-        topics = self.client.topics_at_leaders(wanted)
+        topic_partitions = [copy_range.source.topic_partition for copy_range in ranges]
+        topics = self.client.topics_at_leaders(topic_partitions)
         positions: Mapping[TopicPartition, Position] = {}
         if checkpoints:
-            known = [at for at in wanted if at in checkpoints and at in topics]
+            partitions = [tp for tp in topic_partitions if tp in checkpoints and tp in topics]
             positions = read_positions(
-                self.client, known, checkpoints, among_several=len(self._nodes) > 1
+                self.client, partitions, checkpoints, among_several=len(self._nodes) > 1
             )
         self._answers = NodeAnswers(topics, dict(positions))
 
@@ -169,22 +169,22 @@ class FailoverSource:
         """
         self._first = {}
         topics = {} if self._answers is None else self._answers.topics
-        known = {at: start for at, start in starts.items() if at in topics}
+        known = {tp: start for tp, start in starts.items() if tp in topics}
         found = yield from fetch_first(self.client, known)
-        self._first = {at: (starts[at], answer) for at, answer in found.items()}
+        self._first = {tp: (starts[tp], answer) for tp, answer in found.items()}
 
     def forget_answers(self) -> None:
         """Drop what `refresh` and `fetch_first` have got and no range has used."""
         self._answers, self._first = None, {}
 
     def read(
-        self, wanted: OffsetRange, max_bytes: int, small: SmallBatch | None
+        self, offset_range: OffsetRange, max_bytes: int, small: SmallBatch | None
     ) -> Generator[list[FetchedSpan], None, None]:
         """Read from the node, as `reader.read`; begin with what `fetch_first` has fetched."""
-        start, first = self._first.pop(wanted.topic_partition, (-1, None))
-        if start != wanted.start:
+        start, first = self._first.pop(offset_range.topic_partition, (-1, None))
+        if start != offset_range.start:
             first = None
-        return read(self.client, wanted, max_bytes, small, first)
+        return read(self.client, offset_range, max_bytes, small, first)
 
     def verify_position(self, copy_range: CopyRange, checkpoint: Checkpoint | None) -> NodeIdentity:
         """Verify that the node holds the log that was copied, as `position.verify_position`."""
@@ -233,8 +233,8 @@ class FailoverSource:
         """Return what `refresh` has found out about a range; each answer serves once."""
         if self._answers is None:
             return None, None
-        at = copy_range.source.topic_partition
-        return self._answers.topics.pop(at, None), self._answers.positions.pop(at, None)
+        tp = copy_range.source.topic_partition
+        return self._answers.topics.pop(tp, None), self._answers.positions.pop(tp, None)
 
     def fail_over(self, error: RelayError, failures: NodeFailures) -> RelayError:
         """Note an error of the node that is read, so that the next attempt reads the fittest one.

@@ -193,7 +193,7 @@ class FilterChain:
 
 def filter_chain(copy_range: CopyRange) -> FilterChain | None:
     """Construct the filters of a range; None if all its records are kept."""
-    policy, at = copy_range.record_policy, copy_range.source.topic_partition
+    policy, tp = copy_range.record_policy, copy_range.source.topic_partition
     if not policy.filters and not copy_range.kept:
         return None
-    return FilterChain(policy.filters, at, policy.on_record_error, copy_range.kept)
+    return FilterChain(policy.filters, tp, policy.on_record_error, copy_range.kept)

@@ -42,7 +42,7 @@ _MOST_OFFSETS_BETWEEN = 1_000
 
 def read_positions(
     client: ClusterClient,
-    wanted: Iterable[TopicPartition],
+    partitions: Iterable[TopicPartition],
     checkpoints: Mapping[TopicPartition, Checkpoint],
     *,
     among_several: bool,
@@ -56,30 +56,32 @@ def read_positions(
     Raises:
         RetriableError: a leader is down or moving.
     """
-    wanted = list(wanted)
-    low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-    end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+    partitions = list(partitions)
+    low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
+    end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     epochs = {
         partition: checkpoint.leader_epoch
-        for partition in wanted
+        for partition in partitions
         if (checkpoint := checkpoints.get(partition))
         and checkpoint.leader_epoch >= 0
         and _is_same_log(client, checkpoint)
     }
     epoch_ends = client.epoch_ends(epochs)
     positions = {}
-    for partition in wanted:
-        known = checkpoints.get(partition)
-        if known is None:
+    for partition in partitions:
+        source_checkpoint = checkpoints.get(partition)
+        if source_checkpoint is None:
             positions[partition] = Position(partition, low[partition], end[partition])
             continue
         positions[partition] = Position(
             partition,
             low[partition],
             end[partition],
-            known.next_offset,
-            recreated=not among_several and _is_recreated(client, known),
-            truncated_at=_truncated_at(known, epoch_ends.get(partition), end[partition]),
+            source_checkpoint.next_offset,
+            recreated=not among_several and _is_recreated(client, source_checkpoint),
+            truncated_at=_truncated_at(
+                source_checkpoint, epoch_ends.get(partition), end[partition]
+            ),
         )
     return positions
 
@@ -164,19 +166,19 @@ def unproved_logs(
         RelayError: the node does not answer.
     """
     unproved, unreadable = set(), {}
-    for at, checkpoint in checkpoints.items():
-        end, last = ends.get(at, checkpoint.next_offset), checkpoint.fingerprint
-        log = log_of(client, at.topic) if end != checkpoint.next_offset else None
+    for tp, checkpoint in checkpoints.items():
+        end, last = ends.get(tp, checkpoint.next_offset), checkpoint.fingerprint
+        log = log_of(client, tp.topic) if end != checkpoint.next_offset else None
         if log is None or checkpoint.knows(log):
             continue
         is_beyond_end = last is not None and end <= last.offset
         try:
             if is_beyond_end or log_error(client, log, checkpoint) is not None:
-                unproved.add(at)
+                unproved.add(tp)
         except RelayError as error:
             if error.topic_partition is None:
                 raise
-            unreadable[at] = error
+            unreadable[tp] = error
     return unproved, unreadable
 
 
@@ -226,8 +228,8 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint) -> bool |
     source = checkpoint.source
     if client.list_offsets([source], EARLIEST, READ_COMMITTED)[source] > expected.offset:
         return None
-    wanted = OffsetRange(source, expected.offset, expected.offset + 1)
-    for spans in read(client, wanted, _FETCH_BYTES):
+    offset_range = OffsetRange(source, expected.offset, expected.offset + 1)
+    for spans in read(client, offset_range, _FETCH_BYTES):
         for span in spans:
             if span.skipped in NO_RECORD:
                 return False  # the record copied was a committed one

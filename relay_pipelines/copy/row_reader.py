@@ -171,9 +171,9 @@ class _RangeRows:
                     raise self._nodes.fail_over(error, self._failures) from error
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
-        wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
+        offset_range = OffsetRange(self._topic_partition, self.position, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
-        with closing(self._nodes.read(wanted, max_bytes, small)) as fetches:
+        with closing(self._nodes.read(offset_range, max_bytes, small)) as fetches:
             for spans in fetches:
                 if spans:
                     self._nodes.verify_same_log(self._range, identity)

@@ -143,9 +143,11 @@ class FetchedBatches:
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Fetch spans from the node, and yield their batches."""
         self._batching = Batching(self._range, self._options, self._filter, decodes=self._decodes)
-        wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
+        offset_range = OffsetRange(
+            self._range.source.topic_partition, start, self._range.source.end
+        )
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
-        with closing(self._nodes.read(wanted, max_bytes, small)) as fetches:
+        with closing(self._nodes.read(offset_range, max_bytes, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:
                     if self._filter is not None:

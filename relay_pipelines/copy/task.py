@@ -192,7 +192,7 @@ def _outcome(range_copy: RangeCopy, last_node: str) -> Outcome:
         records=sum(chunk.records for chunk in chunks),
         size_bytes=sum(chunk.size_bytes for chunk in chunks),
         batches=sum(chunk.batches for chunk in chunks),
-        rewritten=sum(chunk.rewritten for chunk in chunks),
+        reencoded=sum(chunk.reencoded for chunk in chunks),
         skipped=dict(skipped),
         chunks=len(chunks),
         commit_seconds=progress.commit_seconds,

@@ -157,12 +157,15 @@ class RangeProgress:
         else:
             self.segments.append(Segment(checkpoint.node, chunk.start, chunk.end))
 
-    def _require_last(self, found: Checkpoint | None) -> None:
+    def _require_last(self, source_checkpoint: Checkpoint | None) -> None:
         """Fail if a later checkpoint was known: heads only grow, so somebody put this one back."""
         known = self.checkpoint
         if known is None:
             return
-        if found is None or found.ledger_head.number < known.ledger_head.number:
+        if (
+            source_checkpoint is None
+            or source_checkpoint.ledger_head.number < known.ledger_head.number
+        ):
             raise CheckpointLostError(
                 f"the checkpoint is gone, which said offset {known.next_offset}",
                 remedy=f"make it again from the ledger: {restore_command(self._job.mirror)}",
@@ -170,47 +173,47 @@ class RangeProgress:
                 offset=known.next_offset,
             )
 
-    def _require_same_generation(self, found: Checkpoint | None) -> None:
+    def _require_same_generation(self, source_checkpoint: Checkpoint | None) -> None:
         """Fail if a loss was accepted, or the topic reset, since the range was planned."""
         planned = 0 if self.range.checkpoint is None else self.range.checkpoint.generation
-        if found is not None and found.generation != planned:
+        if source_checkpoint is not None and source_checkpoint.generation != planned:
             raise FencedError(
                 "a loss was accepted, or the topic reset, since this run planned it",
                 remedy="run again: it plans from where the copy goes on now",
                 topic_partition=self.source,
             )
 
-    def _require_policy(self, found: Checkpoint | None) -> None:
+    def _require_policy(self, source_checkpoint: Checkpoint | None) -> None:
         """Fail if another policy decides now than when the driver decided for this one."""
         planned = self.range.checkpoint
         expected = [self._policy, *([] if planned is None else [planned.policy])]
-        if found is not None and found.policy not in expected:
-            raise policies.refusal(found, self._policy) or FencedError(
+        if source_checkpoint is not None and source_checkpoint.policy not in expected:
+            raise policies.refusal(source_checkpoint, self._policy) or FencedError(
                 "another configuration has taken it over since this run planned it",
                 remedy="run again, or stop one of the two deployments",
                 topic_partition=self.source,
             )
 
-    def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
+    def _require_same_destination_topic(self, checkpoint: Checkpoint | None) -> None:
         """Fail if the checkpoint is bound to another one, or the copies' was created again."""
         to = self.range.destination
-        if found is None:
+        if checkpoint is None:
             return
-        if error := destination_changed(found, to):
+        if error := destination_changed(checkpoint, to):
             raise error
-        if found.copies is None:
+        if checkpoint.copies is None:
             return
         topic_id = self._destination.topic(to.topic, to).topic_id
-        if found.copies.topic_id and topic_id and topic_id != found.copies.topic_id:
-            raise self._topic_lost(found)
+        if checkpoint.copies.topic_id and topic_id and topic_id != checkpoint.copies.topic_id:
+            raise self._topic_lost(checkpoint)
 
-    def _topic_lost(self, found: Checkpoint) -> DestinationTopicLostError:
+    def _topic_lost(self, checkpoint: Checkpoint) -> DestinationTopicLostError:
         return DestinationTopicLostError(
             f"topic {self.range.destination.topic!r}, which held the copies, was deleted at the"
             " destination and created again",
             remedy=copy_again(self._job.mirror, self.source.topic),
             topic_partition=self.source,
-            offset=found.next_offset,
+            offset=checkpoint.next_offset,
         )
 
     def _next_checkpoint(
@@ -254,7 +257,7 @@ class RangeProgress:
             records=chunk.records,
             size_bytes=chunk.size_bytes,
             batches=chunk.batches,
-            rewritten=chunk.rewritten,
+            reencoded=chunk.reencoded,
             skipped={str(reason): count for reason, count in chunk.skipped.items()},
             codecs=dict(chunk.codecs),
             first_timestamp_ms=chunk.first_timestamp_ms,
@@ -343,7 +346,7 @@ class Transactions:
         self._expected = tuple(destinations)
         if self._expected:
             with suppress(RelayError):  # then by what was known of their leaders
-                self._destination.metadata(sorted({at.topic for at in self._expected}))
+                self._destination.metadata(sorted({tp.topic for tp in self._expected}))
 
     def append(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
         """Send records; the caller may reuse their bytes at once."""

@@ -95,24 +95,24 @@ def compare(topic_partition: TopicPartition, source: Content, destination: Conte
 def compare_all(source: Side, destination: Side) -> list[Comparison]:
     """Compare every topic-partition that either side has."""
     return [
-        compare(at, source.get(at, []), destination.get(at, []))
-        for at in sorted({*source, *destination})
+        compare(tp, source.get(tp, []), destination.get(tp, []))
+        for tp in sorted({*source, *destination})
     ]
 
 
-def read_all(clusters: Sequence[Cluster], wanted: Sequence[TopicPartition]) -> list[Side]:
+def read_all(clusters: Sequence[Cluster], partitions: Sequence[TopicPartition]) -> list[Side]:
     """Read the committed records of several clusters in parallel."""
     over = threading.Event()
     with ThreadPoolExecutor(len(clusters)) as pool:
         try:
-            sides = [pool.submit(_read, cluster, wanted, over) for cluster in clusters]
+            sides = [pool.submit(_read, cluster, partitions, over) for cluster in clusters]
             return [side.result() for side in sides]
         finally:
             # after Ctrl-C, too, the pool waits for its threads
             over.set()
 
 
-def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Event) -> Side:
+def _read(cluster: Cluster, partitions: Sequence[TopicPartition], over: threading.Event) -> Side:
     consumer = Consumer(
         {
             "bootstrap.servers": ",".join(cluster.bootstrap_servers),
@@ -125,9 +125,9 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
             "log_level": 0,
         }
     )
-    content: dict[TopicPartition, Content] = {at: [] for at in wanted}
+    content: dict[TopicPartition, Content] = {tp: [] for tp in partitions}
     consumer.assign(
-        [KafkaTopicPartition(at.topic, at.partition, OFFSET_BEGINNING) for at in wanted]
+        [KafkaTopicPartition(tp.topic, tp.partition, OFFSET_BEGINNING) for tp in partitions]
     )
     unread = set(content)
     try:

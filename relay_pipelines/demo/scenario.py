@@ -190,19 +190,19 @@ class _Scenario:
         with self.reporter.step("Ask the ledger which records came from which node"):
             self.ledger.poll()
             self.reporter.show(shares_table(shares(self.ledger.entries)))
-            wanted = [
-                OffsetRange(at, 0, content[-1].offset + 1)
-                for at, content in first.items()
+            ranges = [
+                OffsetRange(tp, 0, content[-1].offset + 1)
+                for tp, content in first.items()
                 if content
             ]
             destination_cluster = self.environment.destination
-            found = recount(MIRROR, wanted, destination_cluster, CopyOptions(), self.clock, 0)
-            wrong = [*found.problems, *map(str, found.errors.values())]
+            recounts = recount(MIRROR, ranges, destination_cluster, CopyOptions(), self.clock, 0)
+            wrong = [*recounts.problems, *map(str, recounts.errors.values())]
             says = f"NO: {'; '.join(wrong)}" if wrong else "yes"
             self.reporter.say(
                 f"every offset once, and as many records as at the destination: {says}"
             )
-        return first == second and not wrong and all(each.equal for each in comparisons)
+        return first == second and not wrong and all(comparison.equal for comparison in comparisons)
 
     def _start_run(self, log: str) -> RelayProcess:
         folder, width = self.environment.folder, self.reporter.quoted_width
@@ -261,5 +261,5 @@ def _open_transactions(destination: Cluster) -> tuple[int, int]:
     with ClusterClient(destination, DestinationError, purpose="demo") as client:
         stable = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_COMMITTED)
         written = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_UNCOMMITTED)
-    hidden = [written[at] - stable[at] for at in TOPIC_PARTITIONS if written[at] > stable[at]]
+    hidden = [written[tp] - stable[tp] for tp in TOPIC_PARTITIONS if written[tp] > stable[tp]]
     return len(hidden), sum(hidden)

@@ -56,36 +56,38 @@ class DataDocs:
         """
         for side in Side:
             of_side = [
-                each
-                for each in mirror.expectations_of(window.topic)
-                if each.side is side and not suite.is_about(each)
+                expectation
+                for expectation in mirror.expectations_of(window.topic)
+                if expectation.side is side and not suite.is_about(expectation)
             ]
             run = SideRun(self._session, self._config, name, mirror, window, side)
             title = f"{name}.{window.topic}.{side}"
             # what they look for must not be on the page
-            hidden = [each for each in of_side if each.kind == "no_pii"]
-            self._run(run, title, [each for each in of_side if each not in hidden])
+            hidden = [expectation for expectation in of_side if expectation.kind == "no_pii"]
+            self._run(
+                run, title, [expectation for expectation in of_side if expectation not in hidden]
+            )
             self._run(run, f"{title}.no_pii", hidden, values=False)
 
     def _run(
-        self, run: SideRun, title: str, wanted: Sequence[Expectation], *, values: bool = True
+        self, run: SideRun, title: str, expectations: Sequence[Expectation], *, values: bool = True
     ) -> None:
-        if not wanted:
+        if not expectations:
             return
         gx, window = great_expectations(), run.window
         sample = run.mirror.expectation_sample_of(window.topic)
         shows = values and sample.values
         with quiet():
-            suite = Suite.of(wanted, window.copied_at_ms)
+            suite = Suite.of(expectations, window.copied_at_ms)
             # a page shows, too, whether the records are as many as the ledger has
             counted = suite.with_count(window.expected(run.side))
-            chosen = counted.chosen([*range(len(wanted)), COUNT])
+            chosen = counted.chosen([*range(len(expectations)), COUNT])
             chosen.name = title
             definition = gx.ValidationDefinition(
                 name=title, data=self._batches, suite=self._context.suites.add_or_update(chosen)
             )
             self._context.validation_definitions.add_or_update(definition).run(
-                batch_parameters={"dataframe": run.data(wanted, suite)},
+                batch_parameters={"dataframe": run.data(expectations, suite)},
                 run_id=gx.RunIdentifier(run_name=window.name),
                 # a page also shows what was observed
                 result_format=details(sample, INDEX) if shows else "BOOLEAN_ONLY",

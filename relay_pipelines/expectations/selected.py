@@ -97,10 +97,10 @@ def windows(
     """
     now_ms = clock.now_ms()
     since_ms = None if request.last_ms is None else now_ms - request.last_ms
-    found = read_ledger(
+    ledger_records = read_ledger(
         mirror.destination_cluster, name, mirror.copy_options, clock, since_ms, settled=True
     )
-    entries = [record.entry for record in found]
+    entries = [record.entry for record in ledger_records]
     _require_window(request, entries)
     copied = from_ledger(
         request.title,
@@ -159,8 +159,8 @@ def validate(
 
 def _begun(name: str, mirror: Mirror, clock: Clock) -> list[str]:
     """Return the source topics that the mirror has begun and still selects."""
-    known = read_checkpoints(name, mirror, clock)
-    topics = {*known.starts, *(at.topic for at in known.checkpoints)} - {""}
+    snapshot = read_checkpoints(name, mirror, clock)
+    topics = {*snapshot.starts, *(tp.topic for tp in snapshot.checkpoints)} - {""}
     decisions = select(sorted(topics), mirror.topics.allow, mirror.topics.deny)
     return [decision.topic for decision in decisions if decision.included]
 

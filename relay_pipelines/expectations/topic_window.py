@@ -68,8 +68,13 @@ def from_ledger(
         if wants(entry) and _is_chunk(entry):
             by_topic[entry.source.topic_partition.topic].append(entry)
     return [
-        TopicWindow(topic, name, tuple(some), max(entry.committed_at_ms for entry in some))
-        for topic, some in sorted(by_topic.items())
+        TopicWindow(
+            topic,
+            name,
+            tuple(ledger_entries),
+            max(entry.committed_at_ms for entry in ledger_entries),
+        )
+        for topic, ledger_entries in sorted(by_topic.items())
     ]
 
 
@@ -81,14 +86,16 @@ def covering(
     Args:
         entries: of a mirror, in the order of their commits.
     """
-    wanted: Mapping[TopicPartition, OffsetRange] = {each.topic_partition: each for each in ranges}
+    wanted: Mapping[TopicPartition, OffsetRange] = {
+        offset_range.topic_partition: offset_range for offset_range in ranges
+    }
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
         grouped[entry.source.topic_partition].append(entry)
     return tuple(
         entry
-        for at, offsets in wanted.items()
-        for entry in last_history(grouped[at])
+        for tp, offsets in wanted.items()
+        for entry in last_history(grouped[tp])
         if _is_chunk(entry)
         and entry.source.start < offsets.end
         and offsets.start < entry.source.end

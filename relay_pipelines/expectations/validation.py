@@ -101,24 +101,28 @@ def validate(
             see `free_slots`.
         beside_copy: whether to leave one of Spark's slots to a copy.
     """
-    wanted = mirror.expectations_of(window.topic)
+    expectations = mirror.expectations_of(window.topic)
     sample = mirror.expectation_sample_of(window.topic)
     if window.problem:
-        return [_unknown(each, window.problem, window) for each in wanted]
+        return [_unknown(expectation, window.problem, window) for expectation in expectations]
     results: dict[str, Result] = {}
-    if not all(map(suite.is_about, wanted)):
+    if not all(map(suite.is_about, expectations)):
         session = started(session)  # its start is not for threads
 
     def run() -> None:
-        for each in filter(suite.is_about, wanted):
+        for expectation in filter(suite.is_about, expectations):
             results.update(
                 _never_raising(
                     lambda only: [_volume(only[0], name, mirror, window, clock)],
-                    *([each], window, sample),
+                    *([expectation], window, sample),
                 )
             )
         for side in Side:
-            of_side = [each for each in wanted if each.side is side and not suite.is_about(each)]
+            of_side = [
+                expectation
+                for expectation in expectations
+                if expectation.side is side and not suite.is_about(expectation)
+            ]
             if of_side:
                 of = SideRun(session, config, name, mirror, window, side, beside_copy)
                 results.update(_never_raising(of.results, of_side, window, sample))
@@ -128,7 +132,8 @@ def validate(
     else:
         results = _until(deadline_seconds, session, run, results)
     return [
-        results.get(each.name) or _late(each, deadline_seconds or 0.0, window) for each in wanted
+        results.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window)
+        for expectation in expectations
     ]
 
 
@@ -237,14 +242,14 @@ class SideRun:
     side: Side
     beside_copy: bool = False
 
-    def results(self, wanted: Sequence[Expectation]) -> list[Result]:
+    def results(self, expectations: Sequence[Expectation]) -> list[Result]:
         """Run them in one suite, and those that fail in another one."""
         sample = self.mirror.expectation_sample_of(self.window.topic)
         with quiet():
-            built = Suite.of(wanted, self.window.copied_at_ms)
-            data = self.data(wanted, built)
+            built = Suite.of(expectations, self.window.copied_at_ms)
+            data = self.data(expectations, built)
             counted = built.with_count(self.window.expected(self.side))
-            found = counted.run(data, [COUNT, *range(len(wanted))], "BOOLEAN_ONLY")
+            found = counted.run(data, [COUNT, *range(len(expectations))], "BOOLEAN_ONLY")
             problem, note = self._missing(counted, data, found.pop(COUNT, None))
             failed = [
                 number for number, each in found.items() if not each.success and not _error(each)
@@ -255,10 +260,10 @@ class SideRun:
                 # that it fails is known, even if the details are not
                 found |= {number: each for number, each in more.items() if not _error(each)}
         if problem:
-            return [_unknown(each, problem, self.window) for each in wanted]
+            return [_unknown(each, problem, self.window) for each in expectations]
         results = [
             _result(each, found.get(number), built.problems.get(number, ""), self.window, sample)
-            for number, each in enumerate(wanted)
+            for number, each in enumerate(expectations)
         ]
         return [replace(each, what=f"{each.what}{note}") for each in results]
 
@@ -345,10 +350,10 @@ class Suite:
     problems: Mapping[int, str]
 
     @staticmethod
-    def of(wanted: Sequence[Expectation], copied_at_ms: int) -> Suite:
+    def of(expectations: Sequence[Expectation], copied_at_ms: int) -> Suite:
         """Make them from settings."""
         great_expectations()
-        given = [suite.arguments(each, copied_at_ms) for each in wanted]
+        given = [suite.arguments(expectation, copied_at_ms) for expectation in expectations]
         made, problems = {}, {}
         for number, (kind, arguments) in enumerate(given):
             try:
@@ -411,18 +416,18 @@ def _shown(sample: SampleSettings, columns: Sequence[str]) -> list[str]:
 
 def _never_raising(
     run: Callable[[Sequence[Expectation]], list[Result]],
-    wanted: Sequence[Expectation],
+    expectations: Sequence[Expectation],
     window: TopicWindow,
     sample: SampleSettings,
 ) -> dict[str, Result]:
     """Run some expectations; if that raises, all of them fail."""
     try:
-        results = run(wanted)
+        results = run(expectations)
     except RelayError as error:
-        results = [_unknown(each, str(error), window) for each in wanted]
+        results = [_unknown(each, str(error), window) for each in expectations]
     except Exception as error:  # noqa: BLE001 - of py4j, gRPC or the JVM, among others
         why = _shown_error(_words(str(error)), sample)
-        results = [_unknown(each, why, window) for each in wanted]
+        results = [_unknown(each, why, window) for each in expectations]
     return {each.expectation.name: each for each in results}
 
 
@@ -525,8 +530,8 @@ def _refusal(error: Exception) -> str:
 def _words(message: str, trace: str = "") -> str:
     """Return the line of an error that says what is wrong."""
     for pattern in (_OURS, _OF_JAVA):
-        if found := pattern.search(f"{message}\n{trace}"):
-            return _one_line(found[1])
+        if match := pattern.search(f"{message}\n{trace}"):
+            return _one_line(match[1])
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return _one_line(" ".join(lines[:3])).removeprefix("Error: ")
 

@@ -54,11 +54,14 @@ class BeforeLedger:
             if entry.records:
                 copied[entry.destination.topic_partition].append(entry)
         starts = dict.fromkeys(self.ends, 0)
-        for each in self.checkpoints:
-            at, own = _copies_in(each), grouped[each.mirror, each.source]
-            start = self._complete_from(each, own, copied[at])
-            starts[at] = max(starts.get(at, 0), start)
-        return {at: OffsetRange(at, starts[at], end) for at, end in self.ends.items()}
+        for source_checkpoint in self.checkpoints:
+            tp, own = (
+                _copies_in(source_checkpoint),
+                grouped[source_checkpoint.mirror, source_checkpoint.source],
+            )
+            start = self._complete_from(source_checkpoint, own, copied[tp])
+            starts[tp] = max(starts.get(tp, 0), start)
+        return {tp: OffsetRange(tp, starts[tp], end) for tp, end in self.ends.items()}
 
     def _complete_from(
         self,
@@ -82,16 +85,20 @@ class BeforeLedger:
         key = key_of(checkpoint.mirror, checkpoint.source)
         if not newest or gone_ms >= self.kept_since_ms.get(home(ledger_topic.TOPIC, key), 0):
             return 0
-        at = _copies_in(checkpoint)
+        tp = _copies_in(checkpoint)
         follow = [
             entry.destination.start
             for entry in numbered.values()
-            if entry.number > newest and entry.records and entry.destination.topic_partition == at
+            if entry.number > newest and entry.records and entry.destination.topic_partition == tp
         ]
         end = min(follow, default=checkpoint.copies.next_offset if checkpoint.copies else 0)
         # its copies are before those that were committed later
         later_ms = gone_ms + CLOCK_SKEW_MS
-        later = (each.destination.start for each in copied if each.committed_at_ms > later_ms)
+        later = (
+            ledger_entry.destination.start
+            for ledger_entry in copied
+            if ledger_entry.committed_at_ms > later_ms
+        )
         return min([end, *later])
 
 
@@ -107,18 +114,18 @@ def read_before_ledger(
         RelayError: the destination does not answer, or refuses.
     """
     family = name.partition(REPLAY)[0]
-    found = read_all_mirrors(client) if client.has_topic(TOPIC) else []
-    ours = tuple(each for each in found if each.mirror.partition(REPLAY)[0] == family)
-    wanted = {*copies, *map(_copies_in, ours)}
-    existing = client.existing({at.topic for at in wanted})
-    there = [  # also those without copies, into which others may write
-        at
+    checkpoints = read_all_mirrors(client) if client.has_topic(TOPIC) else []
+    ours = tuple(each for each in checkpoints if each.mirror.partition(REPLAY)[0] == family)
+    topic_partitions = {*copies, *map(_copies_in, ours)}
+    existing = client.existing({tp.topic for tp in topic_partitions})
+    partitions = [  # also those without copies, into which others may write
+        tp
         for topic in existing
-        for at in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
-        if client.has_leader(at)  # what has none fails for itself when it is read
+        for tp in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
+        if client.has_leader(tp)  # what has none fails for itself when it is read
     ]
-    others = frozenset(map(_copies_in, found)) - set(map(_copies_in, ours))
-    ends = client.list_offsets(there, LATEST, READ_COMMITTED)
+    others = frozenset(map(_copies_in, checkpoints)) - set(map(_copies_in, ours))
+    ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     return BeforeLedger(ours, ends, others, ledger_kept_since_ms(client))
 
 
@@ -145,7 +152,7 @@ def ledger_kept_since_ms(client: ClusterClient) -> dict[TopicPartition, int]:
     since = now_ms - retention_ms + CLOCK_SKEW_MS if retention_ms >= 0 else 0
     if int(values.get(_RETENTION_BYTES, -1)) >= 0:
         since = now_ms + CLOCK_SKEW_MS  # any entry may be gone
-    return {at: since if offset else 0 for at, offset in low.items()}
+    return {tp: since if offset else 0 for tp, offset in low.items()}
 
 
 def source_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:

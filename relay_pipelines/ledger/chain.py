@@ -134,7 +134,11 @@ def vouched_records(records: Iterable[LedgerRecord], heads: Heads) -> list[Ledge
     grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
     for record in records:
         grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
-    return [record for at, some in grouped.items() for record in vouched(some, heads.get(*at))]
+    return [
+        record
+        for at, ledger_records in grouped.items()
+        for record in vouched(ledger_records, heads.get(*at))
+    ]
 
 
 def not_vouched(
@@ -165,13 +169,13 @@ def verify_chains(
     for record in records:
         grouped[record.entry.source.topic_partition].append(record)
     return {
-        at: verify_chain(at, grouped.get(at, []), heads.get(at), kept_since_ms.get(at, 0))
-        for at in sorted(grouped.keys() | heads.keys())
+        tp: verify_chain(tp, grouped.get(tp, []), heads.get(tp), kept_since_ms.get(tp, 0))
+        for tp in sorted(grouped.keys() | heads.keys())
     }
 
 
 def verify_chain(
-    at: TopicPartition,
+    tp: TopicPartition,
     records: Sequence[LedgerRecord],
     head: LedgerHead | None,
     kept_since_ms: int = 0,
@@ -184,7 +188,7 @@ def verify_chain(
         kept_since_ms: retention has removed no entry that was committed since; 0 if it has removed
             none at all.
     """
-    chain = Chain(at)
+    chain = Chain(tp)
     if head is None:
         chain.breaks += [_without_checkpoint(records)] if records else []
         return chain
@@ -196,7 +200,7 @@ def verify_chain(
         chain.expired = missing
     elif missing > chain.lost:
         first = chain.records[0] if chain.records else None
-        chain.breaks.append(_missing(at, 1, missing, None, first))
+        chain.breaks.append(_missing(tp, 1, missing, None, first))
     return chain
 
 
@@ -230,23 +234,32 @@ class _Verification:
         after, is_certain = None, True
         for number in sorted(by_number, reverse=True):
             if number < newest:
-                at = self._chain.topic_partition
-                self._add(_missing(at, number + 1, newest, by_number[number][0], after))
+                tp = self._chain.topic_partition
+                self._add(_missing(tp, number + 1, newest, by_number[number][0], after))
                 expected = ""
-            some = by_number[number]
-            found = next((one for one in some if one.head.hash == expected), some[0])
-            is_changed = bool(expected) and found.head.hash != expected
+            ledger_records = by_number[number]
+            record = next(
+                (
+                    ledger_record
+                    for ledger_record in ledger_records
+                    if ledger_record.head.hash == expected
+                ),
+                ledger_records[0],
+            )
+            is_changed = bool(expected) and record.head.hash != expected
             if is_changed:
-                self._add(_of_entry(Tampering.CHANGED, found, is_certain=is_certain))
-            self._inserted(one for one in some if one is not found)
-            self._committed.append(found)
-            if found.entry.gap == ENTRIES_LOST and not is_changed and expected:
+                self._add(_of_entry(Tampering.CHANGED, record, is_certain=is_certain))
+            self._inserted(
+                ledger_record for ledger_record in ledger_records if ledger_record is not record
+            )
+            self._committed.append(record)
+            if record.entry.gap == ENTRIES_LOST and not is_changed and expected:
                 self._chain.lost = number - 1
                 break  # somebody has looked at what is before it
             # the link of a changed entry may have been changed, too
             expected, after, newest, is_certain = (
-                found.entry.previous,
-                found,
+                record.entry.previous,
+                record,
                 number - 1,
                 not is_changed,
             )
@@ -265,18 +278,18 @@ class _Verification:
         for record in records:
             self._add(_of_entry(Tampering.INSERTED, record))
 
-    def _add(self, found: ChainBreak) -> None:
-        self._chain.breaks.append(found)
+    def _add(self, broken: ChainBreak) -> None:
+        self._chain.breaks.append(broken)
 
 
 def _of_entry(kind: Tampering, record: LedgerRecord, *, is_certain: bool = True) -> ChainBreak:
     entry, here = record.entry, OffsetRange(record.at, record.offset, record.offset + 1)
-    at, number = entry.source.topic_partition, entry.number
-    return ChainBreak(kind, at, number, number, here, entry.source, is_certain)
+    tp, number = entry.source.topic_partition, entry.number
+    return ChainBreak(kind, tp, number, number, here, entry.source, is_certain)
 
 
 def _missing(
-    at: TopicPartition,
+    tp: TopicPartition,
     first: int,
     last: int,
     before: LedgerRecord | None,
@@ -285,11 +298,11 @@ def _missing(
     """Return a break for entries missing before or after others."""
     record = before or after
     if record is None:
-        return ChainBreak(Tampering.REMOVED, at, first, last, None)
+        return ChainBreak(Tampering.REMOVED, tp, first, last, None)
     start = 0 if before is None else before.offset + 1
     end = record.offset + 1 if after is None else after.offset
     where = OffsetRange(record.at, start, max(start, end))
-    return ChainBreak(Tampering.REMOVED, at, first, last, where)
+    return ChainBreak(Tampering.REMOVED, tp, first, last, where)
 
 
 def _without_checkpoint(records: Sequence[LedgerRecord]) -> ChainBreak:
@@ -297,5 +310,5 @@ def _without_checkpoint(records: Sequence[LedgerRecord]) -> ChainBreak:
     numbers = [record.entry.number for record in records]
     first, last = records[0], records[-1]
     where = OffsetRange(first.at, first.offset, last.offset + 1)
-    at = first.entry.source.topic_partition
-    return ChainBreak(Tampering.INSERTED, at, min(numbers), max(numbers), where)
+    tp = first.entry.source.topic_partition
+    return ChainBreak(Tampering.INSERTED, tp, min(numbers), max(numbers), where)

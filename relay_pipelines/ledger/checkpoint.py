@@ -183,7 +183,7 @@ class CheckpointSnapshot:
             for start in self.starts.values()
             for partition, offset in start.starts.items()
         }
-        return starts | {at: found.next_offset for at, found in self.checkpoints.items()}
+        return starts | {tp: checkpoint.next_offset for tp, checkpoint in self.checkpoints.items()}
 
 
 def replay_name(mirror: str, replay_id: str) -> str:
@@ -380,10 +380,10 @@ def read_current(
         homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
     ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
     stable = client.list_offsets(homes, LATEST, READ_COMMITTED)
-    for at, sources in homes.items():
-        if stable[at] < ends[at]:
-            wait_until_stable(client, at, ends[at], unblock)
-        seen.read(client, at, min(known[source][1] for source in sources), ends[at])
+    for tp, sources in homes.items():
+        if stable[tp] < ends[tp]:
+            wait_until_stable(client, tp, ends[tp], unblock)
+        seen.read(client, tp, min(known[source][1] for source in sources), ends[tp])
     return {source: seen.current(source, *known[source]) for source in known}
 
 
@@ -395,33 +395,33 @@ class Seen:
         self._read: dict[TopicPartition, tuple[int, int]] = {}  # the offsets read, half-open
         self._latest: dict[TopicPartition, dict[bytes, tuple[int, bytes]]] = {}
 
-    def read(self, client: ClusterClient, at: TopicPartition, start: int, end: int) -> None:
+    def read(self, client: ClusterClient, tp: TopicPartition, start: int, end: int) -> None:
         """Read a partition from `start`, or from where it was read to, through `end`.
 
         Raises:
             CheckpointLostError: the partition ends before what was read of it.
         """
-        first, position = self._read.get(at, (start, -1))
+        first, position = self._read.get(tp, (start, -1))
         if end < max(start, position):
             raise CheckpointLostError(
                 f"the partition was read up to offset {max(start, position)}, and now ends at"
                 f" {end}: its topic was deleted and created again",
                 remedy=f"make the checkpoints again from the ledger: `relay restore --mirror"
                 f" {self._mirror} --execute`",
-                topic_partition=at,
+                topic_partition=tp,
                 offset=end,
             )
         if not first <= start <= position:  # never read so far, or from a later offset
-            self._read.pop(at, None)
+            self._read.pop(tp, None)
             first = position = start
             if position < end:
-                position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
-            self._latest[at] = {}
+                position = max(position, client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp])
+            self._latest[tp] = {}
         prefix = f"{self._mirror}/".encode()
-        for record in _records(client, OffsetRange(at, position, end)):
+        for record in _records(client, OffsetRange(tp, position, end)):
             if record.key and record.key.startswith(prefix) and record.value is not None:
-                self._latest[at][record.key] = record.offset, record.value
-        self._read[at] = first, end
+                self._latest[tp][record.key] = record.offset, record.value
+        self._read[tp] = first, end
 
     def current(
         self, source: TopicPartition, checkpoint: Checkpoint | None, position: int
@@ -440,11 +440,11 @@ class Seen:
 
 def wait_until_stable(
     client: ClusterClient,
-    at: TopicPartition,
+    tp: TopicPartition,
     end: int,
     unblock: Callable[[], None] | None = None,
 ) -> None:
-    """Wait until no open transaction holds the last stable offset of `at` below `end`.
+    """Wait until no open transaction holds the last stable offset of `tp` below `end`.
 
     Args:
         unblock: called once after a second, to abort what a killed process has left open: nobody
@@ -453,10 +453,10 @@ def wait_until_stable(
     seconds = 2 * client.options.transaction_timeout_ms / 1000
     began = client.clock.monotonic()
     deadline = began + seconds
-    while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
+    while client.list_offsets([tp], LATEST, READ_COMMITTED)[tp] < end:
         if client.clock.monotonic() > deadline:
-            for found in open_transactions.find(client, [at]):
-                raise found.error(client.cluster, client.clock.now_ms())
+            for transaction in open_transactions.find(client, [tp]):
+                raise transaction.error(client.cluster, client.clock.now_ms())
             return  # it has just ended
         if unblock is not None and client.clock.monotonic() > began + _UNBLOCK_SECONDS:
             unblock()
@@ -480,48 +480,52 @@ class CheckpointCache:
         self._entries: dict[TopicPartition, tuple[tuple[str, int], OffsetRange, NewestEntries]] = {}
 
     def get(
-        self, client: ClusterClient, at: TopicPartition, end: int
+        self, client: ClusterClient, tp: TopicPartition, end: int
     ) -> tuple[int, dict[bytes, bytes]] | None:
         """Return how far the partition was read, and its newest values; None if it was not."""
-        log, position, latest = self._read.get(at, (None, 0, {}))
-        return (position, latest) if log == _log(client, at) and position <= end else None
+        log, position, latest = self._read.get(tp, (None, 0, {}))
+        return (position, latest) if log == _log(client, tp) and position <= end else None
 
     def put(
-        self, client: ClusterClient, at: TopicPartition, end: int, latest: dict[bytes, bytes]
+        self, client: ClusterClient, tp: TopicPartition, end: int, latest: dict[bytes, bytes]
     ) -> None:
         """Remember the newest values of the partition up to `end`."""
-        if log := _log(client, at):
-            self._read[at] = log, end, latest
+        if log := _log(client, tp):
+            self._read[tp] = log, end, latest
 
-    def entries(self, client: ClusterClient, wanted: OffsetRange) -> tuple[int, NewestEntries]:
+    def entries(
+        self, client: ClusterClient, offset_range: OffsetRange
+    ) -> tuple[int, NewestEntries]:
         """Return up to where this range of the ledger was read, and its newest entries so far."""
-        at, nothing = wanted.topic_partition, OffsetRange(wanted.topic_partition, 0, 0)
-        log, read, newest = self._entries.get(at, (None, nothing, {}))
-        if log == _log(client, at) and self._continues(read, wanted):
+        tp, nothing = offset_range.topic_partition, OffsetRange(offset_range.topic_partition, 0, 0)
+        log, read, newest = self._entries.get(tp, (None, nothing, {}))
+        if log == _log(client, tp) and self._continues(read, offset_range):
             return read.end, dict(newest)
-        return wanted.start, {}
+        return offset_range.start, {}
 
     def put_entries(
-        self, client: ClusterClient, wanted: OffsetRange, newest: NewestEntries
+        self, client: ClusterClient, offset_range: OffsetRange, newest: NewestEntries
     ) -> None:
         """Remember the newest entries of a range of the ledger."""
-        at = wanted.topic_partition
-        if log := _log(client, at):
-            read = self._entries[at][1] if at in self._entries else wanted
-            goes_on = self._entries.get(at, (None,))[0] == log and self._continues(read, wanted)
-            start = read.start if goes_on else wanted.start
-            self._entries[at] = log, OffsetRange(at, start, wanted.end), newest
+        tp = offset_range.topic_partition
+        if log := _log(client, tp):
+            read = self._entries[tp][1] if tp in self._entries else offset_range
+            goes_on = self._entries.get(tp, (None,))[0] == log and self._continues(
+                read, offset_range
+            )
+            start = read.start if goes_on else offset_range.start
+            self._entries[tp] = log, OffsetRange(tp, start, offset_range.end), newest
 
     @staticmethod
-    def _continues(read: OffsetRange, wanted: OffsetRange) -> bool:
+    def _continues(read: OffsetRange, offset_range: OffsetRange) -> bool:
         """Whether the offsets read and the ones wanted have no gap between them."""
-        return read.start <= wanted.start <= read.end <= wanted.end
+        return read.start <= offset_range.start <= read.end <= offset_range.end
 
 
-def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:
+def _log(client: ClusterClient, tp: TopicPartition) -> tuple[str, int] | None:
     """Return what identifies a partition's log; None if brokers are too old to report it."""
-    topic = client.topic(at.topic)
-    epoch = topic.leader_epochs.get(at.partition)
+    topic = client.topic(tp.topic)
+    epoch = topic.leader_epochs.get(tp.partition)
     return None if epoch is None or not topic.topic_id else (topic.topic_id, epoch)
 
 
@@ -555,10 +559,10 @@ def read_all(
     starts = [record_of(StartRecord, value) for value in taken(_START)]
     owners = [record_of(OwnerRecord, value) for value in taken(_OWNER)]
     created = [record_of(CreatedRecord, value) for value in taken(_CREATED)]
-    found = list(_checkpoints(latest, only_readable=only_readable))
+    checkpoints = list(_checkpoints(latest, only_readable=only_readable))
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
-        {checkpoint.source: checkpoint for checkpoint in found},
+        {checkpoint.source: checkpoint for checkpoint in checkpoints},
         ends,
         {node.decode(errors="replace"): why for node, why in reasons.items() if why},
         of_topics,
@@ -577,9 +581,9 @@ def _checkpoints(latest: Mapping[bytes, bytes], *, only_readable: bool) -> Itera
 def _of_key(key: bytes, value: bytes) -> Checkpoint:
     """Return a checkpoint that stands under its own key: tasks find it by that."""
     with suppress(TamperedError):
-        found = from_record(value)
-        if key == key_of(found.mirror, found.source):
-            return found
+        checkpoint = from_record(value)
+        if key == key_of(checkpoint.mirror, checkpoint.source):
+            return checkpoint
     raise _tampered(
         f"the record {key.decode(errors='replace')!r} of {TOPIC} is no checkpoint of it"
     )
@@ -591,12 +595,12 @@ def read_all_mirrors(client: ClusterClient) -> list[Checkpoint]:
     It leaves out what it cannot read: another version or another program wrote it.
     """
     latest, _ = _latest(client, (b"",), CheckpointCache())
-    found = []
+    checkpoints = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
             with suppress(UnsupportedError, TamperedError):
-                found.append(from_record(value))
-    return found
+                checkpoints.append(from_record(value))
+    return checkpoints
 
 
 def read_heads(
@@ -631,13 +635,13 @@ class Heads:
 
     def get(self, mirror: str, source: TopicPartition) -> LedgerHead | None:
         """Return the head of a source topic-partition; None if it has no checkpoint."""
-        found = self._checkpoint(mirror, source)
-        return None if found is None else found.ledger_head
+        checkpoint = self._checkpoint(mirror, source)
+        return None if checkpoint is None else checkpoint.ledger_head
 
     def copies(self, mirror: str, source: TopicPartition) -> DestinationPosition | None:
         """Return where the last copy of a source topic-partition is; None if there is none."""
-        found = self._checkpoint(mirror, source)
-        return None if found is None else found.copies
+        checkpoint = self._checkpoint(mirror, source)
+        return None if checkpoint is None else checkpoint.copies
 
     def _checkpoint(self, mirror: str, source: TopicPartition) -> Checkpoint | None:
         value = self._latest.get(key_of(mirror, source))
@@ -655,20 +659,27 @@ def read_replays(
         for key, value in latest.items()
         if key.endswith(_START.encode())
     ]
-    found = [
+    checkpoints = [
         from_record(value)
         for key, value in latest.items()
         if b"//" not in key and not key.endswith(_NO_CHECKPOINTS)
     ]
     return [
-        (start, {each.source: each for each in found if each.mirror == start.mirror})
+        (
+            start,
+            {
+                checkpoint.source: checkpoint
+                for checkpoint in checkpoints
+                if checkpoint.mirror == start.mirror
+            },
+        )
         for start in sorted(starts, key=lambda start: start.decided_at_ms)
     ]
 
 
 def wait_for_open_transactions(
     client: ClusterClient,
-    wanted: Iterable[TopicPartition],
+    partitions: Iterable[TopicPartition],
     unblock: Callable[[], None] | None = None,
 ) -> None:
     """Wait for the transactions that are open now in these topic-partitions to end.
@@ -679,8 +690,8 @@ def wait_for_open_transactions(
     Raises:
         DestinationError: one of them stays open for longer than any transaction may last.
     """
-    for at, end in client.list_offsets(wanted, LATEST, READ_UNCOMMITTED).items():
-        wait_until_stable(client, at, end, unblock)
+    for tp, end in client.list_offsets(partitions, LATEST, READ_UNCOMMITTED).items():
+        wait_until_stable(client, tp, end, unblock)
 
 
 def _latest(
@@ -689,22 +700,22 @@ def _latest(
     """Return the newest value of every key with a prefix, and how far each partition was read."""
     require_homes(client, TOPIC)
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
-    known = {at: cache.get(client, at, end) for at, end in ends.items()}
-    starts = client.list_offsets([at for at in ends if not known[at]], EARLIEST, READ_COMMITTED)
+    known = {tp: cache.get(client, tp, end) for tp, end in ends.items()}
+    starts = client.list_offsets([tp for tp in ends if not known[tp]], EARLIEST, READ_COMMITTED)
     all_latest: dict[bytes, bytes] = {}
-    for at, end in ends.items():
-        start, latest = known[at] or (starts[at], {})
+    for tp, end in ends.items():
+        start, latest = known[tp] or (starts[tp], {})
         latest = dict(latest)
-        for record in _records(client, OffsetRange(at, start, end)):
+        for record in _records(client, OffsetRange(tp, start, end)):
             if record.key and record.key.startswith(prefixes) and record.value is not None:
                 latest[record.key] = record.value
-        cache.put(client, at, end, latest)
+        cache.put(client, tp, end, latest)
         all_latest |= latest
     return all_latest, ends
 
 
-def _records(client: ClusterClient, wanted: OffsetRange) -> Iterator[Any]:
-    for spans in read(client, wanted, _FETCH_BYTES):
+def _records(client: ClusterClient, offset_range: OffsetRange) -> Iterator[Any]:
+    for spans in read(client, offset_range, _FETCH_BYTES):
         for span in spans:
             if span.run is not None:
                 yield from decode(span.run.data)

@@ -40,7 +40,7 @@ _COLUMNS: dict[str, tuple[str, _Reader]] = {
     "records": ("bigint", attrgetter("entry.records")),
     "size_bytes": ("bigint", attrgetter("entry.size_bytes")),
     "batches": ("bigint", attrgetter("entry.batches")),
-    "rewritten": ("bigint", attrgetter("entry.rewritten")),
+    "reencoded": ("bigint", attrgetter("entry.reencoded")),
     "skipped": ("map<string, bigint>", attrgetter("entry.skipped")),
     "digest": ("string", attrgetter("entry.digest")),
     "node": ("string", attrgetter("entry.node")),

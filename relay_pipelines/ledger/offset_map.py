@@ -42,9 +42,9 @@ class OffsetMap:
 
     def copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
         """Return the destination offsets of a chunk's records within the wanted source offsets."""
-        there, source = entry.destination, entry.source
-        own = [(there.start, there.end)]
-        if len(there) != entry.records:
+        offset_range, source = entry.destination, entry.source
+        own = [(offset_range.start, offset_range.end)]
+        if len(offset_range) != entry.records:
             own = self._own_batches(entry)
         skip, stop = (
             max(0, wanted.start - source.start),
@@ -62,9 +62,9 @@ class OffsetMap:
 
     def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
         """Return the offsets of a chunk's own records, among those of others."""
-        there = entry.destination
-        batches = OwnBatches(((there.start, there.end),))
-        fetches = read(self._client, there, self._client.options.fetch_max_bytes)
+        offset_range = entry.destination
+        batches = OwnBatches(((offset_range.start, offset_range.end),))
+        fetches = read(self._client, offset_range, self._client.options.fetch_max_bytes)
         own = [
             (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
         ]

@@ -159,7 +159,7 @@ class LedgerFollower:
             )
             for home in _HOMES
         ]
-        found = [record for offsets in ranges for record in self._read(offsets)]
+        ledger_records = [record for offsets in ranges for record in self._read(offsets)]
         newest: dict[tuple[str, TopicPartition], int] = {}
 
         def committed_at_ms(record: LedgerRecord) -> int:
@@ -168,7 +168,7 @@ class LedgerFollower:
             newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
             return newest[at]
 
-        return sorted(found, key=committed_at_ms)
+        return sorted(ledger_records, key=committed_at_ms)
 
     def close(self) -> None:
         """Close the connections."""
@@ -185,11 +185,13 @@ class LedgerFollower:
     def _settle(self) -> None:
         wait_for_open_transactions(self.client, _HOMES)
 
-    def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
+    def _read(self, offset_range: OffsetRange) -> list[LedgerRecord]:
         return [
             record
-            for some in read_records(self.client, wanted, self._prefixes, self._required)
-            for record in some
+            for ledger_records in read_records(
+                self.client, offset_range, self._prefixes, self._required
+            )
+            for record in ledger_records
             if self._run_id in {None, record.entry.run_id}
         ]
 
@@ -224,7 +226,7 @@ def read_ledger(
 
 def read_records(
     client: ClusterClient,
-    wanted: OffsetRange,
+    offset_range: OffsetRange,
     prefixes: tuple[bytes, ...],
     required: tuple[bytes, ...] = (b"",),
 ) -> Iterator[list[LedgerRecord]]:
@@ -238,27 +240,28 @@ def read_records(
         TamperedError: a record is no entry.
         RelayError: the destination is not reachable.
     """
-    for spans in read(client, wanted, _FETCH_BYTES):
+    for spans in read(client, offset_range, _FETCH_BYTES):
         yield [
-            found
+            ledger_record
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
             if (record.key or b"").startswith(prefixes)
-            if (found := _ledger_record(wanted.topic_partition, record, required)) is not None
+            if (ledger_record := _ledger_record(offset_range.topic_partition, record, required))
+            is not None
         ]
 
 
 def _ledger_record(
-    at: TopicPartition, record: Any, required: tuple[bytes, ...]
+    tp: TopicPartition, record: Any, required: tuple[bytes, ...]
 ) -> LedgerRecord | None:
     value = record.value or b""
     try:
-        return LedgerRecord(ledger_topic.from_record(value), value, at, record.offset)
+        return LedgerRecord(ledger_topic.from_record(value), value, tp, record.offset)
     except (TamperedError, UnsupportedError) as error:
         if not record.key.startswith(required):
             return None
-        error.topic_partition, error.offset = at, record.offset
+        error.topic_partition, error.offset = tp, record.offset
         raise
 
 

@@ -85,8 +85,12 @@ def attest(
         RelayError: nothing was copied, the key cannot be read, or the destination does not answer.
     """
     private = None if key is None else read_key(key)  # a wrong one fails at once
-    found = read_verified_ledger(name, mirror, clock)
-    if breaks := [one for one in found.breaks if topic in {None, one.topic_partition.topic}]:
+    ledger = read_verified_ledger(name, mirror, clock)
+    if breaks := [
+        chain_break
+        for chain_break in ledger.breaks
+        if topic in {None, chain_break.topic_partition.topic}
+    ]:
         places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
         error = TamperedError(
             f"the ledger of {name} is not what was committed: {places}", remedy=REMEDY
@@ -94,11 +98,13 @@ def attest(
         for broken in breaks:
             error.add_note(str(broken))
         raise error
-    document = make_statement(found, made_at, topic)
+    document = make_statement(ledger, made_at, topic)
     return document if private is None else sign(document, private)
 
 
-def make_statement(found: VerifiedLedger, made_at: str, topic: str | None = None) -> dict[str, Any]:
+def make_statement(
+    ledger: VerifiedLedger, made_at: str, topic: str | None = None
+) -> dict[str, Any]:
     """Return a statement about what was verified.
 
     Args:
@@ -107,7 +113,7 @@ def make_statement(found: VerifiedLedger, made_at: str, topic: str | None = None
     Raises:
         ConfigError: the ledger has no entries.
     """
-    chains = {at: chain for at, chain in found.chains.items() if topic in {None, at.topic}}
+    chains = {tp: chain for tp, chain in ledger.chains.items() if topic in {None, tp.topic}}
     if not any(chain.records for chain in chains.values()):
         of = "this mirror" if topic is None else f"topic {topic!r}"
         raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
@@ -115,19 +121,23 @@ def make_statement(found: VerifiedLedger, made_at: str, topic: str | None = None
         "kind": _KIND,
         "version": _VERSION,
         "relay_pipelines": importlib.metadata.version("relay_pipelines"),
-        "mirror": found.mirror,
+        "mirror": ledger.mirror,
         "made_at": made_at,
-        "destination_cluster_id": found.cluster_id,
-        "source_cluster_ids": _source_cluster_ids(found.checkpoints.values()),
+        "destination_cluster_id": ledger.cluster_id,
+        "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),
         "topic_partitions": [
-            _topic_partition(chain, found.checkpoints.get(at)) for at, chain in chains.items()
+            _topic_partition(chain, ledger.checkpoints.get(tp)) for tp, chain in chains.items()
         ],
     }
 
 
 def _source_cluster_ids(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
     by_age = sorted(checkpoints, key=lambda checkpoint: checkpoint.committed_at_ms)
-    return {node: known for one in by_age for node, known in one.cluster_ids.items()}
+    return {
+        node: known
+        for source_checkpoint in by_age
+        for node, known in source_checkpoint.cluster_ids.items()
+    }
 
 
 def _topic_partition(chain: Chain, checkpoint: Checkpoint | None) -> dict[str, Any]:

@@ -59,13 +59,15 @@ class VerifiedLedger:
     created: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
 
-    def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
+    def accounted(
+        self, ledger_entries: Iterable[LedgerEntry] = ()
+    ) -> dict[TopicPartition, OffsetRange]:
         """Return the destination offsets of which all entries are known, as of `RecountPart`.
 
         Args:
-            known: entries besides those that the ledger still has.
+            ledger_entries: entries besides those that the ledger still has.
         """
-        return self.before.accounted([*self.entries, *known])
+        return self.before.accounted([*self.entries, *ledger_entries])
 
     @property
     def replayed(self) -> list[OffsetRange]:
@@ -75,7 +77,7 @@ class VerifiedLedger:
     @property
     def breaks(self) -> list[ChainBreak]:
         """What is wrong; empty if nothing is."""
-        return [found for chain in self.chains.values() for found in chain.breaks]
+        return [broken for chain in self.chains.values() for broken in chain.breaks]
 
 
 def read_verified_ledger(
@@ -107,27 +109,29 @@ def read_verified_ledger(
             found = snapshot.checkpoints
             read = partial(checkpoint.read_heads, client, name)
             heads = client.retry(read)
-            own_heads = {at: each.ledger_head for at, each in found.items()}
+            own_heads = {
+                tp: source_checkpoint.ledger_head for tp, source_checkpoint in found.items()
+            }
 
-            def head_of(mirror: str, at: TopicPartition) -> LedgerHead | None:
+            def head_of(mirror: str, tp: TopicPartition) -> LedgerHead | None:
                 # one that was read later may be a later one
-                return own_heads.get(at) if mirror == name else heads.get(mirror, at)
+                return own_heads.get(tp) if mirror == name else heads.get(mirror, tp)
 
             records += _up_to_the_heads(follower.settled_records() if kept else (), head_of)
     own = [record for record in records if record.entry.mirror == name]
     others = [record for record in records if record.entry.mirror != name]
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
     kept_since_ms = {
-        at: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, at)), 0)
-        for at in sources
+        tp: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, tp)), 0)
+        for tp in sources
     }
     chains = verify_chains(own, own_heads, kept_since_ms)
-    for at, each in found.items():
-        chains[at].breaks += not_of_checkpoint(chains[at], each)
+    for tp, source_checkpoint in found.items():
+        chains[tp].breaks += not_of_checkpoint(chains[tp], source_checkpoint)
     replays = vouched_records(others, heads)
     for broken in not_vouched(others, replays):
-        at = broken.topic_partition
-        chains.setdefault(at, Chain(at)).breaks.append(broken)
+        tp = broken.topic_partition
+        chains.setdefault(tp, Chain(tp)).breaks.append(broken)
     counted = [record for chain in chains.values() for record in chain.records] + replays
     entries = [record.entry for record in counted]
     return VerifiedLedger(

@@ -64,7 +64,7 @@ METRICS = (
         By.BOTH,
     ),
     Metric(
-        "messages_rewritten_total",
+        "messages_reencoded_total",
         "counter",
         ("topic",),
         "Committed records that were decoded and encoded again.",

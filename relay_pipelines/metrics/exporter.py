@@ -23,7 +23,7 @@ from relay_pipelines.metrics.run_metrics import COMMITTED, CommittedCounters
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.held import OTHERS, State
 from relay_pipelines.page.look import Look, Looker
-from relay_pipelines.page.page import Page, away, page_of
+from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, open_since
 from relay_pipelines.prepare import topics
@@ -163,7 +163,7 @@ class _Watch:
             self.last = self._looker.look()
         except RelayError as raised:
             self.last, error = None, raised
-            self._state = away(self.name, raised, self.clock.now_ms()).state
+            self._state = page_unreachable(self.name, raised, self.clock.now_ms()).state
         self._ended_ms = self.clock.now_ms()
         if self.last is not None:
             try:
@@ -223,8 +223,8 @@ def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sampl
     snapshot = look.snapshot
     groups: defaultdict[tuple[str, str], list[Position]] = defaultdict(list)
     for position in snapshot.positions:
-        at = position.topic_partition
-        groups[at.topic, str(at.partition) if by_partition else ""].append(position)
+        tp = position.topic_partition
+        groups[tp.topic, str(tp.partition) if by_partition else ""].append(position)
     for labels, positions in groups.items():
         for name, value in _progress(look, positions):
             if value is not None:
@@ -260,20 +260,20 @@ def _hidden(look: Look, *, by_partition: bool) -> Iterator[Sample]:
     topics = [*dict.fromkeys(snapshot.destinations.values()), checkpoint.TOPIC, ledger_topic.TOPIC]
     records: dict[tuple[str, str], int] = {(topic, ""): 0 for topic in topics}
     ages: dict[tuple[str, str], float] = dict.fromkeys(records, 0.0)
-    for found in look.hidden:
-        at = found.hidden.topic_partition
-        key = at.topic, str(at.partition) if by_partition else ""
-        records[key] = records.get(key, 0) + len(found.hidden)
-        ages[key] = max(ages.get(key, 0.0), found.seconds(look.taken_ms) or 0.0)
+    for transaction in look.hidden:
+        tp = transaction.hidden.topic_partition
+        key = tp.topic, str(tp.partition) if by_partition else ""
+        records[key] = records.get(key, 0) + len(transaction.hidden)
+        ages[key] = max(ages.get(key, 0.0), transaction.seconds(look.taken_ms) or 0.0)
     for labels, number in records.items():
         yield Sample("hidden_records", (snapshot.mirror, *labels), number)
         yield Sample("hidden_seconds", (snapshot.mirror, *labels), ages[labels])
 
 
-def _last_commit_ms(look: Look, wanted: list[TopicPartition]) -> int | None:
+def _last_commit_ms(look: Look, partitions: list[TopicPartition]) -> int | None:
     checkpoints = look.snapshot.checkpoints
     return max(
-        (checkpoints[at].committed_at_ms for at in wanted if at in checkpoints), default=None
+        (checkpoints[tp].committed_at_ms for tp in partitions if tp in checkpoints), default=None
     )
 
 
@@ -284,10 +284,10 @@ def _page(shown: Page, *, by_partition: bool) -> Iterator[Sample]:
     for held in shown.held:
         if held.reason in OTHERS:  # these have gauges of their own
             continue
-        for at in held.topic_partitions:
+        for tp in held.topic_partitions:
             # the number of a hidden topic's partitions is unknown
             is_named = by_partition and held.reason not in _OF_TOPICS
-            held_back[at.topic, str(at.partition) if is_named else "", held.reason] += 1
+            held_back[tp.topic, str(tp.partition) if is_named else "", held.reason] += 1
     for labels, number in held_back.items():
         yield Sample("held_back", (shown.mirror, *labels), number)
 

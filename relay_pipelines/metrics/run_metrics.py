@@ -120,11 +120,11 @@ class MetricsObserver:
 
     def _forget(self, snapshot: ClusterSnapshot) -> None:
         """Remove the gauges of what the mirror no longer has or reads: they would stay for ever."""
-        known = {position.topic_partition for position in snapshot.positions}
-        for at in self._known.get(snapshot.mirror, set()) - known:
+        partitions = {position.topic_partition for position in snapshot.positions}
+        for tp in self._known.get(snapshot.mirror, set()) - partitions:
             for name in _OF_POSITIONS:
-                self._metrics[name].remove(snapshot.mirror, at.topic, at.partition)
-        self._known[snapshot.mirror] = known
+                self._metrics[name].remove(snapshot.mirror, tp.topic, tp.partition)
+        self._known[snapshot.mirror] = partitions
         for node in self._ends.pop(snapshot.mirror, {}):
             self._metrics["source_highwatermark"].remove(node)
 
@@ -174,7 +174,7 @@ COMMITTED = (
     "msg_count",
     "consumed_messages_total",
     "produced_messages_total",
-    "messages_rewritten_total",
+    "messages_reencoded_total",
     "offsets_skipped_total",
     "bytes_relayed_total",
 )
@@ -201,7 +201,7 @@ class CommittedCounters:
         metrics["msg_count"].labels(source.topic, target.topic, here).inc(entry.records)
         metrics["consumed_messages_total"].labels(source.topic).inc(_consumed(entry))
         metrics["produced_messages_total"].labels(target.topic).inc(entry.records)
-        metrics["messages_rewritten_total"].labels(source.topic).inc(entry.rewritten)
+        metrics["messages_reencoded_total"].labels(source.topic).inc(entry.reencoded)
         metrics["bytes_relayed_total"].labels(source.topic, target.topic).inc(entry.size_bytes)
         for reason, offsets in entry.skipped.items():
             metrics["offsets_skipped_total"].labels(source.topic, reason).inc(offsets)

@@ -71,24 +71,28 @@ def config_schema(
     """
     name = request.__name__.removesuffix("Request")
     asked = {
-        each.key: _field(name, each, (defaults or {}).get(each.key, each.default))
-        for each in asked_fields(request)
+        asked_field.key: _field(
+            name, asked_field, (defaults or {}).get(asked_field.key, asked_field.default)
+        )
+        for asked_field in asked_fields(request)
     }
     fields: dict[str, Any] = {**more, **asked}
     return create_model(f"{name}Config", __base__=dg.Config, **fields).to_config_schema()
 
 
-def _field(request: str, each: AskedField, default: Any) -> tuple[Any, Any]:
-    kind: Any = each.asked.plain or (str if each.asked.parse is not None else each.kind)
-    if each.is_choice:
+def _field(request: str, asked_field: AskedField, default: Any) -> tuple[Any, Any]:
+    kind: Any = asked_field.asked.plain or (
+        str if asked_field.asked.parse is not None else asked_field.kind
+    )
+    if asked_field.is_choice:
         # people write its values, and Dagster takes the names of an enumeration
-        choices = {str(one): str(one) for one in each.kind}
-        kind = Enum(f"{request}{each.kind.__name__}", choices)  # type: ignore[misc,no-redef]
+        choices = {str(one): str(one) for one in asked_field.kind}
+        kind = Enum(f"{request}{asked_field.kind.__name__}", choices)  # type: ignore[misc,no-redef]
         default = kind[str(default)]
-    if each.is_repeated and each.asked.collect is None:
+    if asked_field.is_repeated and asked_field.asked.collect is None:
         kind, default = list[kind], list(default)
     elif default is None:
         kind = kind | None
     if default is MISSING:
-        return kind, Field(description=each.asked.help)
-    return kind, Field(default, description=each.asked.help)
+        return kind, Field(description=asked_field.asked.help)
+    return kind, Field(default, description=asked_field.asked.help)

@@ -111,6 +111,6 @@ def discover(catalog: Catalog, mirrors: Mapping[str, Mirror], clock: Clock) -> N
             for name, mirror in new.items()
         }
     for name, answer in answers.items():
-        topics = {at.topic for state in answer.result() for at in state.end_offsets or ()}
+        topics = {tp.topic for state in answer.result() for tp in state.end_offsets or ()}
         with suppress(OSError):
             catalog.learn(name, new[name], topics)

@@ -150,8 +150,8 @@ def is_copied(instance: DagsterInstance, mirror: str, lane: str) -> bool:
 
 def fail_dead_runs(instance: DagsterInstance, lane: Lane) -> list[str]:
     """Report runs of the lane that are dead as failed, and return their ids."""
-    found = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))
-    dead = [run for run in found if is_dead(run)]
+    runs = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))
+    dead = [run for run in runs if is_dead(run)]
     for run in dead:
         instance.report_run_failed(run, f"{GIVEN_UP}: another run takes over")
     return [run.run_id for run in dead]
@@ -219,13 +219,13 @@ def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
 
     Those that only check do not count: expectations never delay a copy.
     """
-    found = instance.get_runs(
+    runs = instance.get_runs(
         RunsFilter(
             job_name=naming.lane_job(lane.path, lane.name),
             statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
         )
     )
-    return [run for run in found if run.tags.get(naming.TAG_TURN) != Turn.CHECKING]
+    return [run for run in runs if run.tags.get(naming.TAG_TURN) != Turn.CHECKING]
 
 
 def forbid_retries(context: dg.OpExecutionContext) -> None:

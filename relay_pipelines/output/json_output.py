@@ -48,7 +48,7 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Docum
                 "eligible": verdict.eligible,
                 "healthy": verdict.healthy,
                 "why": verdict.why,
-                "unanswered": {str(at): why for at, why in sorted(state.unanswered.items())},
+                "unanswered": {str(tp): why for tp, why in sorted(state.unanswered.items())},
                 "leaderless": list(map(str, sorted(state.leaderless))),
             }
             for state, verdict in zip(states, choice.verdicts, strict=True)
@@ -250,7 +250,7 @@ def run(result: RunResult, now_ms: int) -> Document:
                 "records": totals.records,
                 "bytes": totals.size_bytes,
                 "chunks": totals.chunks,
-                "rewritten": totals.rewritten,
+                "reencoded": totals.reencoded,
                 "skipped": dict(totals.skipped),
                 "nodes": sorted(totals.nodes),
                 "code": sorted(totals.code),

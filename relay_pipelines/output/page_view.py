@@ -61,7 +61,7 @@ def headline(page: Page) -> str:
 def held_line(mirror: str, errors: Mapping[TopicPartition, RelayError]) -> str:
     """Say what guards hold back, why, and the command to begin with; empty if they hold nothing."""
     worst_first = commands(mirror, errors)
-    said = formatting.held_back(errors[at] for at in worst_first)
+    said = formatting.held_back(errors[tp] for tp in worst_first)
     return f"{said}; next: {next(iter(worst_first.values()))}" if said else ""
 
 

@@ -88,7 +88,7 @@ def summary(document: Document) -> Table:
     whole, copying = seconds(document["seconds"]), document["copying_seconds"]
     table = titled(f"{document['mirror']}: run of {whole}, {seconds(copying)} of them copying")
     add_columns(
-        table, ("topic",), ("records", "bytes", "records/s", "rewritten"), ("skipped", "node")
+        table, ("topic",), ("records", "bytes", "records/s", "reencoded"), ("skipped", "node")
     )
     rows = document["topics"]
     for topic in rows:
@@ -105,7 +105,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
     add_columns(
         table,
         ("committed", "source", "destination"),
-        ("records", "bytes", "rewritten", "skipped"),
+        ("records", "bytes", "reencoded", "skipped"),
         ("node", "digest", "run"),
     )
     policies: dict[tuple[str, TopicPartition], str] = {}
@@ -123,7 +123,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
             offset_range(entry.destination),
             count(entry.records),
             size(entry.size_bytes),
-            count(entry.rewritten),
+            count(entry.reencoded),
             "; ".join(part for part in (reasons(entry.skipped), entry.gap, decided) if part),
             entry.node,
             entry.digest,
@@ -250,15 +250,15 @@ def add_columns(
 
 
 def _totals(topics: Sequence[Document], elapsed: float) -> list[str]:
-    records, size_bytes, rewritten = (
-        sum(topic[key] for topic in topics) for key in ("records", "bytes", "rewritten")
+    records, size_bytes, reencoded = (
+        sum(topic[key] for topic in topics) for key in ("records", "bytes", "reencoded")
     )
     skipped = sum((Counter(topic["skipped"]) for topic in topics), Counter[str]())
     return [
         count(records),
         size(size_bytes),
         count(records / elapsed) if elapsed > 0 else "",
-        count(rewritten),
+        count(reencoded),
         reasons(skipped),
         ", ".join(sorted({node for topic in topics for node in topic["nodes"]})),
     ]

@@ -59,15 +59,15 @@ class Held:
     @property
     def topics(self) -> list[str]:
         """The topics, each once."""
-        return list(dict.fromkeys(at.topic for at in self.topic_partitions))
+        return list(dict.fromkeys(tp.topic for tp in self.topic_partitions))
 
 
 def commands(mirror: str, errors: Mapping[TopicPartition, RelayError]) -> dict[TopicPartition, str]:
     """Return the command to begin with for what guards hold back, the worst first."""
     worst_first = sorted(errors.items(), key=lambda pair: (-pair[1].exit_code, pair[0]))
     return {
-        at: of_guard(error).command.format(mirror=mirror, topic=at.topic)
-        for at, error in worst_first
+        tp: of_guard(error).command.format(mirror=mirror, topic=tp.topic)
+        for tp, error in worst_first
     }
 
 
@@ -75,8 +75,8 @@ def of_guards(look: Look) -> list[Held]:
     """Return what guards hold back, joined by reason and command; the worst first."""
     errors = look.snapshot.guarded
     groups: defaultdict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
-    for at, command in commands(look.snapshot.mirror, errors).items():
-        groups[type(errors[at]).__name__, command].append(at)
+    for tp, command in commands(look.snapshot.mirror, errors).items():
+        groups[type(errors[tp]).__name__, command].append(tp)
     return [
         Held(
             reason,
@@ -95,37 +95,37 @@ def of_topics(look: Look, stalled: Iterable[str]) -> Iterator[Held]:
     """Yield the topics that are not copied, although others are."""
     for topic in stalled:
         every = [position.topic_partition for position in look.snapshot.positions_of(topic)]
-        free = [each for each in every if each not in look.snapshot.guarded]
-        at = [each for each in free if look.lags[each].records]
+        free = [tp for tp in every if tp not in look.snapshot.guarded]
+        partitions = [tp for tp in free if look.lags[tp].records]
         # why, only the runs know
         what = "nothing of it was committed for longer than its lag target; others are copied"
-        yield _other(NOT_COPIED, look, at, what, _lag_of(look, at))
+        yield _other(NOT_COPIED, look, partitions, what, _lag_of(look, partitions))
 
 
 def open_transactions(look: Look, mirror: Mirror) -> Iterator[Held]:
     """Yield transactions at the source that have been open for longer than the lag target."""
     for position in look.snapshot.positions:
-        at, age = position.topic_partition, open_since([position], look.taken_ms)
-        if age is not None and age > mirror.window_of(at.topic).lag_target / 1000:
+        tp, age = position.topic_partition, open_since([position], look.taken_ms)
+        if age is not None and age > mirror.window_of(tp.topic).lag_target / 1000:
             lag = PartitionLag(len(position.open_transaction), age)
             what = "a transaction at the source is open, and holds up what was written after it"
-            yield _other(OPEN_TRANSACTION, look, [at], what, lag)
+            yield _other(OPEN_TRANSACTION, look, [tp], what, lag)
 
 
 def hidden_copies(look: Look, mirror: Mirror) -> Iterator[Held]:
     """Yield transactions at the destination that are open for longer than a copy's may be."""
     longest = mirror.copy_options.transaction_timeout_ms / 1000
-    for found in look.hidden:
-        if (age := found.seconds(look.taken_ms) or 0.0) > longest:
-            error = found.error(look.snapshot.destination, look.taken_ms)
-            at, lag = found.hidden.topic_partition, PartitionLag(len(found.hidden), age)
-            yield _other(HIDDEN_COPIES, look, [at], error.what, lag, error.remedy)
+    for transaction in look.hidden:
+        if (age := transaction.seconds(look.taken_ms) or 0.0) > longest:
+            error = transaction.error(look.snapshot.destination, look.taken_ms)
+            tp, lag = transaction.hidden.topic_partition, PartitionLag(len(transaction.hidden), age)
+            yield _other(HIDDEN_COPIES, look, [tp], error.what, lag, error.remedy)
 
 
 def _other(
     reason: str,
     look: Look,
-    at: list[TopicPartition],
+    partitions: list[TopicPartition],
     what: str,
     lag: PartitionLag | None,
     remedy: str = "",
@@ -134,15 +134,17 @@ def _other(
     cluster = snapshot.destination if reason == HIDDEN_COPIES else snapshot.node
     command = advice.command.format(
         mirror=snapshot.mirror,
-        topic=at[0].topic,
-        partition=at[0].partition,
+        topic=partitions[0].topic,
+        partition=partitions[0].partition,
         servers=",".join(cluster.bootstrap_servers),
     )
-    return Held(reason, tuple(at), what, remedy, command, f"{RUNBOOKS}/{advice.runbook}", lag)
+    return Held(
+        reason, tuple(partitions), what, remedy, command, f"{RUNBOOKS}/{advice.runbook}", lag
+    )
 
 
-def _lag_of(look: Look, wanted: Iterable[TopicPartition]) -> PartitionLag | None:
-    known = [look.lags[at] for at in wanted if at in look.lags]
+def _lag_of(look: Look, partitions: Iterable[TopicPartition]) -> PartitionLag | None:
+    known = [look.lags[tp] for tp in partitions if tp in look.lags]
     return total(known) if known else None
 
 

@@ -113,7 +113,9 @@ def page_of(look: Look, mirror: Mirror) -> Page:
     )
 
 
-def away(mirror: str, error: RelayError, now_ms: int, since_ms: int | None = None) -> Page:
+def page_unreachable(
+    mirror: str, error: RelayError, now_ms: int, since_ms: int | None = None
+) -> Page:
     """Say that nothing is known of a mirror, and since when if that is known."""
     state = State.UNKNOWN if error.retryable else State.REFUSED
     if isinstance(error, DivergedNodeError):
@@ -129,7 +131,7 @@ def _judge(look: Look, mirror: Mirror) -> tuple[State, list[str]]:
     if all(position.topic_partition in guarded for position in positions):
         return State.HELD_BACK, []
     waiting = _by_topic(
-        {at: lag for at, lag in look.lags.items() if lag.records and at not in guarded}
+        {tp: lag for tp, lag in look.lags.items() if lag.records and tp not in guarded}
     )
     if waiting and _stands_still(look, mirror, waiting):
         return State.NOT_COPYING, []
@@ -160,14 +162,16 @@ def _stands_still(look: Look, mirror: Mirror, waiting: Mapping[str, PartitionLag
 def _quiet_seconds(look: Look, topic: str, lag: PartitionLag) -> float:
     """For how long records have waited without a commit, of a topic or of all if it is empty."""
     found = look.snapshot.checkpoints.items()
-    since = _seconds_since(look, (each for at, each in found if topic in {"", at.topic}))
+    since = _seconds_since(
+        look, (checkpoint for tp, checkpoint in found if topic in {"", tp.topic})
+    )
     return since if lag.seconds is None else min(since, lag.seconds)
 
 
 def _seconds_since_others(look: Look, topic: str) -> float:
     """For how long nothing of the other topics was committed."""
     found = look.snapshot.checkpoints.items()
-    return _seconds_since(look, (each for at, each in found if at.topic != topic))
+    return _seconds_since(look, (checkpoint for tp, checkpoint in found if tp.topic != topic))
 
 
 def _seconds_since(look: Look, checkpoints: Iterable[Checkpoint]) -> float:
@@ -176,15 +180,15 @@ def _seconds_since(look: Look, checkpoints: Iterable[Checkpoint]) -> float:
 
 
 def _copier(checkpoints: Iterable[Checkpoint]) -> Copier | None:
-    found = (each for each in checkpoints if each.run_id != BY_DRIVER)
-    last = max(found, key=lambda each: each.committed_at_ms, default=None)
+    found = (checkpoint for checkpoint in checkpoints if checkpoint.run_id != BY_DRIVER)
+    last = max(found, key=lambda checkpoint: checkpoint.committed_at_ms, default=None)
     return None if last is None else Copier(last.run_id, last.node, last.committed_at_ms)
 
 
 def _by_topic(lags: Mapping[TopicPartition, PartitionLag]) -> dict[str, PartitionLag]:
     groups: defaultdict[str, list[PartitionLag]] = defaultdict(list)
-    for at, lag in lags.items():
-        groups[at.topic].append(lag)
+    for tp, lag in lags.items():
+        groups[tp.topic].append(lag)
     return {topic: total(found) for topic, found in groups.items()}
 
 

@@ -36,9 +36,9 @@ class FrozenWindow:
     size_bytes: int = 0
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
 
-    def generation_of(self, at: TopicPartition) -> int:
+    def generation_of(self, tp: TopicPartition) -> int:
         """Return the generation in which the offsets of a topic-partition were planned."""
-        return self.generations.get(at, 0)
+        return self.generations.get(tp, 0)
 
     @property
     def topics(self) -> list[str]:
@@ -59,9 +59,9 @@ class FrozenWindow:
         """Serialize it; `from_json` reads it."""
         topics: dict[str, list[list[int]]] = {}
         for offsets in self.ranges:
-            at = offsets.topic_partition
-            row = [at.partition, offsets.start, offsets.end, self.generation_of(at)]
-            topics.setdefault(at.topic, []).append(row)
+            tp = offsets.topic_partition
+            row = [tp.partition, offsets.start, offsets.end, self.generation_of(tp)]
+            topics.setdefault(tp.topic, []).append(row)
         fields = {
             "version": _VERSION,
             "node": self.node,

@@ -37,24 +37,24 @@ class NodeView:
     unproved: frozenset[TopicPartition] = frozenset()
     unanswered: Mapping[TopicPartition, str] = field(default_factory=dict)
 
-    def answers_for(self, at: TopicPartition) -> bool:
+    def answers_for(self, tp: TopicPartition) -> bool:
         """Whether it is known what the node has of a topic-partition."""
-        return self.end_offsets is not None and at not in self.unanswered
+        return self.end_offsets is not None and tp not in self.unanswered
 
-    def has_log(self, at: TopicPartition) -> bool:
+    def has_log(self, tp: TopicPartition) -> bool:
         """Whether it has the log that was copied."""
-        return at in (self.end_offsets or {}) and at not in self.unproved
+        return tp in (self.end_offsets or {}) and tp not in self.unproved
 
-    def holds(self, at: TopicPartition, next_offset: int) -> bool:
+    def holds(self, tp: TopicPartition, next_offset: int) -> bool:
         """Whether a copy can resume from this offset without a gap."""
-        end = (self.end_offsets or {}).get(at, -1)
-        return self.has_log(at) and self.low_watermarks.get(at, 0) <= next_offset <= end
+        end = (self.end_offsets or {}).get(tp, -1)
+        return self.has_log(tp) and self.low_watermarks.get(tp, 0) <= next_offset <= end
 
     def holds_some(self, lost: OffsetRange) -> bool:
         """Whether it has any of these offsets."""
-        at = lost.topic_partition
-        end = (self.end_offsets or {}).get(at, -1)
-        return self.has_log(at) and self.low_watermarks.get(at, 0) < lost.end and end > lost.start
+        tp = lost.topic_partition
+        end = (self.end_offsets or {}).get(tp, -1)
+        return self.has_log(tp) and self.low_watermarks.get(tp, 0) < lost.end and end > lost.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ def judge_nodes(
     """
     readable = [view for view in views if not view.quarantined]
     required = {
-        at: resume
-        for at, offset in copied.items()
-        if (resume := _best_resume_offset(at, offset, readable)) is not None
+        tp: resume
+        for tp, offset in copied.items()
+        if (resume := _best_resume_offset(tp, offset, readable)) is not None
     }
     missing = {
         view.name: _missing_records(view, required)
@@ -120,8 +120,8 @@ def judge_nodes(
     ends = {view.name: view.end_offsets or {} for view in views if not reasons[view.name]}
     most_advanced: dict[TopicPartition, int] = {}
     for offsets in ends.values():
-        for at, end in offsets.items():
-            most_advanced[at] = max(end, most_advanced.get(at, 0))
+        for tp, end in offsets.items():
+            most_advanced[tp] = max(end, most_advanced.get(tp, 0))
     return [
         replace(
             _verdict(
@@ -143,10 +143,10 @@ def first_offsets(views: Sequence[NodeView]) -> dict[TopicPartition, int]:
     """Return the first offset that any node has of every topic-partition with records."""
     first: dict[TopicPartition, int] = {}
     for view in views:
-        for at, end in ({} if view.quarantined else view.end_offsets or {}).items():
-            low = view.low_watermarks.get(at, 0)
+        for tp, end in ({} if view.quarantined else view.end_offsets or {}).items():
+            low = view.low_watermarks.get(tp, 0)
             if low < end:
-                first[at] = min(low, first.get(at, low))
+                first[tp] = min(low, first.get(tp, low))
     return first
 
 
@@ -221,17 +221,17 @@ def _least_bad_node(
 
 
 def _best_resume_offset(
-    at: TopicPartition, next_offset: int, readable: Sequence[NodeView]
+    tp: TopicPartition, next_offset: int, readable: Sequence[NodeView]
 ) -> int | None:
     """Where a copy can resume at the best node; None if at none: data_loss() then holds it back."""
-    present = [view for view in readable if view.has_log(at)]
+    present = [view for view in readable if view.has_log(tp)]
     # while one node does not answer, nobody knows what it has
     if present and (
-        any(not view.answers_for(at) for view in readable)
-        or any(view.holds(at, next_offset) for view in present)
+        any(not view.answers_for(tp) for view in readable)
+        or any(view.holds(tp, next_offset) for view in present)
     ):
         return next_offset
-    lows = [low for view in present if (low := view.low_watermarks.get(at, 0)) > next_offset]
+    lows = [low for view in present if (low := view.low_watermarks.get(tp, 0)) > next_offset]
     return min(lows, default=None)
 
 
@@ -248,25 +248,25 @@ def _ineligible(view: NodeView, missing: Sequence[str]) -> str:
 def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> list[str]:
     """One line per topic-partition from which a copy cannot resume at this node."""
     lines = []
-    for at, next_offset in sorted(required.items()):
-        end, low = (view.end_offsets or {}).get(at), view.low_watermarks.get(at, 0)
-        if why := view.unanswered.get(at):
-            lines.append(f"{at}: {why} on this node, and it was copied up to {next_offset}")
+    for tp, next_offset in sorted(required.items()):
+        end, low = (view.end_offsets or {}).get(tp), view.low_watermarks.get(tp, 0)
+        if why := view.unanswered.get(tp):
+            lines.append(f"{tp}: {why} on this node, and it was copied up to {next_offset}")
         elif end is None:
-            lines.append(f"it has no {at}, whose next offset to copy is {next_offset}")
-        elif not view.has_log(at):
+            lines.append(f"it has no {tp}, whose next offset to copy is {next_offset}")
+        elif not view.has_log(tp):
             lines.append(
-                f"nothing proves that {at} on this node is the log that was copied: its topic id is"
+                f"nothing proves that {tp} on this node is the log that was copied: its topic id is"
                 " unknown, and the last record copied is another one there, or gone"
             )
         elif end < next_offset:
             lines.append(
-                f"{at} ends at {end} on this node, and was copied up to {next_offset}:"
+                f"{tp} ends at {end} on this node, and was copied up to {next_offset}:"
                 " the node lost records, or never had them"
             )
         elif low > next_offset:
             lines.append(
-                f"{at} begins at {low} on this node, and the copy resumes at {next_offset}:"
+                f"{tp} begins at {low} on this node, and the copy resumes at {next_offset}:"
                 " retention took the records between them"
             )
     return lines
@@ -281,7 +281,7 @@ def _verdict(
 ) -> NodeVerdict:
     if reason:
         return NodeVerdict(name, eligible=False, healthy=False, why=reason)
-    behind = sum(end - ends.get(at, 0) for at, end in most_advanced.items())
+    behind = sum(end - ends.get(tp, 0) for tp, end in most_advanced.items())
     if lag_threshold is not None and behind > lag_threshold:
         why = f"{behind:,} records behind, more than lag_threshold={lag_threshold:,}"
         return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why=why)

@@ -32,8 +32,8 @@ def refusal(
     is_new = policy_id(policy) not in checkpoint.superseded or run_id == checkpoint.run_id
     if policy == checkpoint.policy or (is_new and not is_replay):
         return None
-    at, offset = checkpoint.source, checkpoint.next_offset
-    command = f"relay reset --mirror {checkpoint.mirror} --topic {at.topic} --to-current --execute"
+    tp, offset = checkpoint.source, checkpoint.next_offset
+    command = f"relay reset --mirror {checkpoint.mirror} --topic {tp.topic} --to-current --execute"
     differing = difference(checkpoint.policy, policy)
     return PolicySupersededError(
         f"another configuration has decided its records since this one did: up to offset {offset},"
@@ -42,7 +42,7 @@ def refusal(
         if is_replay
         else "stop this deployment, or give it the other one's configuration; if this one is right,"
         f" stop the other, and let this one decide from here on: `{command}`",
-        topic_partition=at,
+        topic_partition=tp,
         offset=offset,
     )
 
@@ -63,7 +63,11 @@ def refusals(
         of_topic[checkpoint.source.topic].append(checkpoint)
     found: dict[TopicPartition, RelayError] = {}
     for topic, some in of_topic.items():
-        refused = [refusal(each, policies[topic], run_id) for each in some if topic in policies]
+        refused = [
+            refusal(source_checkpoint, policies[topic], run_id)
+            for source_checkpoint in some
+            if topic in policies
+        ]
         first = next(filter(None, refused), None)
         for checkpoint, own in zip(some, refused, strict=False):
             if first is not None:
@@ -74,26 +78,26 @@ def refusals(
 def takeovers(
     checkpoints: Mapping[TopicPartition, Checkpoint],
     policies: Mapping[str, Policy],
-    wanted: Iterable[TopicPartition],
+    partitions: Iterable[TopicPartition],
 ) -> list[Finding]:
     """Return a finding for each topic whose next record another policy decides than the last one.
 
     Args:
         policies: by source topic.
-        wanted: source topic-partitions that are copied.
+        partitions: source topic-partitions that are copied.
     """
     found: dict[str, Finding] = {}
-    for at in sorted(wanted):
-        checkpoint, policy = checkpoints.get(at), policies.get(at.topic, {})
+    for tp in sorted(partitions):
+        checkpoint, policy = checkpoints.get(tp), policies.get(tp.topic, {})
         if checkpoint is not None and checkpoint.policy != policy:
             what = (
                 f"{difference(checkpoint.policy, policy)} is another one than run"
                 f" {checkpoint.run_id} copied with up to offset {checkpoint.next_offset} of"
-                f" partition {at.partition}: this configuration takes over"
+                f" partition {tp.partition}: this configuration takes over"
                 f" ({policy_id(checkpoint.policy)} -> {policy_id(policy)}), and a deployment that"
                 " still has the former one copies the topic no more"
             )
-            found.setdefault(at.topic, warning(Kind.TAKEOVER, at.topic, what))
+            found.setdefault(tp.topic, warning(Kind.TAKEOVER, tp.topic, what))
     return list(found.values())
 
 

@@ -144,7 +144,7 @@ def plan_windows(positions: Iterable[Position]) -> WindowPlan:
     errors = tuple(error for position in ordered if (error := data_loss(position)) is not None)
     held_back = {error.topic_partition for error in errors}
     new = [
-        offsets for at, offsets in uncopied(ordered).items() if len(offsets) and at not in held_back
+        offsets for tp, offsets in uncopied(ordered).items() if len(offsets) and tp not in held_back
     ]
     grouped = groupby(new, key=lambda offsets: offsets.topic_partition.topic)
     return WindowPlan(tuple(Window(topic, tuple(ranges)) for topic, ranges in grouped), errors)
@@ -175,7 +175,7 @@ def _first_uncopied(position: Position) -> int:
 
 def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
     """How many offsets are not copied yet; 0 where the checkpoint is above the end offset."""
-    return {at: len(offsets) for at, offsets in uncopied(positions).items()}
+    return {tp: len(offsets) for tp, offsets in uncopied(positions).items()}
 
 
 def open_since(positions: Iterable[Position], now_ms: int) -> float | None:
@@ -300,7 +300,7 @@ def checkpoint_lost(position: Position) -> CheckpointLostError | None:
 
     What else is lost counts after the last offset copied, which is not known.
     """
-    copied, at = position.next_offset, position.topic_partition
+    copied, tp = position.next_offset, position.topic_partition
     if position.ledger_end is not None:
         lost = "is gone" if copied is None else "is not the last one"
         what = (
@@ -314,7 +314,7 @@ def checkpoint_lost(position: Position) -> CheckpointLostError | None:
             f" mirror's own records go on at offset {position.copies_after} of the destination, and"
             " would come again"
         )
-        command = _reset(position.mirror, at.topic)
+        command = _reset(position.mirror, tp.topic)
         remedy = (
             "put the newest __relay_ledger back, if there is one, and make the checkpoint from it:"
             f" {restore_command(position.mirror)}; or delete the copy, or name another topic for it"
@@ -322,7 +322,7 @@ def checkpoint_lost(position: Position) -> CheckpointLostError | None:
         )
     else:
         return None
-    return CheckpointLostError(what, remedy=remedy, topic_partition=at, offset=copied)
+    return CheckpointLostError(what, remedy=remedy, topic_partition=tp, offset=copied)
 
 
 def losses(position: Position) -> list[Loss]:

@@ -74,10 +74,12 @@ def pack(
 
 
 def _inseparable(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
-    sharing = Counter(each.owner for each in ranges if each.owner)
+    sharing = Counter(copy_range.owner for copy_range in ranges if copy_range.owner)
     units: dict[TopicPartition | str, list[CopyRange]] = defaultdict(list)
-    for each in sorted(ranges, key=lambda each: each.source):
-        units[each.owner if sharing[each.owner] > 1 else each.destination].append(each)
+    for copy_range in sorted(ranges, key=lambda copy_range: copy_range.source):
+        units[copy_range.owner if sharing[copy_range.owner] > 1 else copy_range.destination].append(
+            copy_range
+        )
     return list(units.values())
 
 
@@ -99,8 +101,11 @@ def _parallelism(unit: Sequence[CopyRange]) -> int:
 
 
 def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:
-    transactions = len({each.owner or each.source for each in group})
-    work = sum(work_seconds(each.source, sizes.get(each.source.topic_partition)) for each in group)
+    transactions = len({copy_range.owner or copy_range.source for copy_range in group})
+    work = sum(
+        work_seconds(copy_range.source, sizes.get(copy_range.source.topic_partition))
+        for copy_range in group
+    )
     return work + transactions * RANGE_SECONDS + (len(group) - transactions) * SHARED_RANGE_SECONDS
 
 

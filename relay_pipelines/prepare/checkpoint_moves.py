@@ -36,11 +36,11 @@ def move_checkpoint(
         FencedError: another driver or task has taken the id over at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    at = moved.source
-    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, at))
-    known = snapshot.checkpoints.get(at), snapshot.checkpoint_ends.get(home, 0)
+    tp = moved.source
+    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, tp))
+    known = snapshot.checkpoints.get(tp), snapshot.checkpoint_ends.get(home, 0)
     moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap))
-    return replace_checkpoint(client, snapshot.owner_of(at), known, moved, entry)
+    return replace_checkpoint(client, snapshot.owner_of(tp), known, moved, entry)
 
 
 def replace_checkpoint(
@@ -63,10 +63,10 @@ def replace_checkpoint(
         FencedError: another driver or task has taken the id over at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    at, key = after.source, checkpoints.key_of(after.mirror, after.source)
+    tp, key = after.source, checkpoints.key_of(after.mirror, after.source)
     producer = take_over(client, owner)
-    read = checkpoints.read_current(client, after.mirror, {at: known})
-    current = read[at]
+    read = checkpoints.read_current(client, after.mirror, {tp: known})
+    current = read[tp]
     if current.checkpoint != known[0] or current.owner not in {None, owner}:
         producer.release()
         return current.checkpoint == after  # the answer to an earlier commit of it was lost
@@ -87,7 +87,7 @@ def gap_entry(moved: Checkpoint, source: OffsetRange, why: str) -> LedgerEntry:
         records=0,
         size_bytes=0,
         batches=0,
-        rewritten=0,
+        reencoded=0,
         skipped={str(Skipped.LOST): len(source)} if len(source) else {},
         digest=f"{0:08x}",
         node=moved.node,

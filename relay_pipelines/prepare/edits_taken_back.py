@@ -35,10 +35,13 @@ def decide_again(snapshot: ClusterSnapshot, mirror: Mirror, run_id: str, clock: 
     if not own:
         return False
     with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
-        for known in own:
-            decided = known.decided_by(snapshot.policies[known.source.topic])
+        for checkpoint in own:
+            decided = checkpoint.decided_by(snapshot.policies[checkpoint.source.topic])
             moved = replace(decided, committed_at_ms=clock.now_ms())
-            nothing = OffsetRange(known.source, known.next_offset, known.next_offset), ""
+            nothing = (
+                OffsetRange(checkpoint.source, checkpoint.next_offset, checkpoint.next_offset),
+                "",
+            )
             move = partial(move_checkpoint, client, snapshot, moved, nothing)
             # a task with several ranges takes an id back once
             client.retry(move, also=(FencedError,))
@@ -47,12 +50,12 @@ def decide_again(snapshot: ClusterSnapshot, mirror: Mirror, run_id: str, clock: 
 
 def _taken_back(snapshot: ClusterSnapshot, run_id: str) -> Iterator[Checkpoint]:
     for position in snapshot.positions:
-        at = position.topic_partition
-        known = snapshot.checkpoints.get(at)
+        tp = position.topic_partition
+        checkpoint = snapshot.checkpoints.get(tp)
         is_elsewhere = position.destination_changed or position.destination_lost
         # another run has copied a part of the topic with the edit: a person decides for all of it
         is_held = position.policy_superseded is not None or position.ledger_end is not None
-        if known is None or known.run_id != run_id or is_elsewhere or is_held:
+        if checkpoint is None or checkpoint.run_id != run_id or is_elsewhere or is_held:
             continue
-        if policy_id(snapshot.policies[at.topic]) in known.superseded:
-            yield known
+        if policy_id(snapshot.policies[tp.topic]) in checkpoint.superseded:
+            yield checkpoint

@@ -55,10 +55,10 @@ def claim(
             known = None  # each attempt begins with what is committed by then
             if not foreign:
                 return
-            for owner, some in foreign.items():
+            for owner, copy_ranges in foreign.items():
                 if owner not in pending:
                     try:
-                        _claim(client, mirror, owner, some)
+                        _claim(client, mirror, owner, copy_ranges)
                     except TransactionPendingError as error:
                         pending[owner] = error
             foreign = _foreign(mirror, ranges, checkpoints.read_all(client, mirror))
@@ -70,20 +70,20 @@ def claim(
 
         client.retry(attempt, also=(FencedError,))
     return {
-        at: pending[owner].of(at)
-        for owner, some in foreign.items()
-        for at in (copy_range.source.topic_partition for copy_range in some)
+        tp: pending[owner].of(tp)
+        for owner, copy_ranges in foreign.items()
+        for tp in (copy_range.source.topic_partition for copy_range in copy_ranges)
     }
 
 
 def _foreign(
-    mirror: str, ranges: Sequence[CopyRange], known: CheckpointSnapshot
+    mirror: str, ranges: Sequence[CopyRange], snapshot: CheckpointSnapshot
 ) -> dict[str, list[CopyRange]]:
     """Return the ranges that another id owns, by that id."""
     foreign: dict[str, list[CopyRange]] = defaultdict(list)
     for copy_range in ranges:
-        at = copy_range.source.topic_partition
-        owner = present_owner(mirror, at, known.owners, is_copied=at in known.checkpoints)
+        tp = copy_range.source.topic_partition
+        owner = present_owner(mirror, tp, snapshot.owners, is_copied=tp in snapshot.checkpoints)
         if owner != copy_range.owner:
             foreign[owner].append(copy_range)
     return foreign

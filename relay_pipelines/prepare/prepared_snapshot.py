@@ -82,7 +82,7 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
         is_first = any(not start.topic for start in snapshot.new_starts)
         if is_first and committed.has_begun:
             return
-        started = {at.topic for at in committed.checkpoints}.union(committed.starts)
+        started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
         batches = [
             (
                 checkpoint.home(checkpoint.TOPIC, checkpoint.start_key(start.mirror, start.topic)),
@@ -116,13 +116,13 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
     with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         for position in lost:
-            at = position.topic_partition
+            tp = position.topic_partition
             try:
                 error = _accept_loss(client, snapshot, position)
             except FencedError:
                 continue  # another driver deals with it at the same time
             except TransactionPendingError as failed:  # of this id, not of the destination
-                _LOG.warning("%s: %s; the loss stays held back", snapshot.mirror, failed.of(at))
+                _LOG.warning("%s: %s; the loss stays held back", snapshot.mirror, failed.of(tp))
                 continue
             except RetriableError as failed:
                 if not accepted:
@@ -179,14 +179,14 @@ def _moved_checkpoint(
 
 def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
     """The checkpoint; what is known from the start record if nothing was copied."""
-    at = position.topic_partition
-    if at in snapshot.checkpoints:
-        return snapshot.checkpoints[at]
-    to = snapshot.destination_of(at)
+    tp = position.topic_partition
+    if tp in snapshot.checkpoints:
+        return snapshot.checkpoints[tp]
+    to = snapshot.destination_of(tp)
     return replace(
-        Checkpoint.initial(snapshot.mirror, at, to, position.begin),
+        Checkpoint.initial(snapshot.mirror, tp, to, position.begin),
         node=snapshot.node.name,
-        policy=snapshot.record_policy[at.topic].digests,
+        policy=snapshot.record_policy[tp.topic].digests,
     )
 
 

@@ -331,9 +331,9 @@ def _create(
 def _note_created(client: ClusterClient, mirror: str, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-    for name, found in client.metadata(sorted(topics)).topics.items() if topics else ():
-        if found.topic_id:  # brokers before 2.8 have none
-            created = CreatedRecord(mirror, name, found.topic_id, client.clock.now_ms())
+    for name, topic in client.metadata(sorted(topics)).topics.items() if topics else ():
+        if topic.topic_id:  # brokers before 2.8 have none
+            created = CreatedRecord(mirror, name, topic.topic_id, client.clock.now_ms())
             record = checkpoint.created_record(created)
             records[checkpoint.home(checkpoint.TOPIC, record[0])].append(record)
     if records:

@@ -307,13 +307,13 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
     return sizes
 
 
-def size_on_disk(client: ClusterClient, at: TopicPartition) -> int | None:
+def size_on_disk(client: ClusterClient, tp: TopicPartition) -> int | None:
     """Return bytes on the leader's disk; None without the permission."""
-    return sizes_on_disk(client, [at.topic]).get(at)
+    return sizes_on_disk(client, [tp.topic]).get(tp)
 
 
 def committed_offsets(
-    client: ClusterClient, group: str, wanted: Iterable[TopicPartition]
+    client: ClusterClient, group: str, topic_partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the offsets that a group has committed; topic-partitions without a commit are absent.
 
@@ -321,7 +321,7 @@ def committed_offsets(
         PermissionDeniedError: the user may not describe the group.
     """
     topics: dict[str, list[int]] = {}
-    for topic_partition in wanted:
+    for topic_partition in topic_partitions:
         topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     asked = [
         OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=partitions)
@@ -336,8 +336,8 @@ def committed_offsets(
         for found in topic.partitions:
             client.raise_for_error(found, doing)
             if found.committed_offset >= 0:
-                at = TopicPartition(topic.name, found.partition_index)
-                offsets[at] = found.committed_offset
+                tp = TopicPartition(topic.name, found.partition_index)
+                offsets[tp] = found.committed_offset
     return offsets
 
 

@@ -304,18 +304,18 @@ def timestamps_ms(
     for _ in range(_ROUNDS):
         before = len(waiting)
         leaders: dict[int, list[TopicPartition]] = defaultdict(list)
-        for at in waiting:
-            leaders[client.leader(at)].append(at)
+        for tp in waiting:
+            leaders[client.leader(tp)].append(tp)
         for broker_id, led in leaders.items():
-            request = _request({at: waiting[at] for at in led})
+            request = _request({tp: waiting[tp] for tp in led})
             for topic in client.call(broker_id, request, 11).responses:
                 for partition in topic.partitions:
-                    at = TopicPartition(topic.topic, partition.partition_index)
+                    tp = TopicPartition(topic.topic, partition.partition_index)
                     timestamp = _first_timestamp_ms(partition)
                     if timestamp is not None:
-                        found[at] = timestamp
+                        found[tp] = timestamp
                     if timestamp is not None or partition.error_code != error_codes.NONE:
-                        waiting.pop(at, None)
+                        waiting.pop(tp, None)
         if not waiting or len(waiting) == before:
             break
     return found
@@ -341,16 +341,16 @@ def _request(offsets: Mapping[TopicPartition, int]) -> FetchRequest:
         # its size
         topics=[
             topic_type(
-                topic=at.topic,
+                topic=tp.topic,
                 partitions=[
                     partition_type(
-                        partition=at.partition,
+                        partition=tp.partition,
                         fetch_offset=offset,
                         partition_max_bytes=_PARTITION_BYTES,
                     )
                 ],
             )
-            for at, offset in offsets.items()
+            for tp, offset in offsets.items()
         ],
         forgotten_topics_data=[],
         rack_id="",

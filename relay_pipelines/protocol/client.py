@@ -174,13 +174,13 @@ class ClusterClient:
         """
         name = topic_partition.topic
         answer = self.call(self.leader(topic_partition), _metadata_request([name]), 12)
-        found = self._take_metadata(answer).topics[name]
-        if found.error_code:
+        metadata = self._take_metadata(answer).topics[name]
+        if metadata.error_code:
             self.forget()
             raise self.failure(
-                found.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
+                metadata.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
             )
-        return found
+        return metadata
 
     def topics_at_leaders(
         self, topic_partitions: Iterable[TopicPartition]
@@ -190,16 +190,18 @@ class ClusterClient:
         Topic-partitions with an error, such as a deleted topic, are left out.
         """
         wanted = list(topic_partitions)
-        if unknown := {at.topic for at in wanted}.difference(self._metadata.topics):
+        if unknown := {tp.topic for tp in wanted}.difference(self._metadata.topics):
             self.metadata(sorted(unknown))
         led: dict[int, list[TopicPartition]] = defaultdict(list)
-        for at in filter(self.has_leader, wanted):
-            led[self.leader(at)].append(at)
+        for tp in filter(self.has_leader, wanted):
+            led[self.leader(tp)].append(tp)
         found = {}
-        for broker_id, some in led.items():
-            names = sorted({at.topic for at in some})
+        for broker_id, partitions in led.items():
+            names = sorted({tp.topic for tp in partitions})
             topics = self._take_metadata(self.call(broker_id, _metadata_request(names), 12)).topics
-            found.update({at: topics[at.topic] for at in some if not topics[at.topic].error_code})
+            found.update(
+                {tp: topics[tp.topic] for tp in partitions if not topics[tp.topic].error_code}
+            )
         return found
 
     def _take_metadata(self, answer: Any) -> Metadata:
@@ -237,11 +239,11 @@ class ClusterClient:
         """The cluster's id; empty before the first metadata."""
         return self._metadata.cluster_id
 
-    def topic(self, name: str, wanted: TopicPartition | None = None) -> TopicMetadata:
+    def topic(self, name: str, tp: TopicPartition | None = None) -> TopicMetadata:
         """Return one topic's metadata, cached until `forget`.
 
         Args:
-            wanted: the topic-partition that an error names.
+            tp: the topic-partition that an error names.
 
         Raises:
             RetriableError: it does not exist (yet), or has no leader.
@@ -250,9 +252,7 @@ class ClusterClient:
         if known is None or known.error_code:
             known = self.metadata([name]).topics[name]
         if known.error_code:
-            raise self.failure(
-                known.error_code, f"Metadata of topic {name}", topic_partition=wanted
-            )
+            raise self.failure(known.error_code, f"Metadata of topic {name}", topic_partition=tp)
         return known
 
     def has_topic(self, name: str) -> bool:
@@ -270,8 +270,8 @@ class ClusterClient:
 
     def has_leader(self, topic_partition: TopicPartition) -> bool:
         """Whether the topic-partition has a leader, by the cached metadata."""
-        known = self._metadata.topics.get(topic_partition.topic)
-        return known is not None and known.has_leader(topic_partition.partition)
+        metadata = self._metadata.topics.get(topic_partition.topic)
+        return metadata is not None and metadata.has_leader(topic_partition.partition)
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
@@ -397,7 +397,7 @@ class ClusterClient:
             ends: the wanted topic-partitions, with their end offsets.
         """
         found = self.list_offsets(ends, from_ms, READ_COMMITTED)
-        return {at: offset if offset >= 0 else ends[at] for at, offset in found.items()}
+        return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return where a leader epoch ends in each log, one request per leader (KIP-101, KIP-320).

@@ -59,9 +59,9 @@ def encode(
         partition_max_bytes: of each topic-partition; exceeded for a larger batch of the first only.
     """
     topics: dict[str, list[bytes]] = {}
-    for at, offset, leader_epoch in positions:
-        topics.setdefault(at.topic, []).append(
-            _PARTITION.pack(at.partition, leader_epoch, offset, -1, partition_max_bytes)
+    for tp, offset, leader_epoch in positions:
+        topics.setdefault(tp.topic, []).append(
+            _PARTITION.pack(tp.partition, leader_epoch, offset, -1, partition_max_bytes)
         )
     parts = [_HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, len(topics))]
     for topic, partitions in topics.items():
@@ -120,10 +120,10 @@ def decode(
             at += 4
             records = body[at : at + size] if size > 0 else empty
             at += max(size, 0)
-            found = TopicPartition(topic, partition)
-            if found in answers:
-                raise ValueError(f"{found} twice")
-            answers[found] = FetchResponse(
+            tp = TopicPartition(topic, partition)
+            if tp in answers:
+                raise ValueError(f"{tp} twice")
+            answers[tp] = FetchResponse(
                 throttle_ms,
                 error_code,
                 high_watermark,

@@ -55,26 +55,26 @@ class OpenTransaction:
 
     def error(self, cluster: Cluster, now_ms: int) -> DestinationError:
         """Return what is wrong, and how to end it, as an error of the topic-partition."""
-        at, age = self.hidden.topic_partition, self.seconds(now_ms)
+        tp, age = self.hidden.topic_partition, self.seconds(now_ms)
         servers = ",".join(cluster.bootstrap_servers)
         return DestinationError(
             f"readers of committed records do not see offsets {self.hidden.start} to"
             f" {self.hidden.end}: {self.producer} has a transaction open"
             + ("" if age is None else f" for {age:,.0f} s"),
             remedy=f"end that producer, or abort it: kafka-transactions.sh --bootstrap-server"
-            f" {servers} abort --topic {at.topic} --partition {at.partition} --start-offset"
+            f" {servers} abort --topic {tp.topic} --partition {tp.partition} --start-offset"
             f" {self.hidden.start}",
-            topic_partition=at,
+            topic_partition=tp,
         )
 
 
-def find(client: ClusterClient, wanted: Iterable[TopicPartition]) -> list[OpenTransaction]:
+def find(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
     """Return the open transactions of topic-partitions, one each.
 
     Raises:
         RelayError: the cluster does not answer.
     """
-    hidden = _hidden(client, wanted)
+    hidden = _hidden(client, partitions)
     producers = _producers(client, hidden) if hidden else {}
     known = _transactions(client, {found.producer_id for found in producers.values()})
     found = []
@@ -89,23 +89,23 @@ def find(client: ClusterClient, wanted: Iterable[TopicPartition]) -> list[OpenTr
     return found
 
 
-def _hidden(client: ClusterClient, wanted: Iterable[TopicPartition]) -> list[OffsetRange]:
+def _hidden(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list[OffsetRange]:
     """Return what is between last stable offset and high watermark, where that is anything.
 
     High watermarks come first: otherwise records written between the two requests look hidden.
     """
-    asked = list(wanted)
+    asked = list(partitions)
     high = client.list_offsets(asked, LATEST, READ_UNCOMMITTED)
     stable = client.list_offsets(asked, LATEST, READ_COMMITTED)
-    return [OffsetRange(at, stable[at], high[at]) for at in sorted(asked) if stable[at] < high[at]]
+    return [OffsetRange(tp, stable[tp], high[tp]) for tp in sorted(asked) if stable[tp] < high[tp]]
 
 
 def _producers(client: ClusterClient, hidden: Sequence[OffsetRange]) -> dict[TopicPartition, Any]:
     """Return the state of the producer whose transaction begins first, where the leader tells."""
     led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for offsets in hidden:
-        at = offsets.topic_partition
-        led[client.leader(at)][at.topic].append(at.partition)
+        tp = offsets.topic_partition
+        led[client.leader(tp)][tp.topic].append(tp.partition)
     found = {}
     for broker, topics in led.items():
         if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
@@ -120,8 +120,8 @@ def _producers(client: ClusterClient, hidden: Sequence[OffsetRange]) -> dict[Top
                     p for p in answer.active_producers or () if p.current_txn_start_offset >= 0
                 ]
                 if opened:
-                    at = TopicPartition(topic.name, answer.partition_index)
-                    found[at] = min(opened, key=lambda each: each.current_txn_start_offset)
+                    tp = TopicPartition(topic.name, answer.partition_index)
+                    found[tp] = min(opened, key=lambda each: each.current_txn_start_offset)
     return found
 
 

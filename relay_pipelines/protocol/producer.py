@@ -163,7 +163,7 @@ class TransactionalProducer:
 
     def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Make topic-partitions part of the open transaction; open one if necessary."""
-        new = [at for at in topic_partitions if at not in self._added]
+        new = [tp for tp in topic_partitions if tp not in self._added]
         if not new:
             return
         if not self._added:
@@ -248,22 +248,26 @@ class TransactionalProducer:
 
         The broker refuses those before it asks the coordinator, so that they tell nothing.
         """
-        known = set(self._added)
+        partitions = set(self._added)
         while True:
             try:
-                return self._add(known, expected=_NOTHING_OPEN)
+                return self._add(partitions, expected=_NOTHING_OPEN)
             except RelayError as error:
                 refused = error.topic_partition
-                if isinstance(error, FencedError) or refused not in known or len(known) == 1:
+                if (
+                    isinstance(error, FencedError)
+                    or refused not in partitions
+                    or len(partitions) == 1
+                ):
                     raise
-                known.discard(refused)
+                partitions.discard(refused)
 
     def _add(
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
     ) -> None:
         topics: dict[str, list[int]] = {}
-        for at in topic_partitions:
-            topics.setdefault(at.topic, []).append(at.partition)
+        for tp in topic_partitions:
+            topics.setdefault(tp.topic, []).append(tp.partition)
         refused: dict[TopicPartition, int] = {}
 
         def ask() -> int:
@@ -340,7 +344,7 @@ class TransactionalProducer:
                 self._coordinator = self._client.coordinator(self._id)
         if code != error_codes.NONE and code not in expected:
             # the codes for which it retries are about the transactional id
-            about = (at for at, own in refused.items() if own == code)
+            about = (tp for tp, own in refused.items() if own == code)
             raise self._explained(
                 self._client.failure(
                     code, f"{doing} of {self._id}", topic_partition=next(about, None)

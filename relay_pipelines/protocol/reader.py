@@ -50,12 +50,12 @@ class FetchedSpan(NamedTuple):
 
 def read(
     client: ClusterClient,
-    wanted: OffsetRange,
+    offset_range: OffsetRange,
     max_bytes: int,
     small: SmallBatch | None = None,
     first: fetch.FetchResponse | None = None,
 ) -> Generator[list[FetchedSpan], None, None]:
-    """Yield the spans of each fetch; together they cover `wanted` without a gap.
+    """Yield the spans of each fetch; together they cover `offset_range` without a gap.
 
     The next fetch is under way while the caller uses one list. While an answer is arriving, an
     empty list comes every quarter of a second, so that the caller can look at the clock.
@@ -72,11 +72,11 @@ def read(
             range.
         UnsupportedError: a batch in the message format from before Kafka 0.11.
     """
-    topic_partition, position = wanted.topic_partition, wanted.start
-    if position >= wanted.end:
+    topic_partition, position = offset_range.topic_partition, offset_range.start
+    if position >= offset_range.end:
         return
     leader = client.leader(topic_partition)
-    end_of_log = _EndOfLog(client, wanted)
+    end_of_log = _EndOfLog(client, offset_range)
 
     def ask(offset: int) -> int:
         body = fetch.encode(
@@ -89,8 +89,8 @@ def read(
 
     with client.lease(leader) as connection:
         request = ask(position) if first is None else -1
-        while position < wanted.end:
-            response = first or _poll(client, connection, request, wanted, position)
+        while position < offset_range.end:
+            response = first or _poll(client, connection, request, offset_range, position)
             first = None
             if response is None:
                 yield []
@@ -109,9 +109,9 @@ def read(
                     topic_partition=topic_partition,
                     offset=position,
                 )
-            if following < wanted.end:
+            if following < offset_range.end:
                 request = ask(following)
-            spans = list(_spans(runs, response.aborted, position, wanted.end))
+            spans = list(_spans(runs, response.aborted, position, offset_range.end))
             if not runs and following > position:
                 spans = [FetchedSpan(position, following, None, Skipped.COMPACTION_GAP)]
             position = following
@@ -132,12 +132,12 @@ def fetch_first(
         starts: the offsets to read from.
     """
     by_leader: dict[int, list[TopicPartition]] = {}
-    for at in filter(client.has_leader, starts):
-        by_leader.setdefault(client.leader(at), []).append(at)
+    for tp in filter(client.has_leader, starts):
+        by_leader.setdefault(client.leader(tp), []).append(tp)
     found: dict[TopicPartition, fetch.FetchResponse] = {}
     for leader, asked in by_leader.items():
         request = fetch.encode(
-            [_position(client, at, starts[at]) for at in asked],
+            [_position(client, tp, starts[tp]) for tp in asked],
             max_bytes=_FIRST_BYTES,
             partition_max_bytes=_FIRST_PARTITION_BYTES,
             max_wait_ms=0,
@@ -151,16 +151,16 @@ def fetch_first(
             # a copy, because the next answer reuses the buffer
             answers = _decoded(client, connection, memoryview(bytes(body)), asked)
         found.update(
-            (at, answer)
-            for at, answer in answers.items()
+            (tp, answer)
+            for tp, answer in answers.items()
             if not answer.throttle_ms and not answer.error_code and has_batch(answer.records)
         )
     return found
 
 
-def _position(client: ClusterClient, at: TopicPartition, offset: int) -> fetch.FetchPosition:
-    leader_epoch = client.topic(at.topic).leader_epochs.get(at.partition, -1)
-    return fetch.FetchPosition(at, offset, leader_epoch)
+def _position(client: ClusterClient, tp: TopicPartition, offset: int) -> fetch.FetchPosition:
+    leader_epoch = client.topic(tp.topic).leader_epochs.get(tp.partition, -1)
+    return fetch.FetchPosition(tp, offset, leader_epoch)
 
 
 def _ticks(milliseconds: int) -> Iterator[int]:
@@ -177,9 +177,9 @@ class _EndOfLog:
     the log is compacted or showed other gaps.
     """
 
-    def __init__(self, client: ClusterClient, wanted: OffsetRange) -> None:
+    def __init__(self, client: ClusterClient, offset_range: OffsetRange) -> None:
         self._client = client
-        self._wanted = wanted
+        self._wanted = offset_range
         self._empty = 0
         self._answers = 0
         self._compacted: bool | None = None
@@ -248,18 +248,25 @@ def _runs(
 
 
 def _poll(
-    client: ClusterClient, connection: Connection, request: int, wanted: OffsetRange, position: int
+    client: ClusterClient,
+    connection: Connection,
+    request: int,
+    offset_range: OffsetRange,
+    position: int,
 ) -> fetch.FetchResponse | None:
     body = connection.poll(request)
     if body is None:
         return None
-    (response,) = _decoded(client, connection, body, [wanted.topic_partition]).values()
+    (response,) = _decoded(client, connection, body, [offset_range.topic_partition]).values()
     if response.error_code == _OFFSET_OUT_OF_RANGE:
-        raise _out_of_range(client, wanted, position)
+        raise _out_of_range(client, offset_range, position)
     if response.error_code != error_codes.NONE:
         client.forget()
         raise client.failure(
-            response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position
+            response.error_code,
+            "Fetch",
+            topic_partition=offset_range.topic_partition,
+            offset=position,
         )
     return response
 
@@ -279,8 +286,8 @@ def _decoded(
         ) from None
 
 
-def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> DataLossError:
-    topic_partition = wanted.topic_partition
+def _out_of_range(client: ClusterClient, offset_range: OffsetRange, position: int) -> DataLossError:
+    topic_partition = offset_range.topic_partition
     low = client.list_offsets([topic_partition], EARLIEST, READ_COMMITTED)[topic_partition]
     end = client.list_offsets([topic_partition], LATEST, READ_COMMITTED)[topic_partition]
     error: type[DataLossError] = RetentionPassedError if position < low else LogTruncatedError

@@ -98,12 +98,12 @@ def plan_resets(snapshot: ClusterSnapshot, to: ResetTo) -> list[Reset]:
 
 
 def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
-    at = position.topic_partition
-    checkpoint, destination = snapshot.checkpoints.get(at), snapshot.destination_of(at)
+    tp = position.topic_partition
+    checkpoint, destination = snapshot.checkpoints.get(tp), snapshot.destination_of(tp)
     begin = position.begin
     if to is ResetTo.EARLIEST:
         begin = _at_best_node(position).low_watermark
-    policy = snapshot.policies[at.topic]
+    policy = snapshot.policies[tp.topic]
     planned = _with_reason(Reset(position, checkpoint, destination, to, policy, begin))
     error: RelayError | None = None
     if to is ResetTo.EARLIEST and not planned.stays:
@@ -150,23 +150,23 @@ def already_held(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    wanted = {
-        each.destination
-        for each in resets
-        if not each.stays
-        and (each.to is ResetTo.EARLIEST or not (each.checkpoint and each.checkpoint.copies))
-        and (topic := snapshot.destination_topics.get(each.destination.topic))
-        and each.destination in topic.topic_partitions
+    partitions = {
+        reset.destination
+        for reset in resets
+        if not reset.stays
+        and (reset.to is ResetTo.EARLIEST or not (reset.checkpoint and reset.checkpoint.copies))
+        and (topic := snapshot.destination_topics.get(reset.destination.topic))
+        and reset.destination in topic.topic_partitions
     }
     options = mirror.copy_options
     with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
 
         def ask() -> dict[TopicPartition, OffsetRange]:
-            low = client.list_offsets(wanted, EARLIEST, READ_UNCOMMITTED)
-            end = client.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
-            return {at: OffsetRange(at, low[at], end[at]) for at in wanted if low[at] < end[at]}
+            low = client.list_offsets(partitions, EARLIEST, READ_UNCOMMITTED)
+            end = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
+            return {tp: OffsetRange(tp, low[tp], end[tp]) for tp in partitions if low[tp] < end[tp]}
 
-        return client.retry(ask) if wanted else {}
+        return client.retry(ask) if partitions else {}
 
 
 def execute(
@@ -182,18 +182,18 @@ def execute(
     """
     options = mirror.copy_options
     with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
-        for each in resets:
-            if each.checkpoint is None or each.stays:
+        for reset in resets:
+            if reset.checkpoint is None or reset.stays:
                 continue
-            moved = _moved(each, each.checkpoint, clock.now_ms())
-            nothing = OffsetRange(each.topic_partition, moved.next_offset, moved.next_offset)
+            moved = _moved(reset, reset.checkpoint, clock.now_ms())
+            nothing = OffsetRange(reset.topic_partition, moved.next_offset, moved.next_offset)
             # its policy says what was decided: no offset means anything else than before
-            why = "" if each.decides_only else f"`relay reset --to-{each.to}`: it {each.what}"
+            why = "" if reset.decides_only else f"`relay reset --to-{reset.to}`: it {reset.what}"
             gap = nothing, why
             move = partial(move_checkpoint, client, snapshot, moved, gap)
             # a task with several ranges takes an id back once
             is_moved = client.retry(move, also=(FencedError,))
-            yield each, is_moved
+            yield reset, is_moved
 
 
 def _moved(reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:

@@ -68,7 +68,7 @@ class Restores:
     @property
     def changes(self) -> list[Restore]:
         """What is committed."""
-        return [each for each in self.planned if each.after is not None]
+        return [restore for restore in self.planned if restore.after is not None]
 
 
 def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
@@ -89,13 +89,13 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
         }
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
         for each, state in states.items():
-            grouped |= {(each, at): [] for at in state.checkpoints}
+            grouped |= {(each, tp): [] for tp in state.checkpoints}
         for record in records:
             grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
         planner = Planner(client, mirror, kept)
         planned = [
-            planner.plan(each, at, some, states[each].checkpoints.get(at))
-            for (each, at), some in sorted(grouped.items(), key=lambda item: item[0])
+            planner.plan(each, tp, ledger_records, states[each].checkpoints.get(tp))
+            for (each, tp), ledger_records in sorted(grouped.items(), key=lambda item: item[0])
         ]
     return Restores(states, planned)
 
@@ -145,9 +145,9 @@ def _fence_former_owners(
     # the parts of a lane of very many topics
     parts = {f"{lane}_{number}" for lane in lanes for number in range(2, _MOST_PARTS + 1)}
     ids: set[str] = set()
-    for at in sources:
-        scopes = {"", topic_scope(at.topic), *lanes, *parts}
-        ids |= {own_id(name, at), *(shared_id(name, scope, at) for scope in scopes)}
+    for tp in sources:
+        scopes = {"", topic_scope(tp.topic), *lanes, *parts}
+        ids |= {own_id(name, tp), *(shared_id(name, scope, tp) for scope in scopes)}
     fence(client, ids)
 
 
@@ -163,14 +163,14 @@ def _records(name: str, mirror: Mirror, clock: Clock) -> list[LedgerRecord]:
 
 
 def _commit(client: ClusterClient, state: CheckpointSnapshot, restore: Restore) -> bool:
-    at, before, after = restore.source, restore.before, restore.after
+    tp, before, after = restore.source, restore.before, restore.after
     if after is None:
         return False
-    owner = present_owner(restore.name, at, state.owners, is_copied=True)
-    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(restore.name, at))
+    owner = present_owner(restore.name, tp, state.owners, is_copied=True)
+    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(restore.name, tp))
     entry = None
     if restore.act is Act.NOTED:
-        nothing = OffsetRange(at, after.next_offset, after.next_offset)
+        nothing = OffsetRange(tp, after.next_offset, after.next_offset)
         after, entry = ledger_topic.chained(
             after, gap_entry(after, nothing, ledger_topic.ENTRIES_LOST)
         )
@@ -227,7 +227,7 @@ class Planner:
     def plan(
         self,
         name: str,
-        at: TopicPartition,
+        tp: TopicPartition,
         records: Sequence[LedgerRecord],
         before: Checkpoint | None,
     ) -> Restore:
@@ -238,51 +238,51 @@ class Planner:
         """
         newest = max(records, key=lambda record: record.entry.number, default=None)
         if newest is not None and _is_ahead(newest, before):
-            return self._again(name, at, records, newest, before)
+            return self._again(name, tp, records, newest, before)
         if before is None:
-            return Restore(name, at, Act.STAYS, "nothing was copied")
-        return self._noted(name, at, self._chain(name, at, records, before.ledger_head), before)
+            return Restore(name, tp, Act.STAYS, "nothing was copied")
+        return self._noted(name, tp, self._chain(name, tp, records, before.ledger_head), before)
 
     def _chain(
         self,
         name: str,
-        at: TopicPartition,
+        tp: TopicPartition,
         records: Sequence[LedgerRecord],
         head: LedgerHead,
     ) -> Chain:
-        home = checkpoints.home(ledger_topic.TOPIC, checkpoints.key_of(name, at))
-        return verify_chain(at, records, head, self.kept.get(home, 0))
+        home = checkpoints.home(ledger_topic.TOPIC, checkpoints.key_of(name, tp))
+        return verify_chain(tp, records, head, self.kept.get(home, 0))
 
-    def _noted(self, name: str, at: TopicPartition, chain: Chain, before: Checkpoint) -> Restore:
+    def _noted(self, name: str, tp: TopicPartition, chain: Chain, before: Checkpoint) -> Restore:
         """Note that entries are missing, if they are."""
         if not chain.breaks:
-            return Restore(name, at, Act.STAYS, "its checkpoint is the last one", before)
+            return Restore(name, tp, Act.STAYS, "its checkpoint is the last one", before)
         if any(broken.kind is not Tampering.REMOVED for broken in chain.breaks):
-            return Restore(name, at, Act.REFUSED, chain.breaks[0].what_and_where, before)
+            return Restore(name, tp, Act.REFUSED, chain.breaks[0].what_and_where, before)
         why = "; ".join(broken.what_and_where for broken in chain.breaks)
         after = replace(before, run_id=BY_DRIVER, committed_at_ms=self.client.clock.now_ms())
-        return Restore(name, at, Act.NOTED, why, before, after)
+        return Restore(name, tp, Act.NOTED, why, before, after)
 
     def _again(
         self,
         name: str,
-        at: TopicPartition,
+        tp: TopicPartition,
         records: Sequence[LedgerRecord],
         newest: LedgerRecord,
         before: Checkpoint | None,
     ) -> Restore:
         """Go on from the newest entry, if it is reached from the checkpoint."""
-        chain = self._chain(name, at, records, newest.head)
+        chain = self._chain(name, tp, records, newest.head)
         if wrong := self._why_not(chain, before):
-            return Restore(name, at, Act.REFUSED, wrong, before)
-        after = self._made_again(name, at, chain, newest, before)
+            return Restore(name, tp, Act.REFUSED, wrong, before)
+        after = self._made_again(name, tp, chain, newest, before)
         was = "it is gone" if before is None else f"it said offset {before.next_offset}"
         why = f"at offset {after.next_offset}, as ledger entry {newest.entry.number} says; {was}"
         if unconfirmed := _without_copies(chain):
             why += (
                 f"; no copies confirm what has no records, which its last {unconfirmed} entries say"
             )
-        return Restore(name, at, Act.AGAIN, why, before, after)
+        return Restore(name, tp, Act.AGAIN, why, before, after)
 
     def _why_not(self, chain: Chain, before: Checkpoint | None) -> str:
         """Say why the chain is not the one that was committed; empty if it may be."""
@@ -324,12 +324,12 @@ class Planner:
 
     def _why_not_there(self, last: LedgerEntry) -> str:
         """Say what differs between the newest chunk with records and the destination."""
-        at, to, end = last.source, last.destination.topic_partition, last.destination.end
+        offset_range, to, end = last.source, last.destination.topic_partition, last.destination.end
         if not self.client.has_topic(to.topic):
             return ""  # the guards say so afterwards
         upto = {to: OffsetRange(to, end, end)}  # what follows may be of others
-        known = KnownEntries({at.topic_partition: [last]}, accounted=upto)
-        (found,) = count_ranges(self.client, [at], known)
+        known = KnownEntries({offset_range.topic_partition: [last]}, accounted=upto)
+        (found,) = count_ranges(self.client, [offset_range], known)
         lines = [str(found)] if isinstance(found, RelayError) else found.problems
         where = f"{last.destination}, the copies of ledger entry {last.number}"
         return f"{where}: {lines[0]}" if lines else ""
@@ -337,14 +337,14 @@ class Planner:
     def _made_again(
         self,
         name: str,
-        at: TopicPartition,
+        tp: TopicPartition,
         chain: Chain,
         newest: LedgerRecord,
         before: Checkpoint | None,
     ) -> Checkpoint:
         entry, to = newest.entry, newest.entry.destination.topic_partition
         is_same = before is not None and before.generation == entry.generation
-        base = before if before and is_same else Checkpoint.initial(name, at, to, 0)
+        base = before if before and is_same else Checkpoint.initial(name, tp, to, 0)
         last = _last_copied(chain)
         decided = before or replace(base, policy=chain.records[0].entry.policy)
         for record in chain.records:

@@ -20,36 +20,38 @@ def run(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> in
     name, mirror = the_mirror(invocation.settings(), names, "a restore is of")
     with invocation.reporting_errors(name):
         found = restore.plan_restores(name, mirror, clock)
-        counts = Counter(each.act for each in found.planned)
+        counts = Counter(restored.act for restored in found.planned)
         stdout().print(
             f"{name}: {plural(counts[Act.STAYS], 'topic-partition')} of {len(found.planned)} need"
             " nothing",
             soft_wrap=True,
         )
-        for each in found.planned:
-            _show(invocation, each)
+        for restored in found.planned:
+            _show(invocation, restored)
         if not execute:
             if found.changes:
                 stdout().print(f"{name}: nothing is changed; add --execute to do it")
             return invocation.exit_code
-        for each, is_done in restore.execute(name, mirror, found, clock):
+        for restored, is_done in restore.execute(name, mirror, found, clock):
             if not is_done:
-                invocation.fail(_stale(each), each.name)
+                invocation.fail(_stale(restored), restored.name)
     return invocation.exit_code
 
 
-def _show(invocation: Invocation, each: Restore) -> None:
-    if each.act is Act.REFUSED:
+def _show(invocation: Invocation, restore: Restore) -> None:
+    if restore.act is Act.REFUSED:
         remedy = f"{REMEDY}; docs/how-to/restore.md says what to do then"
-        error = TamperedError(f"{each.act}: {each.why}", remedy=remedy, topic_partition=each.source)
-        invocation.fail(error, each.name)
-    elif each.act is not Act.STAYS:
-        stdout().print(f"{each.name}: {each}", soft_wrap=True)
+        error = TamperedError(
+            f"{restore.act}: {restore.why}", remedy=remedy, topic_partition=restore.source
+        )
+        invocation.fail(error, restore.name)
+    elif restore.act is not Act.STAYS:
+        stdout().print(f"{restore.name}: {restore}", soft_wrap=True)
 
 
-def _stale(each: Restore) -> StalePlanError:
+def _stale(restore: Restore) -> StalePlanError:
     return StalePlanError(
         "another run has copied or restored it at the same time: it stays as that left it",
         remedy="stop that run, then restore again",
-        topic_partition=each.source,
+        topic_partition=restore.source,
     )

@@ -153,8 +153,8 @@ def _materialization(
         description=f"Replay {replay.id} of {request.topic}, from the {request.side}",
         metadata={
             "replay": replay.id,
-            "records": sum(found.recorded for found in counted.values()),
-            "counted (records)": sum(found.counted for found in counted.values()),
+            "records": sum(count.recorded for count in counted.values()),
+            "counted (records)": sum(count.counted for count in counted.values()),
             "copied by this run (records)": result.records,
             "copied by this run (bytes)": result.size_bytes,
             "read from": request.side.value,

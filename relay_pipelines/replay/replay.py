@@ -280,8 +280,8 @@ def _state(
     assert start.replay is not None
     asked, left = start.replay.parameters["asked"], 0
     for partition, end in start.replay.ends.items():
-        found = checkpoints.get(TopicPartition(start.topic, partition))
-        left += end - (start.starts[partition] if found is None else found.next_offset)
+        checkpoint = checkpoints.get(TopicPartition(start.topic, partition))
+        left += end - (start.starts[partition] if checkpoint is None else checkpoint.next_offset)
     return ReplayState(
         start.mirror.removeprefix(replay_name(name, "")),
         asked["topic"],
@@ -295,13 +295,13 @@ def _state(
 
 def _started(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> StartRecord | None:
     """Return the start record of a replay; None if it was never started."""
-    found = read_checkpoints(replay_name(name, request.id), mirror, clock)
-    if found.checkpoints and not found.starts:
+    snapshot = read_checkpoints(replay_name(name, request.id), mirror, clock)
+    if snapshot.checkpoints and not snapshot.starts:
         raise CheckpointLostError(
             f"the start record of the replay {request.id} is gone, and some of it was copied",
             remedy=f"restore the topic {checkpoint.TOPIC}, or give another --id to replay again",
         )
-    return next(iter(found.starts.values()), None)
+    return next(iter(snapshot.starts.values()), None)
 
 
 def _require_same(start: StartRecord, own: Mirror, request: ReplayRequest) -> None:
@@ -345,7 +345,7 @@ def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
 
 def _with_warning(ranges: ReplayedRanges, of_mirror: ClusterSnapshot | None) -> ReplayedRanges:
     """Warn if a person names offsets or dates of a topic that was created again."""
-    if of_mirror is None or not any(each.recreated for each in of_mirror.positions):
+    if of_mirror is None or not any(position.recreated for position in of_mirror.positions):
         return ranges
     recreated = warning(
         Kind.REPLAYED_RANGE,
@@ -372,17 +372,19 @@ def _start_record(
     snapshot: ClusterSnapshot,
     clock: Clock,
 ) -> StartRecord:
-    by_partition = {wanted.topic_partition.partition: wanted for wanted in ranges.ranges}
+    by_partition = {
+        offset_range.topic_partition.partition: offset_range for offset_range in ranges.ranges
+    }
     start = StartRecord(
         mirror=replay_name(name, request.id),
         topic=ranges.topic,
-        starts={partition: wanted.start for partition, wanted in by_partition.items()},
+        starts={partition: offset_range.start for partition, offset_range in by_partition.items()},
         node=snapshot.node.name,
         topic_ids={snapshot.node.name: snapshot.source_topics[ranges.topic].topic_id},
         decided_at_ms=clock.now_ms(),
         replay=ReplayRecord(
-            {partition: wanted.end for partition, wanted in by_partition.items()},
-            {at.partition: intervals for at, intervals in ranges.kept.items()},
+            {partition: offset_range.end for partition, offset_range in by_partition.items()},
+            {tp.partition: intervals for tp, intervals in ranges.kept.items()},
             parameters(request, own.record_policy(ranges.topic)),
         ),
     )
@@ -402,19 +404,19 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     _refuse_recreated(snapshot, start)
     positions, ranges = [], []
     for position in snapshot.positions:
-        at = position.topic_partition
-        end = start.replay.ends.get(at.partition, -1)
-        next_offset = _next_offset(snapshot, start, at)
-        if at not in snapshot.checkpoints and position.ledger_end is None:
+        tp = position.topic_partition
+        end = start.replay.ends.get(tp.partition, -1)
+        next_offset = _next_offset(snapshot, start, tp)
+        if tp not in snapshot.checkpoints and position.ledger_end is None:
             # it does not begin where the log does, so older records of other nodes do not matter
             position = replace(position, next_offset=next_offset, available_elsewhere="")  # noqa: PLW2901 - the same one
         if next_offset < end:
             positions.append(position)
-            ranges.append(OffsetRange(at, next_offset, end))
+            ranges.append(OffsetRange(tp, next_offset, end))
     unreadable = {
-        at: error
-        for at, error in snapshot.unreadable.items()
-        if start.replay.ends.get(at.partition, -1) > _next_offset(snapshot, start, at)
+        tp: error
+        for tp, error in snapshot.unreadable.items()
+        if start.replay.ends.get(tp.partition, -1) > _next_offset(snapshot, start, tp)
     }
     own = replace(snapshot, positions=positions, unreadable=unreadable)
     frozen = FrozenWindow("", tuple(ranges), start.node, start.decided_at_ms)
@@ -437,17 +439,17 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     return replace(planned, data_losses=losses, kept=kept)
 
 
-def _next_offset(snapshot: ClusterSnapshot, start: StartRecord, at: TopicPartition) -> int:
+def _next_offset(snapshot: ClusterSnapshot, start: StartRecord, tp: TopicPartition) -> int:
     """Return up to where a replay is; -1 for a partition that it does not copy."""
-    committed = snapshot.checkpoints.get(at)
-    return start.starts.get(at.partition, -1) if committed is None else committed.next_offset
+    committed = snapshot.checkpoints.get(tp)
+    return start.starts.get(tp.partition, -1) if committed is None else committed.next_offset
 
 
 def _copies_gone(position: Position) -> DestinationTopicLostError:
     """Return the error for a replay whose target is gone, complete or not."""
-    at = position.topic_partition
+    tp = position.topic_partition
     return DestinationTopicLostError(
-        position.destination_lost, remedy=copy_again(position.mirror, at.topic), topic_partition=at
+        position.destination_lost, remedy=copy_again(position.mirror, tp.topic), topic_partition=tp
     )
 
 
@@ -486,7 +488,7 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
 
         policy = client.retry(ask)
         read = partial(shared_destinations.other_mirrors, client, name)
-        others = {at.topic: other for at, other in client.retry(read).items()}
+        others = {tp.topic: other for tp, other in client.retry(read).items()}
     if to in others:
         raise ConfigError(
             f"the topic {to!r} holds what mirror {others[to]!r} copied: replayed records would be"

@@ -73,29 +73,29 @@ def at_source(
     """
     ranges, findings = _asked(name, mirror, request, snapshot, clock)
     positions = {position.topic_partition: position for position in snapshot.positions}
-    for wanted in ranges:
-        at, position = wanted.topic_partition, positions.get(wanted.topic_partition)
-        if position is None or wanted.end > position.end_offset:
+    for offset_range in ranges:
+        tp, position = offset_range.topic_partition, positions.get(offset_range.topic_partition)
+        if position is None or offset_range.end > position.end_offset:
             end = "no such partition" if position is None else f"ends at {position.end_offset}"
             raise ConfigError(
-                f"{at}: the source has no offsets up to {wanted.end}: {end}",
+                f"{tp}: the source has no offsets up to {offset_range.end}: {end}",
                 remedy="name offsets that it has; see `relay status`",
             )
-        if wanted.start < position.low_watermark:
+        if offset_range.start < position.low_watermark:
             raise RetentionPassedError(
                 f"the source begins at offset {position.low_watermark}, and no longer has those"
-                f" from {wanted.start} on",
+                f" from {offset_range.start} on",
                 remedy=_READ_DESTINATION,
-                topic_partition=at,
-                offset=wanted.start,
+                topic_partition=tp,
+                offset=offset_range.start,
             )
     return ReplayedRanges(request.topic, _not_empty(ranges), findings=findings)
 
 
 def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition]) -> None:
     """Refuse to leave a topic-partition out: the ends of all are frozen together."""
-    for at, error in snapshot.unreadable.items():
-        if at in asked:
+    for tp, error in snapshot.unreadable.items():
+        if tp in asked:
             raise error
 
 
@@ -107,7 +107,11 @@ def node_of_window(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
         TamperedError: the ledger's entries are not those that were committed.
         RelayError: the destination does not answer.
     """
-    entries = [each for one in _selected(name, mirror, request, clock) for each in one.copied]
+    entries = [
+        ledger_entry
+        for topic in _selected(name, mirror, request, clock)
+        for ledger_entry in topic.copied
+    ]
     node, *others = sorted({entry.node for entry in entries})
     if others:
         raise ConfigError(
@@ -128,13 +132,13 @@ def _require_copied_log(
     """Refuse offsets of the ledger if the topic is no longer the one that was copied."""
     known = read_checkpoints(name, mirror, clock).checkpoints
     for each in selected:
-        at = each.topic_partition
-        log = NodeIdentity(snapshot.node.name, snapshot.source_topics[at.topic].topic_id, "")
-        if at in known and known[at].is_recreated(log):
+        tp = each.topic_partition
+        log = NodeIdentity(snapshot.node.name, snapshot.source_topics[tp.topic].topic_id, "")
+        if tp in known and known[tp].is_recreated(log):
             raise TopicRecreatedError(
                 "the topic was deleted and created again since the window was copied",
                 remedy=_READ_DESTINATION,
-                topic_partition=at,
+                topic_partition=tp,
             )
 
 
@@ -147,7 +151,7 @@ def _asked(
         _require_copied_log(name, mirror, selected, snapshot, clock)
         return [each.range for each in selected], []
     _require_readable(
-        snapshot, {at for at in snapshot.unreadable if request.partition in {None, at.partition}}
+        snapshot, {tp for tp in snapshot.unreadable if request.partition in {None, tp.partition}}
     )
     wanted = [
         position
@@ -219,14 +223,14 @@ def at_destination(
         ask = partial(copies.find, selected)
         found, findings = client.retry(ask)
     kept = {
-        at: merged(copied, one_source=len(sources[at]) == 1)
-        for at, copied in found.items()
+        tp: merged(copied, one_source=len(sources[tp]) == 1)
+        for tp, copied in found.items()
         if copied
     }
     ranges = [
-        OffsetRange(at, intervals[0][0], intervals[-1][1]) for at, intervals in sorted(kept.items())
+        OffsetRange(tp, intervals[0][0], intervals[-1][1]) for tp, intervals in sorted(kept.items())
     ]
-    several = {at: intervals for at, intervals in kept.items() if len(intervals) > 1}
+    several = {tp: intervals for tp, intervals in kept.items() if len(intervals) > 1}
     return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, findings)
 
 
@@ -243,7 +247,7 @@ def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -
                 " can be replayed with --side source, which does not read the ledger",
             )
     entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
-    copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
+    copied_to = {tp: checkpoint.next_offset for tp, checkpoint in ledger.checkpoints.items()}
     selected = select(selection, entries, copied_to)
     for each in selected:
         _require_covered(each)
@@ -266,8 +270,8 @@ def _require_covered(selected: Selected) -> None:
 
 
 def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    if found := [wanted for wanted in ranges if len(wanted)]:
-        return found
+    if offset_ranges := [offset_range for offset_range in ranges if len(offset_range)]:
+        return offset_ranges
     raise ConfigError(
         "there are no records in the range that is to be replayed",
         remedy="name offsets, dates or a window with records; see `relay ledger`",
@@ -291,37 +295,37 @@ class _Copies:
         entries = [(each.range, entry) for each in selected for entry in each.copied]
         ends: dict[TopicPartition, int] = defaultdict(int)
         for _, entry in entries:
-            at = entry.destination.topic_partition
-            ends[at] = max(ends[at], entry.destination.end)
+            tp = entry.destination.topic_partition
+            ends[tp] = max(ends[tp], entry.destination.end)
         low = self._client.list_offsets(ends, EARLIEST, READ_COMMITTED)
-        for at, end in ends.items():
-            wait_until_stable(self._client, at, end)
+        for tp, end in ends.items():
+            wait_until_stable(self._client, tp, end)
         # of a time span, every record's timestamp decides: it may be anywhere
         first = low if self._request.has_dates else dict.fromkeys(low, 0)
         findings: dict[TopicPartition, Finding] = {}
-        for wanted, entry in entries:
-            at = entry.destination.topic_partition
-            copies = self._map.copies(entry, wanted) if entry.records else []
-            if any(start < first[at] for start, _ in copies):
-                findings[at] = warning(
+        for offset_range, entry in entries:
+            tp = entry.destination.topic_partition
+            copies = self._map.copies(entry, offset_range) if entry.records else []
+            if any(start < first[tp] for start, _ in copies):
+                findings[tp] = warning(
                     Kind.REPLAYED_RANGE,
-                    str(at),
-                    f"the destination begins at offset {low[at]}; it no longer has older copies, of"
+                    str(tp),
+                    f"the destination begins at offset {low[tp]}; it no longer has older copies, of"
                     " which some may be of the time span",
                 )
-            found[at] += [
-                Copied(max(start, first[at]), stop, entry.source)
+            found[tp] += [
+                Copied(max(start, first[tp]), stop, entry.source)
                 for start, stop in copies
-                if stop > first[at]
+                if stop > first[tp]
             ]
-        for at, copied in found.items():
-            oldest = min((each.start for each in copied), default=low[at])
-            if oldest < low[at]:
+        for tp, copied in found.items():
+            oldest = min((each.start for each in copied), default=low[tp])
+            if oldest < low[tp]:
                 raise RetentionPassedError(
-                    f"the destination begins at offset {low[at]}, and no longer has the copies"
+                    f"the destination begins at offset {low[tp]}, and no longer has the copies"
                     f" from {oldest} on",
                     remedy="replay a later range, or read the source: --side source",
-                    topic_partition=at,
+                    topic_partition=tp,
                     offset=oldest,
                 )
         return found, list(findings.values())

@@ -175,7 +175,7 @@ def _shared(
 ) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
     unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
-    wanted = [
+    partitions = [
         snapshot.destination_of(position.topic_partition)
         for position in snapshot.positions
         if position.topic_partition.topic in unpinned
@@ -183,10 +183,10 @@ def _shared(
     with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
         cluster_id = client.metadata().cluster_id
     configured = defaultdict[str, set[str]](set)
-    for at in wanted:
-        other = taken.setdefault((cluster_id, at), name)
+    for tp in partitions:
+        other = taken.setdefault((cluster_id, tp), name)
         if other != name:
-            configured[other].add(at.topic)
+            configured[other].add(tp.topic)
     for other, names in configured.items():
         what = f"mirror {other!r} copies to {_some(names)}, too"
         remedy = "give the copies of one of them another name with topics.rename"

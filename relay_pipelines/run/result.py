@@ -19,7 +19,7 @@ class TopicTotals:
     records: int = 0
     size_bytes: int = 0
     chunks: int = 0
-    rewritten: int = 0
+    reencoded: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     nodes: set[str] = field(default_factory=set)
     code: set[str] = field(default_factory=set)
@@ -30,7 +30,7 @@ class TopicTotals:
         self.records += entry.records
         self.size_bytes += entry.size_bytes
         self.chunks += 1
-        self.rewritten += entry.rewritten
+        self.reencoded += entry.reencoded
         self.skipped.update(entry.skipped)
         self.nodes.add(entry.node)
         self.code.update(filter(None, [entry.policy.get("code")]))
@@ -97,9 +97,9 @@ class RunResult:
 
 def _error_of(outcome: Outcome) -> RelayError:
     """Return the error of a failed outcome, which has only its text."""
-    at = outcome.range.topic_partition
-    what = outcome.error.removeprefix(f"{at}: ")
-    place = None if what == outcome.error else at
+    tp = outcome.range.topic_partition
+    what = outcome.error.removeprefix(f"{tp}: ")
+    place = None if what == outcome.error else tp
     return error_class(outcome.error_kind)(what, topic_partition=place)
 
 

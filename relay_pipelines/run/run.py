@@ -271,9 +271,9 @@ def _wait_until_visible(
         ends = end_offsets(waiting, READ_UNCOMMITTED)
         while waiting and clock.monotonic() < deadline:
             stable = end_offsets(waiting, READ_COMMITTED)
-            waiting = {at for at in waiting if stable[at] < ends[at]}
+            waiting = {tp for tp in waiting if stable[tp] < ends[tp]}
             if waiting:
                 clock.sleep(_VISIBLE_POLL_SECONDS)
         ask = partial(hidden_copies.by_others, client, waiting, job.mirror)
-        found = client.retry(ask, patient=patient)
-        return [each.error(job.destination, clock.now_ms()) for each in found]
+        transactions = client.retry(ask, patient=patient)
+        return [transaction.error(job.destination, clock.now_ms()) for transaction in transactions]

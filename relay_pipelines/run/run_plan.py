@@ -68,8 +68,8 @@ class RunPlan:
     @property
     def takeovers(self) -> list[Finding]:
         """The topics of which this run decides the records in another way than the last."""
-        ranges = (each for window in self.windows for each in window.ranges)
-        return self.snapshot.takeovers(each.topic_partition for each in ranges)
+        ranges = (offset_range for window in self.windows for offset_range in window.ranges)
+        return self.snapshot.takeovers(offset_range.topic_partition for offset_range in ranges)
 
     def offsets(self, window: Window) -> int:
         """The number of offsets: of records, unless some were compacted away or aborted."""
@@ -126,7 +126,7 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     """
     positions = {position.topic_partition: position for position in snapshot.positions}
     others = positions.keys() - {each.topic_partition for each in frozen.ranges}
-    held = {at: error for at, error in snapshot.guarded.items() if at not in others}
+    held = {tp: error for tp, error in snapshot.guarded.items() if tp not in others}
     superseded = {each for each in frozen.ranges if is_superseded(snapshot, frozen, each)}
     windows = []
     for window in frozen.windows(snapshot.destinations):
@@ -153,8 +153,8 @@ def _plan(
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
     """Whether a loss was accepted since the window was cut: its offsets may be other records."""
-    at = planned.topic_partition
-    return at in snapshot.checkpoints and snapshot.generation_of(at) != frozen.generation_of(at)
+    tp = planned.topic_partition
+    return tp in snapshot.checkpoints and snapshot.generation_of(tp) != frozen.generation_of(tp)
 
 
 def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
@@ -217,12 +217,16 @@ class OtherWriters:
         before, self._seen = self._seen, foreign
         now = self.clock.monotonic()
         passed, self._looked = min(now - self._looked, _LONGEST_LOOK_SECONDS), now
-        newest = max(foreign.values(), key=lambda each: each.committed_at_ms, default=None)
+        newest = max(
+            foreign.values(),
+            key=lambda source_checkpoint: source_checkpoint.committed_at_ms,
+            default=None,
+        )
         if before is None:  # it may have ended just before this run began
             age = self.clock.now_ms() - newest.committed_at_ms if newest else 0
             self._quiet_seconds = max(0.0, age / 1000)
             return self._begin(newest)
-        if any(before.get(at) != checkpoint for at, checkpoint in foreign.items()):
+        if any(before.get(tp) != checkpoint for tp, checkpoint in foreign.items()):
             self._quiet_seconds = 0.0
             return "" if self.waits else self._begin(newest)
         self._quiet_seconds += passed * has_news
@@ -234,9 +238,9 @@ class OtherWriters:
 
     def _foreign(self, snapshot: ClusterSnapshot) -> dict[TopicPartition, Checkpoint]:
         return {
-            at: checkpoint
-            for at, checkpoint in snapshot.checkpoints.items()
-            if at.topic in snapshot.targets
+            tp: checkpoint
+            for tp, checkpoint in snapshot.checkpoints.items()
+            if tp.topic in snapshot.targets
             and checkpoint.run_id != BY_DRIVER
             and not self.is_own(checkpoint.run_id)
         }

@@ -170,9 +170,9 @@ class LaneTick:
 
     def _held_topics(self, measured: lag.Lag) -> dict[str, dict[TopicPartition, RelayError]]:
         errors: dict[str, dict[TopicPartition, RelayError]] = {}
-        for at, error in measured.held_back.items():
-            if at.topic in self.with_asset:
-                errors.setdefault(at.topic, {})[at] = error
+        for tp, error in measured.held_back.items():
+            if tp.topic in self.with_asset:
+                errors.setdefault(tp.topic, {})[tp] = error
         return errors
 
     def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> tuple[Mapping[str, str], Cursor]:
@@ -193,7 +193,7 @@ class LaneTick:
         return late, replace(cursor, late=reasons, topics=len(topics_shown))
 
     def _topics_with_asset(self) -> list[str]:
-        every = {at.topic for at in self.snapshot.unreadable}.union(self.snapshot.destinations)
+        every = {tp.topic for tp in self.snapshot.unreadable}.union(self.snapshot.destinations)
         return sorted(topic for topic in every if topic in self.with_asset)
 
     def _not_loaded(self) -> list[str]:
@@ -232,6 +232,6 @@ class LaneTick:
 def _reasons(errors: Mapping[str, Mapping[TopicPartition, RelayError]]) -> dict[str, str]:
     """Return for each topic what guards hold back, without what changes while it lasts."""
     return {
-        topic: ", ".join(sorted(f"{at.partition}: {type(held[at]).__name__}" for at in held))
+        topic: ", ".join(sorted(f"{tp.partition}: {type(held[tp]).__name__}" for tp in held))
         for topic, held in sorted(errors.items())
     }

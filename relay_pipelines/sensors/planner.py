@@ -249,7 +249,7 @@ class _Tick:
     def _lines(self) -> Iterator[str]:
         """What failed or is held back first, then a line for each lane, by name if several."""
         yield from self._failed()
-        held = {at: error for plan in self.plans for at, error in plan.held.items()}
+        held = {tp: error for plan in self.plans for tp, error in plan.held.items()}
         yield held_line(self._mirror, held)
         for lane in self._gone():
             gone = f"{lane.mirror}/{lane.name} is no longer in relay.yaml"

@@ -105,7 +105,7 @@ class RunRequests:
     def _has_news(self, without: Collection[str]) -> bool:
         positions = self.snapshot.positions
         without = {*without, *self.snapshot.refused}
-        news = [at for at in positions if at.topic_partition.topic not in without]
+        news = [position for position in positions if position.topic_partition.topic not in without]
         return bool(plan_windows(news).windows) or self._must_prepare(news)
 
     def _must_prepare(self, positions: Sequence[Position]) -> bool:

@@ -23,7 +23,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, changed
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import HELD_BACK, count, format_time, plural
-from relay_pipelines.page.page import away
+from relay_pipelines.page.page import page_unreachable
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows import window_events
 
@@ -129,7 +129,7 @@ def find(
         their materialisations, and the topic at which this tick stops.
     """
     # of a topic with a topic-partition that cannot be read, the end is unknown
-    unknown = {at.topic for at in snapshot.unreadable}
+    unknown = {tp.topic for tp in snapshot.unreadable}
     topics = sorted((snapshot.destinations.keys() & set(lane.topics)) - unknown)
     turn = [*(topic for topic in topics if topic > after), *(t for t in topics if t <= after)]
     looked = turn[:LOOKS_PER_TICK]
@@ -263,7 +263,7 @@ def report_unknown_lag(
     page = None
     if isinstance(error, RelayError):
         since_ms = round(cursor.known_at * 1000) or None
-        page = away(lane.mirror, error, round(now * 1000), since_ms)
+        page = page_unreachable(lane.mirror, error, round(now * 1000), since_ms)
     unknown = lag.unknown(lane, why, page).evaluation(key)
     for event in [unknown, *lag_target.evaluations(lane, topics)]:
         context.instance.report_runless_asset_event(dated(event, now))

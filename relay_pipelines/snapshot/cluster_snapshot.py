@@ -144,9 +144,9 @@ class ClusterSnapshot:
         """Why topic-partitions are not copied; those of a topic that is refused share its error."""
         found: dict[TopicPartition, RelayError] = {}
         for position in self.positions:
-            at = position.topic_partition
-            if error := data_loss(position) or self.refused.get(at.topic):
-                found[at] = error
+            tp = position.topic_partition
+            if error := data_loss(position) or self.refused.get(tp.topic):
+                found[tp] = error
         return found | dict(self.unreadable)
 
     @property
@@ -159,12 +159,14 @@ class ClusterSnapshot:
         return replace(
             self,
             targets={topic: to for topic, to in self.targets.items() if belongs(topic)},
-            positions=[each for each in self.positions if belongs(each.topic_partition.topic)],
+            positions=[
+                position for position in self.positions if belongs(position.topic_partition.topic)
+            ],
             deleted={topic: to for topic, to in self.deleted.items() if belongs(topic)},
             new_starts=[start for start in self.new_starts if belongs(start.topic)],
             unseen=tuple(filter(belongs, self.unseen)),
             refused={topic: why for topic, why in self.refused.items() if belongs(topic)},
-            unreadable={at: why for at, why in self.unreadable.items() if belongs(at.topic)},
+            unreadable={tp: why for tp, why in self.unreadable.items() if belongs(tp.topic)},
         )
 
     @cached_property
@@ -405,7 +407,7 @@ class _SnapshotBuilder:
         checkpoints, lost = self._find_lost(accepted, checkpoints, cache)
         shared = self._shared(accepted, checkpoints)
         unreadable |= self._missing(selection, checkpoints, only_topic, belongs)
-        hidden = {at.topic for at in unreadable}
+        hidden = {tp.topic for tp in unreadable}
         deleted = {} if only_topic else self._deleted(checkpoints, hidden, belongs)
         unseen = [] if only_topic else self._unseen(hidden.union(deleted), belongs)
         existing = self._existing(topics, policies)
@@ -421,8 +423,8 @@ class _SnapshotBuilder:
             selection.unread,
         )
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
-        known = replace(checkpoints, starts=starts)
-        positions, unjudged = self._positions(selection, topics, known, lost, leaderless)
+        snapshot = replace(checkpoints, starts=starts)
+        positions, unjudged = self._positions(selection, topics, snapshot, lost, leaderless)
         superseded = record_policies.refusals(
             checkpoints.checkpoints.values(),
             {topic: policy.digests for topic, policy in policies.items()},
@@ -487,14 +489,14 @@ class _SnapshotBuilder:
         belongs: Belongs,
     ) -> dict[TopicPartition, RelayError]:
         """Return why topic-partitions that only another node has, or may have, are not copied."""
-        at_node = {at for topic in self._at_source.topics.values() for at in topic.topic_partitions}
-        begun = self._decide({at.topic for at in checkpoints.checkpoints})
+        at_node = {tp for topic in self._at_source.topics.values() for tp in topic.topic_partitions}
+        begun = self._decide({tp.topic for tp in checkpoints.checkpoints})
         selected = {decision.topic for decision in begun if decision.included}
-        copied = [at for at in checkpoints.checkpoints if at.topic in selected]
+        copied = [tp for tp in checkpoints.checkpoints if tp.topic in selected]
         return {
-            at: error
-            for at, error in selection.missing(at_node, copied).items()
-            if only_topic in {None, at.topic} and belongs(at.topic)
+            tp: error
+            for tp, error in selection.missing(at_node, copied).items()
+            if only_topic in {None, tp.topic} and belongs(tp.topic)
         }
 
     def _leaderless(
@@ -506,13 +508,15 @@ class _SnapshotBuilder:
             SourceError: there are some, and `waits`: an election takes a moment; or none has one,
                 as when a cluster has just started.
         """
-        wanted = [at for topic in topics for at in self._at_source.topics[topic].topic_partitions]
+        partitions = [
+            tp for topic in topics for tp in self._at_source.topics[topic].topic_partitions
+        ]
         found = {
-            at: self._source.leaderless(at)
-            for at in wanted
-            if not self._at_source.topics[at.topic].has_leader(at.partition)
+            tp: self._source.leaderless(tp)
+            for tp in partitions
+            if not self._at_source.topics[tp.topic].has_leader(tp.partition)
         }
-        if found and (waits or len(found) == len(wanted)):
+        if found and (waits or len(found) == len(partitions)):
             self._source.forget()
             raise next(iter(found.values()))
         return found
@@ -528,9 +532,9 @@ class _SnapshotBuilder:
             DestinationError: as `_leaderless` raises it.
         """
         errors = {
-            at: error
-            for at, offsets in uncopied(positions).items()
-            if offsets and (error := self._unwritable(at, topics.targets[at.topic].of(at), configs))
+            tp: error
+            for tp, offsets in uncopied(positions).items()
+            if offsets and (error := self._unwritable(tp, topics.targets[tp.topic].of(tp), configs))
         }
         if errors and (waits or len(errors) == len(positions)):
             self._destination.forget()
@@ -541,7 +545,7 @@ class _SnapshotBuilder:
         ]
 
     def _unwritable(
-        self, at: TopicPartition, to: TopicPartition, configs: Configs
+        self, tp: TopicPartition, to: TopicPartition, configs: Configs
     ) -> RelayError | None:
         topic = self._at_destination.topics.get(to.topic)
         if topic is None or to.partition not in topic.leaders:
@@ -558,7 +562,7 @@ class _SnapshotBuilder:
         return DestinationError(
             f"{what} on {self._destination.cluster}",
             remedy="start the brokers that have its replicas; if they run, their logs say why",
-            topic_partition=at,
+            topic_partition=tp,
         )
 
     def _ask_for_unlisted(
@@ -584,16 +588,16 @@ class _SnapshotBuilder:
         ]
         hidden: dict[TopicPartition, RelayError] = {}
         for name, found in self._source.metadata(unlisted).topics.items() if unlisted else ():
-            at = TopicPartition(name, 0)
+            tp = TopicPartition(name, 0)
             if found.error_code == error_codes.NONE:  # it was created after the list
                 self._at_source.topics[name] = found
             elif found.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-                hidden[at] = error_codes.failure(
+                hidden[tp] = error_codes.failure(
                     found.error_code,
                     f"Metadata of topic {name}",
                     at=str(self._source.cluster),
                     retriable=self._source.retriable,
-                    topic_partition=at,
+                    topic_partition=tp,
                     # brokers refuse a name whether or not the topic exists
                     permission=f"Describe on topic {name}, or, if it was deleted, add it to"
                     " topics.deny",
@@ -606,7 +610,7 @@ class _SnapshotBuilder:
 
     def _known_topics(self, checkpoints: CheckpointSnapshot) -> set[str]:
         """The topics that were copied or fixed a start, and those that relay.yaml spells out."""
-        copied = {at.topic for at in checkpoints.checkpoints}
+        copied = {tp.topic for tp in checkpoints.checkpoints}
         return copied.union(checkpoints.starts, self._named())
 
     def _named(self) -> list[str]:
@@ -639,10 +643,10 @@ class _SnapshotBuilder:
             and self._mirror.record_policy(topic).may_quarantine
         }
         holders = {
-            at.topic
-            for at, committed in checkpoints.checkpoints.items()
-            if at.topic in topics.all_targets
-            and committed.bound_to == topics.all_targets[at.topic].of(at)
+            tp.topic
+            for tp, committed in checkpoints.checkpoints.items()
+            if tp.topic in topics.all_targets
+            and committed.bound_to == topics.all_targets[tp.topic].of(tp)
         }
         return {**refusals(topics.all_targets, quarantines, holders)}
 
@@ -671,9 +675,9 @@ class _SnapshotBuilder:
     ) -> tuple[CheckpointSnapshot, Lost]:
         """Return which checkpoints are not the last ones, as `LostCheckpoints.find`."""
         destinations = {
-            at: topics.all_targets[topic].of(at)
+            tp: topics.all_targets[topic].of(tp)
             for topic in topics.names
-            for at in self._at_source.topics[topic].topic_partitions
+            for tp in self._at_source.topics[topic].topic_partitions
         }
         return LostCheckpoints(self._destination, self._name, self._at_destination, cache).find(
             destinations, checkpoints
@@ -685,11 +689,11 @@ class _SnapshotBuilder:
         A pin says that this is wanted.
         """
         wanted = {
-            at: topics.all_targets[topic].of(at)
+            tp: topics.all_targets[topic].of(tp)
             for topic in topics.names
             if topics.all_targets[topic].partition is None
-            for at in self._at_source.topics[topic].topic_partitions
-            if at not in checkpoints.checkpoints
+            for tp in self._at_source.topics[topic].topic_partitions
+            if tp not in checkpoints.checkpoints
         }
         return shared_destinations.refusals(
             self._destination, self._at_destination, self._name, wanted
@@ -700,8 +704,8 @@ class _SnapshotBuilder:
     ) -> dict[str, str]:
         """Source topic -> destination topic, of topics that were begun and no longer exist."""
         begun = dict.fromkeys(checkpoints.starts, "") | {
-            at.topic: committed.destination.topic
-            for at, committed in checkpoints.checkpoints.items()
+            tp.topic: committed.destination.topic
+            for tp, committed in checkpoints.checkpoints.items()
         }
         deleted = {
             topic: destination

@@ -34,21 +34,25 @@ def of_snapshot(
     hidden: Iterable[OpenTransaction], snapshot: ClusterSnapshot
 ) -> list[OpenTransaction]:
     """Return what hides something of a snapshot, which may be of a part of what was looked at."""
-    wanted = _watched(snapshot)
-    return [found for found in hidden if found.hidden.topic_partition in wanted]
+    partitions = _watched(snapshot)
+    return [
+        transaction for transaction in hidden if transaction.hidden.topic_partition in partitions
+    ]
 
 
 def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
-    wanted = {snapshot.destination_of(each.topic_partition) for each in snapshot.positions}
+    partitions = {
+        snapshot.destination_of(position.topic_partition) for position in snapshot.positions
+    }
     if snapshot.checkpoint_ends:
-        wanted.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger_topic.TOPIC))
-    return wanted
+        partitions.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger_topic.TOPIC))
+    return partitions
 
 
 def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransaction]:
-    wanted = _watched(snapshot)
-    client.metadata(sorted({at.topic for at in wanted}))
-    return open_transactions.find(client, filter(client.has_leader, wanted))
+    partitions = _watched(snapshot)
+    client.metadata(sorted({tp.topic for tp in partitions}))
+    return open_transactions.find(client, filter(client.has_leader, partitions))
 
 
 def hanging(
@@ -57,14 +61,14 @@ def hanging(
     """Return what is open for longer than any transaction of a copy may be."""
     longest = options.transaction_timeout_ms / 1000
     return [
-        found.error(destination, now_ms)
-        for found in hidden
-        if (found.seconds(now_ms) or 0.0) > longest
+        transaction.error(destination, now_ms)
+        for transaction in hidden
+        if (transaction.seconds(now_ms) or 0.0) > longest
     ]
 
 
 def by_others(
-    client: ClusterClient, wanted: set[TopicPartition], mirror: str
+    client: ClusterClient, partitions: set[TopicPartition], mirror: str
 ) -> list[OpenTransaction]:
     """Return the transactions of others that hide topic-partitions.
 
@@ -72,6 +76,8 @@ def by_others(
     is: that may be a copy whose markers are late.
     """
     ours = f"relay.{mirror}."
-    found = open_transactions.find(client, wanted)
-    known = [each for each in found if each.producer_id >= 0]
-    return [each for each in known if not each.transactional_id.startswith(ours)]
+    transactions = open_transactions.find(client, partitions)
+    known = [transaction for transaction in transactions if transaction.producer_id >= 0]
+    return [
+        transaction for transaction in known if not transaction.transactional_id.startswith(ours)
+    ]

@@ -56,7 +56,7 @@ def measure(
         most_ages: of how many to ask for the age.
     """
     missing = uncopied(snapshot.positions)
-    records = {at: len(offsets) for at, offsets in missing.items()}
+    records = {tp: len(offsets) for tp, offsets in missing.items()}
     waiting = [position for position in snapshot.positions if records[position.topic_partition]]
     waiting.sort(
         key=lambda position: (
@@ -74,10 +74,10 @@ def measure(
     since = timestamps_ms(snapshot, first, options)
     now_ms = clock.now_ms()
     return {
-        at: PartitionLag(
-            number, max(0, now_ms - since[at]) / 1000 if at in since else None if number else 0.0
+        tp: PartitionLag(
+            number, max(0, now_ms - since[tp]) / 1000 if tp in since else None if number else 0.0
         )
-        for at, number in records.items()
+        for tp, number in records.items()
     }
 
 
@@ -107,14 +107,18 @@ def written_before(
     Raises:
         RelayError: the source does not answer.
     """
-    waiting = {at: found for at, found in uncopied(snapshot.positions).items() if len(found)}
+    waiting = {
+        tp: offset_range
+        for tp, offset_range in uncopied(snapshot.positions).items()
+        if len(offset_range)
+    }
     if not waiting:
         return set()
-    ends = {at: found.end for at, found in waiting.items()}
+    ends = {tp: offset_range.end for tp, offset_range in waiting.items()}
     with source_client(snapshot.mirror, snapshot.node, options, clock, "lag") as client:
         ask = partial(client.first_offsets, before_ms, ends)
         since = client.retry(ask, patient=False)
-    return {at for at, found in waiting.items() if found.start < since[at]}
+    return {tp for tp, offset_range in waiting.items() if offset_range.start < since[tp]}
 
 
 def timestamps_ms(
@@ -186,12 +190,12 @@ class Rates:
         if self._looks:
             began_ms, before = self._looks[0]
             seconds = max(1, taken_ms - began_ms) / 1000
-            for at in now.keys() & before.keys():
+            for tp in now.keys() & before.keys():
                 # another node of the source may end earlier, and a checkpoint may be reset
                 source, copied = (
                     max(0, new - old) / seconds
-                    for new, old in zip(now[at], before[at], strict=True)
+                    for new, old in zip(now[tp], before[tp], strict=True)
                 )
-                grown[at.topic].append(Rate(source, copied))
+                grown[tp.topic].append(Rate(source, copied))
         self._looks.append((taken_ms, now))
         return {topic: total_rate(rates) for topic, rates in grown.items()}

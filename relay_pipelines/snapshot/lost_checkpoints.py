@@ -65,7 +65,7 @@ class LostCheckpoints:
     cache: CheckpointCache
 
     def find(
-        self, destinations: Mapping[TopicPartition, TopicPartition], found: CheckpointSnapshot
+        self, destinations: Mapping[TopicPartition, TopicPartition], snapshot: CheckpointSnapshot
     ) -> tuple[CheckpointSnapshot, Lost]:
         """Return what is lost.
 
@@ -75,24 +75,24 @@ class LostCheckpoints:
         Args:
             destinations: by source topic-partition, where the configuration wants the copies.
         """
-        suspects = self._written_after(destinations, found.checkpoints)
+        suspects = self._written_after(destinations, snapshot.checkpoints)
         if not suspects or ledger_topic.TOPIC not in self.at_destination.topics:
-            return found, Lost()
-        newest = self._newest_entries(suspects, found.checkpoints)
-        if newer := _newer(newest, found.checkpoints):
-            found = self._read_again(found)
-            newer = _newer(newer, found.checkpoints)
-        copies = self._copies_after(suspects, newer.keys(), found.checkpoints)
+            return snapshot, Lost()
+        newest = self._newest_entries(suspects, snapshot.checkpoints)
+        if newer := _newer(newest, snapshot.checkpoints):
+            snapshot = self._read_again(snapshot)
+            newer = _newer(newer, snapshot.checkpoints)
+        copies = self._copies_after(suspects, newer.keys(), snapshot.checkpoints)
         if copies:
-            known, found = found.checkpoints, self._read_again(found)
-            now = found.checkpoints
-            copies = {at: after for at, after in copies.items() if now.get(at) == known[at]}
-        return found, Lost(newer, copies)
+            known, snapshot = snapshot.checkpoints, self._read_again(snapshot)
+            now = snapshot.checkpoints
+            copies = {tp: after for tp, after in copies.items() if now.get(tp) == known[tp]}
+        return snapshot, Lost(newer, copies)
 
-    def _read_again(self, found: CheckpointSnapshot) -> CheckpointSnapshot:
+    def _read_again(self, snapshot: CheckpointSnapshot) -> CheckpointSnapshot:
         """Return the checkpoints of all that was committed so far."""
-        if not found.ends:
-            return found
+        if not snapshot.ends:
+            return snapshot
         homes = checkpoint.homes(checkpoint.TOPIC)
         checkpoint.wait_for_open_transactions(self.client, homes)
         return checkpoint.read_all(self.client, self.mirror)
@@ -111,23 +111,23 @@ class LostCheckpoints:
             newer: those of which the ledger has newer entries, which need no other proof.
         """
         after = {}
-        for at, written in suspects.items():
-            copies = checkpoints[at].copies if at in checkpoints and at not in newer else None
+        for tp, written in suspects.items():
+            copies = checkpoints[tp].copies if tp in checkpoints and tp not in newer else None
             if copies is None or copies.topic_partition not in written:
                 continue
             if (offset := self._own_after(copies)) is not None:
-                after[at] = offset
+                after[tp] = offset
         return after
 
     def _own_after(self, copies: DestinationPosition) -> int | None:
         to, last = copies.topic_partition, copies.next_offset - 1
         low = self.client.list_offsets([to], EARLIEST, READ_COMMITTED)[to]
         end = self.client.list_offsets([to], LATEST, READ_COMMITTED)[to]
-        wanted = OffsetRange(to, last, min(end, last + _MOST_OFFSETS_AFTER))
-        if (copies, wanted.end) in self.cache.examined:
+        offset_range = OffsetRange(to, last, min(end, last + _MOST_OFFSETS_AFTER))
+        if (copies, offset_range.end) in self.cache.examined:
             return None
         producer = None
-        for spans in read(self.client, wanted, _FETCH_BYTES) if last >= low else ():
+        for spans in read(self.client, offset_range, _FETCH_BYTES) if last >= low else ():
             for span in spans:
                 if span.run is None or span.skipped is not None:
                     continue
@@ -135,7 +135,7 @@ class LostCheckpoints:
                     producer = span.run.first.producer_id
                 elif span.run.first.producer_id == producer:
                     return span.start
-        self.cache.examined.add((copies, wanted.end))
+        self.cache.examined.add((copies, offset_range.end))
         return None
 
     def _written_after(
@@ -148,8 +148,8 @@ class LostCheckpoints:
         And where: in the topic-partition with the copies, or in that which the configuration names.
         """
         known = {
-            at: _ends_of_copies(checkpoints.get(at), destination)
-            for at, destination in destinations.items()
+            tp: _ends_of_copies(checkpoints.get(tp), destination)
+            for tp, destination in destinations.items()
         }
         topics = self.at_destination.topics
         led = {
@@ -163,28 +163,28 @@ class LostCheckpoints:
         # the end of what every replica has: an open transaction holds the last stable offset back
         found = self.client.list_offsets(led, LATEST, READ_UNCOMMITTED)
         written = {
-            at: {to for to, end in ends.items() if found.get(to, 0) > end}
-            for at, ends in known.items()
+            tp: {to for to, end in ends.items() if found.get(to, 0) > end}
+            for tp, ends in known.items()
         }
-        return {at: some for at, some in written.items() if some}
+        return {tp: partitions for tp, partitions in written.items() if partitions}
 
     def _newest_entries(
         self, suspects: Collection[TopicPartition], checkpoints: Mapping[TopicPartition, Checkpoint]
     ) -> dict[TopicPartition, LedgerRecord]:
         """Return the newest ledger entries of these topic-partitions, if they are late enough."""
         homes: dict[TopicPartition, list[TopicPartition]] = defaultdict(list)
-        for at in suspects:
-            key = checkpoint.key_of(self.mirror, at)
-            homes[checkpoint.home(ledger_topic.TOPIC, key)].append(at)
+        for tp in suspects:
+            key = checkpoint.key_of(self.mirror, tp)
+            homes[checkpoint.home(ledger_topic.TOPIC, key)].append(tp)
         # what was committed before an open transaction is below the last stable offset; nobody
         # waits here for what a killed task has left open, as its successor aborts it
         ends = self.client.list_offsets(homes, LATEST, READ_COMMITTED)
         low = self.client.list_offsets(homes, EARLIEST, READ_COMMITTED)
         newest: dict[TopicPartition, LedgerRecord] = {}
         for home, sources in homes.items():
-            start = self._start(home, ends[home], [checkpoints.get(at) for at in sources])
+            start = self._start(home, ends[home], [checkpoints.get(tp) for tp in sources])
             found = self._read(OffsetRange(home, max(low[home], start), ends[home]))
-            newest |= {at: found[at] for at in sources if at in found}
+            newest |= {tp: found[tp] for tp in sources if tp in found}
         return newest
 
     def _start(self, home: TopicPartition, end: int, known: Iterable[Checkpoint | None]) -> int:
@@ -193,33 +193,36 @@ class LostCheckpoints:
         The entry of a checkpoint's head has its time. Without one, only the end is read: a new
         mirror must not read the ledger of all others before each of its snapshots.
         """
-        heads = [None if each is None else each.ledger_head.committed_at_ms for each in known]
+        heads = [
+            None if checkpoint is None else checkpoint.ledger_head.committed_at_ms
+            for checkpoint in known
+        ]
         starts = [end - _LEDGER_OFFSETS] if None in heads else []
         if times := [head for head in heads if head is not None]:
             starts.append(self.client.first_offsets(min(times), {home: end})[home])
         return min(starts)
 
-    def _read(self, wanted: OffsetRange) -> dict[TopicPartition, LedgerRecord]:
+    def _read(self, offset_range: OffsetRange) -> dict[TopicPartition, LedgerRecord]:
         """Return the newest entry of each source topic-partition in a range of the ledger."""
-        start, found = self.cache.entries(self.client, wanted)
+        start, found = self.cache.entries(self.client, offset_range)
         prefixes = checkpoint.key_prefixes(self.mirror)
-        missing = OffsetRange(wanted.topic_partition, start, wanted.end)
+        missing = OffsetRange(offset_range.topic_partition, start, offset_range.end)
         for records in read_records(self.client, missing, prefixes):
             found |= {record.entry.source.topic_partition: record for record in records}
-        self.cache.put_entries(self.client, wanted, found)
+        self.cache.put_entries(self.client, offset_range, found)
         return found
 
 
 def _ends_of_copies(
-    known: Checkpoint | None, destination: TopicPartition
+    checkpoint: Checkpoint | None, destination: TopicPartition
 ) -> dict[TopicPartition, int]:
     """Return, where copies are or may be, the offset after the last one known and its marker.
 
     If the checkpoint is not the last one, a reset may have decided for another destination since.
     """
     ends = {destination: 0}
-    if known is not None and known.copies is not None:
-        ends[known.copies.topic_partition] = known.copies.next_offset + _MARKER
+    if checkpoint is not None and checkpoint.copies is not None:
+        ends[checkpoint.copies.topic_partition] = checkpoint.copies.next_offset + _MARKER
     return ends
 
 
@@ -228,7 +231,7 @@ def _newer(
 ) -> dict[TopicPartition, LedgerRecord]:
     """Return the entries that were committed after the checkpoints."""
     return {
-        at: record
-        for at, record in newest.items()
-        if at not in checkpoints or record.entry.number > checkpoints[at].ledger_head.number
+        tp: record
+        for tp, record in newest.items()
+        if tp not in checkpoints or record.entry.number > checkpoints[tp].ledger_head.number
     }

@@ -85,14 +85,14 @@ class NodeState:
     @property
     def unanswered(self) -> dict[TopicPartition, str]:
         """The topic-partitions that it cannot answer for, and why."""
-        refused = {at: error.what for at, error in self.unreadable.items()}
+        refused = {tp: error.what for tp, error in self.unreadable.items()}
         return dict.fromkeys(self.leaderless, "it has no leader") | refused
 
     def has_proved(self, checkpoint: Checkpoint) -> bool:
         """Whether a log is known, or was compared: one that ends at the checkpoint never is."""
-        at = checkpoint.source
-        ends_there = (self.end_offsets or {}).get(at) == checkpoint.next_offset
-        return checkpoint.knows(self.log(at.topic)) or not ends_there
+        tp = checkpoint.source
+        ends_there = (self.end_offsets or {}).get(tp) == checkpoint.next_offset
+        return checkpoint.knows(self.log(tp.topic)) or not ends_there
 
     def log(self, topic: str) -> NodeIdentity:
         """Return which log a mirrored topic is on this node."""
@@ -100,14 +100,14 @@ class NodeState:
 
 
 def probe(
-    name: str, mirror: Mirror, clock: Clock, known: CheckpointSnapshot | None = None
+    name: str, mirror: Mirror, clock: Clock, snapshot: CheckpointSnapshot | None = None
 ) -> list[NodeState]:
     """Ask every node, in configured order, and wait for `health.request_timeout` at most.
 
     A node with topics that the checkpoints do not know is asked again, for the last records copied.
 
     Args:
-        known: what was copied, and which nodes must not be read; None to compare nothing.
+        snapshot: what was copied, and which nodes must not be read; None to compare nothing.
     """
     timeout_ms = mirror.source.health.request_timeout
     pool = ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe")
@@ -119,12 +119,12 @@ def probe(
         answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
         for node, answer in answers.items()
     ]
-    if known is None:
+    if snapshot is None:
         return states
     return [
         replace(state, quarantined=why)
-        if (why := known.quarantined.get(state.node.name, ""))
-        else _compared(name, mirror, state, known.checkpoints, clock)
+        if (why := snapshot.quarantined.get(state.node.name, ""))
+        else _compared(name, mirror, state, snapshot.checkpoints, clock)
         for state in states
     ]
 
@@ -191,10 +191,10 @@ class NodeSelection:
         """Say which other node does not answer for a topic-partition; empty if all do."""
         return self._silent(position.topic_partition)
 
-    def _silent(self, at: TopicPartition) -> str:
+    def _silent(self, tp: TopicPartition) -> str:
         for state in self.unread:
-            if not state.view.answers_for(at):
-                why = state.error or f"{state.unanswered[at]} there"
+            if not state.view.answers_for(tp):
+                why = state.error or f"{state.unanswered[tp]} there"
                 return f"node {state.node.name} does not answer: {why}"
         return ""
 
@@ -203,11 +203,11 @@ class NodeSelection:
 
         Of a topic that was created again, this is the first offset of any node's.
         """
-        at, first = position.topic_partition, position.low_watermark
+        tp, first = position.topic_partition, position.low_watermark
         for view in (state.view for state in self.unread):
-            low = view.low_watermarks.get(at, first)
-            is_same = position.recreated or view.has_log(at)
-            if is_same and low < (view.end_offsets or {}).get(at, low):
+            low = view.low_watermarks.get(tp, first)
+            is_same = position.recreated or view.has_log(tp)
+            if is_same and low < (view.end_offsets or {}).get(tp, low):
                 first = min(first, low)
         return first
 
@@ -234,36 +234,36 @@ class NodeSelection:
         """
         found: dict[TopicPartition, str] = {}
         for state in self.unread:
-            for at, low in state.low_watermarks.items():
-                end = (state.end_offsets or {}).get(at, low)
-                if at not in at_node and low < end:
+            for tp, low in state.low_watermarks.items():
+                end = (state.end_offsets or {}).get(tp, low)
+                if tp not in at_node and low < end:
                     what = f"but node {state.node.name} has its offsets [{low}, {end})"
-                    found.setdefault(at, what)
-        for at in copied:
-            if at not in at_node and (silent := self._silent(at)):
-                found.setdefault(at, f"and {silent}")
+                    found.setdefault(tp, what)
+        for tp in copied:
+            if tp not in at_node and (silent := self._silent(tp)):
+                found.setdefault(tp, f"and {silent}")
         return {
-            at: SourceError(
+            tp: SourceError(
                 f"node {self.node.name} does not have it, {what}",
                 remedy="create it on both, or copy it with only that node in source.nodes"
                 if what.startswith("but")
                 else ASK_SILENT,
-                topic_partition=at,
+                topic_partition=tp,
             )
-            for at, what in sorted(found.items())
+            for tp, what in sorted(found.items())
         }
 
     def same_logs(
-        self, at: TopicPartition, checkpoint: Checkpoint | None
+        self, tp: TopicPartition, checkpoint: Checkpoint | None
     ) -> tuple[NodeIdentity, ...]:
         """Return the logs of the other nodes that hold what was copied of a topic-partition.
 
         Before the first record is copied, these are the logs that the configuration calls the same.
         """
         return tuple(
-            state.log(at.topic)
+            state.log(tp.topic)
             for state in self.unread
-            if state.view.has_log(at) and (checkpoint is None or state.has_proved(checkpoint))
+            if state.view.has_log(tp) and (checkpoint is None or state.has_proved(checkpoint))
         )
 
 
@@ -345,14 +345,14 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
             topics = metadata.topics
             decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
             mirrored = [
-                at
+                tp
                 for decision in decisions
                 if decision.included
-                for at in topics[decision.topic].topic_partitions
+                for tp in topics[decision.topic].topic_partitions
             ]
-            wanted = [at for at in mirrored if topics[at.topic].has_leader(at.partition)]
-            low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-            ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+            partitions = [tp for tp in mirrored if topics[tp.topic].has_leader(tp.partition)]
+            low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
+            ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     except RelayError as error:
         refusal = None if error.retryable else error
         return NodeState(
@@ -364,8 +364,8 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
         (clock.monotonic() - began) * 1000,
         low_watermarks=low,
         cluster_id=metadata.cluster_id,
-        topic_ids={at.topic: topics[at.topic].topic_id for at in wanted},
-        leaderless=frozenset(mirrored).difference(wanted),
+        topic_ids={tp.topic: topics[tp.topic].topic_id for tp in partitions},
+        leaderless=frozenset(mirrored).difference(partitions),
     )
 
 
@@ -379,9 +379,9 @@ def _compared(
     """Compare the last records copied with a node's, where ids do not prove its log."""
     ends = state.end_offsets or {}
     unknown = {
-        at: checkpoint
-        for at, checkpoint in checkpoints.items()
-        if at in ends and not checkpoint.knows(state.log(at.topic))
+        tp: checkpoint
+        for tp, checkpoint in checkpoints.items()
+        if tp in ends and not checkpoint.knows(state.log(tp.topic))
     }
     if not unknown:
         return state
@@ -392,7 +392,7 @@ def _compared(
         return replace(state, end_offsets=None, error=str(error))
     return replace(
         state,
-        end_offsets={at: end for at, end in ends.items() if at not in unreadable},
+        end_offsets={tp: end for tp, end in ends.items() if tp not in unreadable},
         unproved=frozenset(unproved),
         unreadable=unreadable,
     )
@@ -423,7 +423,7 @@ def find_divergence(
             and topics[committed.source.topic].has_leader(committed.source.partition)
         }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
-        for at, committed in sorted(by_source.items()):
-            if ends[at] >= committed.next_offset and has_diverged(client, committed):
-                return other_records(log_of(client, at.topic), committed)
+        for tp, committed in sorted(by_source.items()):
+            if ends[tp] >= committed.next_offset and has_diverged(client, committed):
+                return other_records(log_of(client, tp.topic), committed)
     return None

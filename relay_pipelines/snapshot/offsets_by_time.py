@@ -37,8 +37,8 @@ def ranges_between(
         stops = ends if to_ms is None else first_offsets(to_ms)
     ranges = []
     for position in snapshot.positions:
-        at = position.topic_partition
-        stop = min(position.end_offset, stops[at])
-        start = max(position.low_watermark, starts[at])
-        ranges.append(OffsetRange(at, min(start, stop), stop))
+        tp = position.topic_partition
+        stop = min(position.end_offset, stops[tp])
+        start = max(position.low_watermark, starts[tp])
+        ranges.append(OffsetRange(tp, min(start, stop), stop))
     return ranges

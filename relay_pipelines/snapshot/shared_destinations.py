@@ -32,9 +32,10 @@ def other_mirrors(client: ClusterClient, mirror: str) -> dict[TopicPartition, st
         return {}
     ours = mirror.partition(REPLAY)[0]
     found = {
-        each.copies: other
-        for each in checkpoint.read_all_mirrors(client)
-        if each.copies is not None and (other := each.mirror.partition(REPLAY)[0]) != ours
+        source_checkpoint.copies: other
+        for source_checkpoint in checkpoint.read_all_mirrors(client)
+        if source_checkpoint.copies is not None
+        and (other := source_checkpoint.mirror.partition(REPLAY)[0]) != ours
     }
     topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
     return {
@@ -68,12 +69,12 @@ def refusals(
         if to.topic in topics and topics[to.topic].has_leader(to.partition)
     }
     ends = client.list_offsets(led, LATEST, READ_UNCOMMITTED) if led else {}
-    written = {at: to for at, to in wanted.items() if ends.get(to)}
+    written = {tp: to for tp, to in wanted.items() if ends.get(to)}
     others = other_mirrors(client, mirror) if written else {}
     # of several topic-partitions, the first is named
     return {
-        at.topic: _refusal(at.topic, to.topic, others[to]).of(at)
-        for at, to in sorted(written.items(), reverse=True)
+        tp.topic: _refusal(tp.topic, to.topic, others[to]).of(tp)
+        for tp, to in sorted(written.items(), reverse=True)
         if to in others
     }
 

@@ -44,8 +44,8 @@ def new_starts(
     if start.policy is StartPolicy.EARLIEST:
         return []
     begins = not (checkpoints.has_begun or copied)
-    started = {at.topic for at in [*checkpoints.checkpoints, *copied]}.union(checkpoints.starts)
-    named = {at.topic for at in start.by_topic_partition}
+    started = {tp.topic for tp in [*checkpoints.checkpoints, *copied]}.union(checkpoints.starts)
+    named = {tp.topic for tp in start.by_topic_partition}
     new = [
         topic
         for topic in topics
@@ -53,20 +53,20 @@ def new_starts(
         and (begins or topic in named)
         and min(source.topic(topic).leaders.values(), default=0) >= 0
     ]
-    wanted = [at for topic in new for at in source.topic(topic).topic_partitions]
-    low = source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-    end = source.list_offsets(wanted, LATEST, READ_COMMITTED)
-    configured = _configured_offsets(source, start, wanted, end)
+    partitions = [tp for topic in new for tp in source.topic(topic).topic_partitions]
+    low = source.list_offsets(partitions, EARLIEST, READ_COMMITTED)
+    end = source.list_offsets(partitions, LATEST, READ_COMMITTED)
+    configured = _configured_offsets(source, start, partitions, end)
     node = source.cluster.name
     records = [StartRecord(mirror, "", {}, node, {}, now_ms)] if begins else []
     for topic in new:
-        found = source.topic(topic)
+        metadata = source.topic(topic)
         offsets = {
-            at.partition: min(max(configured.get(at, 0), low[at]), max(low[at], end[at]))
-            for at in found.topic_partitions
+            tp.partition: min(max(configured.get(tp, 0), low[tp]), max(low[tp], end[tp]))
+            for tp in metadata.topic_partitions
         }
         ids = {other.node.name: other.topic_ids.get(topic, "") for other in others}
-        ids[node] = found.topic_id
+        ids[node] = metadata.topic_id
         records.append(StartRecord(mirror, topic, offsets, node, ids, now_ms))
     return records
 
@@ -85,12 +85,12 @@ def start_offsets(
         copied: as in `new_starts`.
     """
     return {
-        at: record.starts[at.partition]
-        for at in topic_partitions
-        if (record := checkpoints.starts.get(at.topic)) is not None
-        and at not in checkpoints.checkpoints
-        and at not in copied
-        and at.partition in record.starts
+        tp: record.starts[tp.partition]
+        for tp in topic_partitions
+        if (record := checkpoints.starts.get(tp.topic)) is not None
+        and tp not in checkpoints.checkpoints
+        and tp not in copied
+        and tp.partition in record.starts
         and not _is_recreated(source, record)
     }
 
@@ -103,25 +103,25 @@ def _is_recreated(source: ClusterClient, record: StartRecord) -> bool:
 def _configured_offsets(
     source: ClusterClient,
     start: Start,
-    wanted: Collection[TopicPartition],
+    partitions: Collection[TopicPartition],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     if start.policy is StartPolicy.LATEST:
-        return {at: ends[at] for at in wanted}
+        return {tp: ends[tp] for tp in partitions}
     if start.timestamp is not None:
-        return source.first_offsets(start.timestamp, {at: ends[at] for at in wanted})
+        return source.first_offsets(start.timestamp, {tp: ends[tp] for tp in partitions})
     if start.offsets:
-        given = {at: offset for at, offset in start.by_topic_partition.items() if at in wanted}
-        for at, offset in sorted(given.items()):
-            if offset > ends[at]:
+        given = {tp: offset for tp, offset in start.by_topic_partition.items() if tp in partitions}
+        for tp, offset in sorted(given.items()):
+            if offset > ends[tp]:
                 raise ConfigError(
-                    f"start.offsets: {at} ends at {ends[at]} on {source.cluster.name},"
+                    f"start.offsets: {tp} ends at {ends[tp]} on {source.cluster.name},"
                     f" before {offset}",
                     remedy="give an offset that the source has",
                 )
         return given
-    if start.group is not None and wanted:
-        committed = committed_offsets(source, start.group, wanted)
+    if start.group is not None and partitions:
+        committed = committed_offsets(source, start.group, partitions)
         if not committed:
             raise ConfigError(
                 f"start.group: the group {start.group!r} has committed no offset of the mirrored"

@@ -63,45 +63,45 @@ class Positions:
 
         Of these, the last record copied would have to be compared, and cannot be read.
         """
-        wanted = [
-            at
+        partitions = [
+            tp
             for topic in self._targets
-            for at in self._source.topic(topic).topic_partitions
-            if at not in self._leaderless
+            for tp in self._source.topic(topic).topic_partitions
+            if tp not in self._leaderless
         ]
         # before the last stable offsets: records written between the two requests would look like
         # an open transaction
-        high = self._source.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
+        high = self._source.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
         at_source = read_positions(
             self._source,
-            wanted,
+            partitions,
             self._snapshot.checkpoints,
             among_several=self._among_several,
         )
         starts = start_offsets.start_offsets(
-            self._source, self._snapshot, self._lost.entries, wanted
+            self._source, self._snapshot, self._lost.entries, partitions
         )
-        ends = {at: position.end_offset for at, position in at_source.items()}
-        known = {at: copied for at, copied in self._snapshot.checkpoints.items() if at in ends}
+        ends = {tp: position.end_offset for tp, position in at_source.items()}
+        known = {tp: copied for tp, copied in self._snapshot.checkpoints.items() if tp in ends}
         unproved, unreadable = unproved_logs(self._source, ends, known)
         positions = [
             replace(
-                self._completed(at_source[at], starts.get(at)),
-                high_watermark=high[at],
+                self._completed(at_source[tp], starts.get(tp)),
+                high_watermark=high[tp],
                 ledger_lost=self._ledger_lost,
-                copies_after=self._lost.copies.get(at),
+                copies_after=self._lost.copies.get(tp),
                 mirror=self._name,
-                recreated=at_source[at].recreated or at in unproved,
+                recreated=at_source[tp].recreated or tp in unproved,
             )
-            for at in wanted
-            if at not in unreadable
+            for tp in partitions
+            if tp not in unreadable
         ]
         return self._with_open_since(positions), unreadable
 
     def _completed(self, position: Position, start: int | None) -> Position:
         """Add what only the destination knows."""
-        at = position.topic_partition
-        checkpoint, newest = self._snapshot.checkpoints.get(at), self._lost.entries.get(at)
+        tp = position.topic_partition
+        checkpoint, newest = self._snapshot.checkpoints.get(tp), self._lost.entries.get(tp)
         if newest is not None:
             return replace(position, ledger_end=newest.entry.source.end)
         if checkpoint is not None:

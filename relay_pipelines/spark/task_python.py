@@ -35,12 +35,12 @@ def problem(error: Exception) -> ConfigError | None:
     were started, and else with the first `python3` there.
     """
     text = str(error)
-    if found := _NO_PROGRAM.search(text):
-        what = f"Spark's tasks have no Python: there is no {found[1]} where they run"
-    elif found := _OTHER_VERSION.search(text):
-        what = f"Spark's tasks run Python {found[1]}, and relay runs Python {_OURS}"
-    elif found := _NO_PACKAGE.search(text):
-        package = next(filter(None, found.groups())).partition(".")[0]
+    if match := _NO_PROGRAM.search(text):
+        what = f"Spark's tasks have no Python: there is no {match[1]} where they run"
+    elif match := _OTHER_VERSION.search(text):
+        what = f"Spark's tasks run Python {match[1]}, and relay runs Python {_OURS}"
+    elif match := _NO_PACKAGE.search(text):
+        package = next(filter(None, match.groups())).partition(".")[0]
         what = f"the Python of Spark's tasks has no package {package}"
     else:
         return None

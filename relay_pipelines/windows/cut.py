@@ -45,24 +45,28 @@ def cut_windows(
     waiting = [offset_range for offset_range in ranges if len(offset_range)]
     number = 0
     while waiting:
-        found = cut(waiting, sizes, limits)
+        offset_ranges = cut(waiting, sizes, limits)
         yield FrozenWindow(
             key=naming.window_key(now_ms, number),
-            ranges=tuple(found),
+            ranges=tuple(offset_ranges),
             node=snapshot.node.name,
             planned_at_ms=now_ms,
             size_bytes=int(
-                sum(sizes.get(planned.topic_partition, 0.0) * len(planned) for planned in found)
+                sum(
+                    sizes.get(planned.topic_partition, 0.0) * len(planned)
+                    for planned in offset_ranges
+                )
             ),
             generations={
                 planned.topic_partition: generation
-                for planned in found
+                for planned in offset_ranges
                 if (generation := snapshot.generation_of(planned.topic_partition))
             },
         )
         number += 1
         rest = [
-            replace(before, start=done.end) for before, done in zip(waiting, found, strict=True)
+            replace(before, start=done.end)
+            for before, done in zip(waiting, offset_ranges, strict=True)
         ]
         waiting = [offset_range for offset_range in rest if len(offset_range)]
 

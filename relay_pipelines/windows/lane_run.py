@@ -119,7 +119,7 @@ class LaneRun:
         held = snapshot.guarded
         if self.yields and self._waits(snapshot, has_news=frozen is not None):
             # what is superseded waits for a person, whenever the other one ends
-            waits = {at: e for at, e in held.items() if isinstance(e, PolicySupersededError)}
+            waits = {tp: e for tp, e in held.items() if isinstance(e, PolicySupersededError)}
             self._say_held(waits)
             return None
         self._say_held(held)
@@ -132,8 +132,8 @@ class LaneRun:
     def _say_held(self, held: Mapping[TopicPartition, RelayError]) -> None:
         """Log why topic-partitions are held back, when that begins and when it is over."""
         # what a message says besides, such as offsets, changes while it lasts
-        before = {(type(error), at) for at, error in self.held.items()}
-        new = [error for at, error in held.items() if (type(error), at) not in before]
+        before = {(type(error), tp) for tp, error in self.held.items()}
+        new = [error for tp, error in held.items() if (type(error), tp) not in before]
         for error in together(new):
             log_and_print(self.context.log, f"held back: {error}", logging.ERROR)
         if self.held and not held:

@@ -204,8 +204,10 @@ def topic_windows(
     problem, since_ms = "", max(0, report.frozen.planned_at_ms - CLOCK_SKEW_MS)
     try:
         # the recount has waited for these entries
-        found = read_ledger(mirror.destination_cluster, name, mirror.copy_options, clock, since_ms)
-        entries = [record.entry for record in found]
+        ledger_records = read_ledger(
+            mirror.destination_cluster, name, mirror.copy_options, clock, since_ms
+        )
+        entries = [record.entry for record in ledger_records]
     except RelayError as error:
         problem = str(error)
     return [_topic_window(report, topic, entries, problem) for topic in wanted]

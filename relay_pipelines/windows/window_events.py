@@ -153,8 +153,8 @@ def _details(topic: TopicReport) -> dg.TableMetadataValue:
     return _table(
         _DETAILS,
         [
-            _detail(found, topic.end_offsets.get(at, 0))
-            for at, found in sorted(topic.recounts.items())
+            _detail(counted, topic.end_offsets.get(tp, 0))
+            for tp, counted in sorted(topic.recounts.items())
         ],
     )
 
@@ -184,29 +184,29 @@ def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
     }
 
 
-def _detail(found: Recount, source_end: int) -> dict[str, str | int]:
+def _detail(counted: Recount, source_end: int) -> dict[str, str | int]:
     left_out = [
-        f"{count(found.skipped[reason])} {name}"
+        f"{count(counted.skipped[reason])} {name}"
         for reason, name in _REASONS.items()
-        if found.skipped[reason]
+        if counted.skipped[reason]
     ]
     return {
-        "partition": found.range.topic_partition.partition,
-        "node": ", ".join(sorted(found.nodes)),
-        "decoded": count(found.rewritten),
+        "partition": counted.range.topic_partition.partition,
+        "node": ", ".join(sorted(counted.nodes)),
+        "decoded": count(counted.reencoded),
         "left out": ", ".join(left_out),
-        "destination offsets": f"[{found.scanned.start}, {found.scanned.end})"
-        if found.scanned
+        "destination offsets": f"[{counted.scanned.start}, {counted.scanned.end})"
+        if counted.scanned
         else "",
         "source end": count(source_end),
     }
 
 
-def _result(found: Recount) -> str:
-    if found.problems:
-        return "; ".join(found.problems)
-    done = f"superseded: {count(found.superseded)} offsets" if found.superseded else "complete"
-    return "; ".join([done, *found.not_verified])
+def _result(counted: Recount) -> str:
+    if counted.problems:
+        return "; ".join(counted.problems)
+    done = f"superseded: {count(counted.superseded)} offsets" if counted.superseded else "complete"
+    return "; ".join([done, *counted.not_verified])
 
 
 _DESCRIPTION = (
@@ -274,9 +274,9 @@ def _metadata(topic: TopicReport) -> dict[str, Any]:
         "compared by count (records)": seen.by_count,
         "not verified (records)": seen.unverified,
         "committed (records)": topic.records,
-        "counted (records)": sum(found.counted for found in topic.recounts.values()),
+        "counted (records)": sum(count.counted for count in topic.recounts.values()),
         "of other windows (records)": topic.recorded - topic.records,
-        "superseded (offsets)": sum(found.superseded for found in topic.recounts.values()),
-        "written by others (records)": sum(found.foreign for found in topic.recounts.values()),
+        "superseded (offsets)": sum(count.superseded for count in topic.recounts.values()),
+        "written by others (records)": sum(count.foreign for count in topic.recounts.values()),
         "topic-partitions": counts(topic),
     }

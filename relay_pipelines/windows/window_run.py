@@ -66,38 +66,44 @@ class TopicReport:
     @property
     def recorded(self) -> int:
         """Records that the ledger has for the chunks that cover the window."""
-        return sum(found.recorded for found in self.recounts.values())
+        return sum(counted.recorded for counted in self.recounts.values())
 
     @property
     def records(self) -> int:
         """Those of the window: its chunks may reach beyond it, if they were copied before."""
-        return sum(found.records for found in self.recounts.values())
+        return sum(counted.records for counted in self.recounts.values())
 
     @property
     def first_ms(self) -> int | None:
         """The timestamp of the window's oldest record."""
-        known = [found.first_ms for found in self.recounts.values() if found.first_ms is not None]
+        known = [
+            counted.first_ms for counted in self.recounts.values() if counted.first_ms is not None
+        ]
         return min(known, default=None)
 
     @property
     def last_ms(self) -> int | None:
         """The timestamp of the window's newest record."""
-        known = [found.last_ms for found in self.recounts.values() if found.last_ms is not None]
+        known = [
+            counted.last_ms for counted in self.recounts.values() if counted.last_ms is not None
+        ]
         return max(known, default=None)
 
     @property
     def verdict(self) -> Verdict:
         """What the recount found, with what it rests on."""
         seen = (
-            found.records_seen if found.problems else found.records_seen.explained(UNEXPLAINED)
-            for found in self.recounts.values()
+            counted.records_seen
+            if counted.problems
+            else counted.records_seen.explained(UNEXPLAINED)
+            for counted in self.recounts.values()
         )
         return judge(total(seen), self.findings)
 
     @property
     def is_superseded(self) -> bool:
         """Whether the window has offsets that no run copies any more."""
-        return any(found.superseded for found in self.recounts.values())
+        return any(counted.superseded for counted in self.recounts.values())
 
     @property
     def is_complete(self) -> bool:
@@ -115,26 +121,30 @@ class TopicReport:
         held = held_back(self.held_back)
         return [
             *([Finding(Kind.INCOMPLETE, "", Severity.ERROR, self.failure)] if self.failure else ()),
-            *(each for at, found in self.recounts.items() for each in _findings(str(at), found)),
+            *(
+                each
+                for tp, counted in self.recounts.items()
+                for each in _findings(str(tp), counted)
+            ),
             *([warning(Kind.HELD_BACK, "", held)] if held else ()),
         ]
 
 
-def _findings(where: str, found: Recount) -> Iterator[Finding]:
-    for problem in found.problems:
+def _findings(where: str, counted: Recount) -> Iterator[Finding]:
+    for problem in counted.problems:
         yield Finding(Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, problem)
-    if found.superseded:
+    if counted.superseded:
         yield warning(
             Kind.SUPERSEDED,
             where,
-            f"superseded: {found.superseded:,} source offsets of this window were not copied, and"
+            f"superseded: {counted.superseded:,} source offsets of this window were not copied, and"
             " mean other records since a loss was accepted; later windows copy those",
         )
-    for gap in found.gaps:
+    for gap in counted.gaps:
         yield warning(Kind.GAP, where, f"{gap}; the copy resumed after it")
-    if expired := found.not_verified[Why.RETENTION]:
+    if expired := counted.not_verified[Why.RETENTION]:
         yield warning(Kind.NOT_VERIFIED, where, f"{Why.RETENTION}: {expired:,} records are gone")
-    for line in found.writer_notes:
+    for line in counted.writer_notes:
         yield warning(Kind.NOT_VERIFIED, where, line)
 
 
@@ -283,7 +293,7 @@ def _topic_reports(
                 position.topic_partition: position.end_offset
                 for position in snapshot.positions_of(topic)
             },
-            held_back=[error for at, error in snapshot.guarded.items() if at.topic == topic],
+            held_back=[error for tp, error in snapshot.guarded.items() if tp.topic == topic],
             copying_seconds=sum(
                 outcome.seconds + outcome.commit_seconds
                 for outcome in result.outcomes
@@ -354,7 +364,7 @@ def _recount_complete(
     if not complete:
         return []
     failpoint(Failpoint.BEFORE_RECOUNT)
-    found = window_recount.recount(
+    counts = window_recount.recount(
         mirror_name,
         [planned for report in complete for planned in report.ranges],
         mirror.destination_cluster,
@@ -363,17 +373,17 @@ def _recount_complete(
         frozen.planned_at_ms,
         frozen.generations,
     )
-    _explain_expired(found.counted.values(), mirror_name, mirror, clock)
+    _explain_expired(counts.counted.values(), mirror_name, mirror, clock)
     for report in complete:
         report.recounts = {
             partition: recounted
-            for partition, recounted in found.counted.items()
+            for partition, recounted in counts.counted.items()
             if partition.topic == report.topic
         }
-        errors = [each for at, each in found.errors.items() if at.topic == report.topic]
+        errors = [error for tp, error in counts.errors.items() if tp.topic == report.topic]
         if errors:
             report.failure = f"{_NOT_COUNTED}: {errors[0]}"
-    return [*found.errors.values()]
+    return [*counts.errors.values()]
 
 
 def _explain_expired(
@@ -384,15 +394,15 @@ def _explain_expired(
     Only the whole chain shows which entries retention can have deleted; an old window that is
     checked again is rare.
     """
-    missing = [each for each in recounts if each.unaccounted]
+    missing = [counted for counted in recounts if counted.unaccounted]
     if not missing:
         return
     chains = read_verified_ledger(mirror_name, mirror, clock).chains
-    for each in missing:
-        chain = chains.get(each.range.topic_partition)
-        if chain and not chain.breaks and chain.expired and each.coverage:
+    for counted in missing:
+        chain = chains.get(counted.range.topic_partition)
+        if chain and not chain.breaks and chain.expired and counted.coverage:
             first = chain.records[0].entry.source.start if chain.records else None
-            each.coverage = each.coverage.explained(coverage.Kind.FORGOTTEN, first)
+            counted.coverage = counted.coverage.explained(coverage.Kind.FORGOTTEN, first)
 
 
 def _add_ages(
@@ -405,12 +415,12 @@ def _add_ages(
     """Add the age of what a backlog has left to the report of each complete topic."""
     behind = [report for report in reports if report.lag_after and not report.failure]
     offsets = {
-        at: next_offsets[at]
+        tp: next_offsets[tp]
         for report in behind
-        for at, end in report.end_offsets.items()
-        if next_offsets.get(at, end) < end
+        for tp, end in report.end_offsets.items()
+        if next_offsets.get(tp, end) < end
     }
     found = lag.timestamps_ms(snapshot, offsets, mirror.copy_options)
     for report in behind:
-        known = [ms for at, ms in found.items() if at.topic == report.topic]
+        known = [ms for tp, ms in found.items() if tp.topic == report.topic]
         report.lag_after_seconds = max(0, clock.now_ms() - min(known)) / 1000 if known else None

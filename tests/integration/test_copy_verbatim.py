@@ -42,7 +42,7 @@ def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
         compression_type=codec,
     )
     outcome = mirror.copy()
-    assert (outcome.records, outcome.batches, outcome.rewritten) == (600, 3, 0)
+    assert (outcome.records, outcome.batches, outcome.reencoded) == (600, 3, 0)
     mirror.assert_equal()
     here, there = (
         batches_of(mirror.source, mirror.at, 0, 600),
@@ -63,7 +63,7 @@ def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
     filler = Record(b"f", random.Random(1).randbytes(20_000).hex().encode())
     mirror.write([*ODD, filler], ODD, ODD[:1], ODD[1:], [filler, *ODD], compression_type=codec)
     outcome = mirror.copy()
-    assert (outcome.records, outcome.rewritten) == (4 * len(ODD) + 2, 2 * len(ODD))
+    assert (outcome.records, outcome.reencoded) == (4 * len(ODD) + 2, 2 * len(ODD))
     mirror.assert_equal()
 
 
@@ -71,7 +71,7 @@ def test_one_record_batches_are_merged(mirror: Mirror) -> None:
     """Hundreds of batches of one record arrive as one batch, every record unchanged."""
     mirror.write(*([record] for record in numbered(500)), compression_type="lz4")
     outcome = mirror.copy()
-    assert outcome.records == outcome.rewritten == 500
+    assert outcome.records == outcome.reencoded == 500
     assert outcome.batches == 1
     mirror.assert_equal()
     assert len(batches_of(mirror.source, mirror.at, 0, 500)) == 500
@@ -184,5 +184,5 @@ def test_a_batch_is_merged_if_that_costs_less(
     """Of two batches of about 16 KB, the one with few records is merged, by default."""
     mirror.write(numbered(count, size), numbered(count, size, count))
     outcome = mirror.with_options(coalesce_below_bytes=None).copy()
-    assert (outcome.rewritten, outcome.batches) == ((2 * count, 1) if merged else (0, 2))
+    assert (outcome.reencoded, outcome.batches) == ((2 * count, 1) if merged else (0, 2))
     mirror.assert_equal()

@@ -140,7 +140,7 @@ def test_whole_batches_pass_a_predicate_verbatim(local_session: Any, mirror: Mir
         mirror,
         RecordPolicy(where="offset < 20 OR offset BETWEEN 25 AND 39 OR offset = 55"),
     )
-    assert (outcome.error, outcome.records, outcome.rewritten, outcome.skipped) == (
+    assert (outcome.error, outcome.records, outcome.reencoded, outcome.skipped) == (
         "",
         36,
         6,

@@ -75,7 +75,7 @@ def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
         assert (
             outcome.next_offset == max(entry["source"]["end"] for entry in own) == outcome.range.end
         )
-        for count in ("records", "size_bytes", "batches", "rewritten"):
+        for count in ("records", "size_bytes", "batches", "reencoded"):
             assert getattr(outcome, count) == sum(entry[count] for entry in own), count
         skipped: Counter[str] = Counter()
         for entry in own:

@@ -378,4 +378,4 @@ def test_a_batch_that_just_fits_is_not_compressed_again() -> None:
     with served(source=source, destination=destination("a")):
         wanted = replace(whole("a", 5), max_message_bytes=most)
         (outcome,) = copy_as_it_is(job(coalesce_below_bytes=None), [wanted], Clock())
-    assert (outcome.error, outcome.records, outcome.rewritten) == ("", 5, 0)
+    assert (outcome.error, outcome.records, outcome.reencoded) == ("", 5, 0)

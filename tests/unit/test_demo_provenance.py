@@ -24,7 +24,7 @@ def entry(
         records=copied,
         size_bytes=1,
         batches=1,
-        rewritten=0,
+        reencoded=0,
         skipped={"compaction_gap": end - start - copied},
         digest="00000000",
         node=node,

@@ -115,7 +115,7 @@ def test_the_table_of_the_nodes_is_a_view() -> None:
 
 def test_the_table_of_a_run_adds_its_topics_up() -> None:
     topics = {
-        "a": TopicTotals(records=1, size_bytes=1024, rewritten=1, nodes={"one"}),
+        "a": TopicTotals(records=1, size_bytes=1024, reencoded=1, nodes={"one"}),
         "b": TopicTotals(records=3, size_bytes=1024, nodes={"two"}),
     }
     topics["a"].skipped["filtered"] = 2

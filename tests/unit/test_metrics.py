@@ -53,7 +53,7 @@ def entry(start: int, end: int, records: int, **more: int) -> LedgerEntry:
         records=records,
         size_bytes=10 * records,
         batches=1,
-        rewritten=2,
+        reencoded=2,
         skipped=more,
         digest="",
         node="node1",
@@ -85,7 +85,7 @@ def test_ledger_entries_update_records_bytes_skips_and_lag(observer: MetricsObse
     )
     assert value(observer, "consumed_messages_total", topic="orders") == 58
     assert value(observer, "produced_messages_total", topic="copy.orders") == 58
-    assert value(observer, "messages_rewritten_total", topic="orders") == 4
+    assert value(observer, "messages_reencoded_total", topic="orders") == 4
     assert (
         value(observer, "bytes_relayed_total", source_topic="orders", target_topic="copy.orders")
         == 580

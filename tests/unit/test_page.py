@@ -23,7 +23,7 @@ from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page import held
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
-from relay_pipelines.page.page import away, page_of
+from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
@@ -167,11 +167,11 @@ def test_every_state_can_be_found() -> None:
 
 def test_what_no_cluster_says_is_unknown() -> None:
     """Also why: an outage, a wrong configuration, or nodes that all are in quarantine."""
-    lost = away("m", SourceError("no answer"), NOW, NOW - 60_000)
+    lost = page_unreachable("m", SourceError("no answer"), NOW, NOW - 60_000)
     assert (lost.state, lost.command) == (State.UNKNOWN, "relay check --mirror m")
-    refused = away("m", ConfigError("a loop"), NOW)
+    refused = page_unreachable("m", ConfigError("a loop"), NOW)
     assert (refused.state, refused.command) == (State.REFUSED, "relay check --mirror m")
-    diverged = away("m", DivergedNodeError("others"), NOW)
+    diverged = page_unreachable("m", DivergedNodeError("others"), NOW)
     assert (diverged.state, diverged.command) == (State.DIVERGED, "relay nodes --mirror m")
 
 
@@ -318,7 +318,7 @@ class TestText:
         assert any(note in line for line in page_view.text(page))
 
     def test_an_outage(self) -> None:
-        page = away("m", SourceError("no answer"), NOW, 0)
+        page = page_unreachable("m", SourceError("no answer"), NOW, 0)
         assert list(page_view.text(page)) == [
             "m: unknown since 1970-01-01T00:00:00Z",
             "  error      no answer",
@@ -329,7 +329,7 @@ class TestText:
 
     def test_an_outage_has_no_numbers(self) -> None:
         """Zero records would say that nothing waits, and nobody knows."""
-        document = json_output.page(away("m", SourceError("no answer"), NOW, 0))
+        document = json_output.page(page_unreachable("m", SourceError("no answer"), NOW, 0))
         numbers = ("lag_records", "lag_seconds", "open_transaction_records", "node_behind")
         assert [document[key] for key in numbers] == [None] * 4
 

@@ -18,7 +18,7 @@ from relay_pipelines.output import json_output, tables, watching
 from relay_pipelines.output.watching import Watched
 from relay_pipelines.page.held import Held, State
 from relay_pipelines.page.look import Look
-from relay_pipelines.page.page import away, page_of
+from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
 from tests.support.filled import Clock
@@ -162,7 +162,9 @@ class TestLines:
         assert line.endswith("1/s; last error at 1970-01-01T00:00:00Z: no broker answers")
 
     def test_a_cluster_that_never_answered(self):
-        unknown = Watched(away("m", SourceError("no broker answers"), 0, 0), {"last_error": ERROR})
+        unknown = Watched(
+            page_unreachable("m", SourceError("no broker answers"), 0, 0), {"last_error": ERROR}
+        )
         line = watching.line(unknown)
         assert line == "m: unknown since 1970-01-01T00:00:00Z: no broker answers"
 

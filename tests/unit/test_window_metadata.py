@@ -39,7 +39,7 @@ KEY = "2026-11-22T04:10:20Z-000"
 def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     """A window of 60 offsets of which 50 have a record, copied in 2 s of one task."""
     found = Recount(
-        RANGE, OffsetRange(AT, 7, 58), recorded=50, counted=50, by_content=50, rewritten=20,
+        RANGE, OffsetRange(AT, 7, 58), recorded=50, counted=50, by_content=50, reencoded=20,
         nodes={"a"},
         first_ms=1_000_000, last_ms=1_009_000,
     )  # fmt: skip
