@@ -73,7 +73,7 @@ _DETAILS = dg.TableSchema(
         dg.TableColumn("partition", "int"),
         dg.TableColumn("node", description="source node that the run read"),
         dg.TableColumn(
-            "decoded",
+            "reencoded",
             description="committed records that were decoded and encoded again, because their"
             " batches were small, or for a filter or a transform",
         ),
@@ -193,7 +193,7 @@ def _detail(counted: Recount, source_end: int) -> dict[str, str | int]:
     return {
         "partition": counted.range.topic_partition.partition,
         "node": ", ".join(sorted(counted.nodes)),
-        "decoded": count(counted.reencoded),
+        "reencoded": count(counted.reencoded),
         "left out": ", ".join(left_out),
         "destination offsets": f"[{counted.scanned.start}, {counted.scanned.end})"
         if counted.scanned

@@ -148,7 +148,7 @@ class TestMetadata:
         assert detail == {
             "partition": 0,
             "node": "a",
-            "decoded": "20",
+            "reencoded": "20",
             "left out": "6 transaction markers, 4 compacted away",
             "destination offsets": "[7, 58)",
             "source end": "1,160",
