@@ -29,8 +29,8 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 	-@$(BIN)/python -m relay_pipelines.spark.class_archive 2>/dev/null
 	@touch $@
 
-test: setup  ## Run all tests, with real brokers and real Spark, in four workers.
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+test: setup  ## Run all tests, with real brokers and real Spark, in three workers.
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))

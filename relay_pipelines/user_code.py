@@ -58,10 +58,11 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
 def _refuse_namesake(module: str, folder: str) -> None:
     """Refuse a module of another configuration: Python has one module of a name per process."""
     name = module.partition(".")[0]
-    at = Path(folder, name)
-    beside = next((p for p in (at.with_suffix(".py"), at / "__init__.py") if p.is_file()), None)
+    module_path = Path(folder, name)
+    files = (module_path.with_suffix(".py"), module_path / "__init__.py")
+    beside = next((file for file in files if file.is_file()), None)
     used = Path(getattr(sys.modules[name], "__file__", None) or "")
-    if beside and str(home(used)) in _folders - {folder}:
+    if beside and beside.resolve() != used.resolve() and str(home(used)) in _folders - {folder}:
         raise ConfigError(
             f"module {name!r} is already {used}, so {beside} cannot be imported",
             remedy="rename one of them: two configurations in one process share their modules",

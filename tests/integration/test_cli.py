@@ -232,9 +232,12 @@ def test_plan_changes_nothing(copied: Copied, tmp_path: Path, topic_name: str) -
     assert window["ranges"] == [{"partition": 1, "start": 0, "end": 7}]
     assert window["bytes"] > 7 * 20
     assert found["to_be_created"] == [topic_name]
-    assert {"topic": copied.plain, "included": False, "why": "no allow pattern matches"} in found[
-        "topics"
-    ]
+    assert {
+        "topic": copied.plain,
+        "included": False,
+        "why": "no allow pattern matches",
+        "destination": None,
+    } in found["topics"]
     shown = relay_here(config, "plan", "--why")
     assert shown.returncode == 0
     assert f"{topic_name} (to be created)" in shown.stdout

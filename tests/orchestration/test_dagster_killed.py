@@ -60,7 +60,7 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
             ] and len(alive) == 1
 
         # Dagster calls a run failed that is interrupted while its process still starts
-        until(is_alone, "a session that has just begun", pause_seconds=graphql.PAUSE_SECONDS)
+        until(is_alone, "a session that has just begun", 180, graphql.PAUSE_SECONDS)
     # Ctrl-C ends the last session, too
     with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
         left = dict(database.execute("select run_id, status from runs"))

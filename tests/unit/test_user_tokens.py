@@ -70,6 +70,13 @@ def test_a_module_of_another_relay_yaml_is_not_taken_for_this_one(folder: Path) 
     assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}', str(folder)))
 
 
+def test_the_same_module_without_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One configuration names no folder, and the process runs in that of the other."""
+    assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}', str(folder)))
+    monkeypatch.chdir(folder)
+    assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}')) == ("signed.for.eu", 0.0)
+
+
 def test_an_entry_point(folder: Path) -> None:
     """A package offers it in the group relay_pipelines.token_providers."""
     sys.path += [str(folder), str(folder / "installed")]
