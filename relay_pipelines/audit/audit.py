@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last_history, select
 from relay_pipelines.audit.part_count import PartResult
-from relay_pipelines.audit.recount import UNTIMED, Recount, merged
+from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding, merged
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart, uncopied
 from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
 from relay_pipelines.audit.retention import Retention
@@ -204,10 +204,7 @@ class PartitionAudit:
     @property
     def _warnings(self) -> list[Finding]:
         """What people may not expect, and what could not be compared."""
-        gaps = [
-            self._finding(Kind.GAP, Severity.WARNING, f"{gap}; the copy resumed after it")
-            for gap in self.coverage.gaps
-        ]
+        gaps = [gap_finding(str(self.topic_partition), gap) for gap in self.coverage.gaps]
         recount = self.counted_so_far
         lines = [*(self._untimed if recount is None else recount.notes)]
         uncompared = Counter(self.uncompared)

@@ -20,7 +20,7 @@ import dagster as dg
 from relay_pipelines.audit import verdict
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin, verdict_of
 from relay_pipelines.audit.comparison import Difference
-from relay_pipelines.audit.coverage import Kind
+from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
@@ -44,7 +44,7 @@ from relay_pipelines.settings.models import AuditSettings
 KEPT_PAGES = 50
 _NICE = 10
 _LOG_SECONDS = 10.0
-_NOT_COPIED = (Kind.MISSING, Kind.NOT_YET)
+_NOT_COPIED = (OffsetKind.MISSING, OffsetKind.NOT_YET)
 
 
 @dataclass(slots=True)

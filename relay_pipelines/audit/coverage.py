@@ -22,7 +22,7 @@ from relay_pipelines.settings.validation_errors import nearest
 _SHOWN = 3
 
 
-class Kind(StrEnum):
+class OffsetKind(StrEnum):
     """What became of a source offset."""
 
     COPIED = "copied"
@@ -82,7 +82,7 @@ class CoverageMap:
     @property
     def copied(self) -> int:
         """The number of records, without counting the other kinds."""
-        return sum(stretch.counts.get(Kind.COPIED, 0) for stretch in self.stretches)
+        return sum(stretch.counts.get(OffsetKind.COPIED, 0) for stretch in self.stretches)
 
     @property
     def missing(self) -> list[OffsetRange]:
@@ -91,10 +91,10 @@ class CoverageMap:
         return [
             OffsetRange(tp, stretch.start, stretch.end)
             for stretch in self.stretches
-            if Kind.MISSING in stretch.counts
+            if OffsetKind.MISSING in stretch.counts
         ]
 
-    def explained(self, why: Kind, before: int | None = None) -> CoverageMap:
+    def explained(self, why: OffsetKind, before: int | None = None) -> CoverageMap:
         """Return the map with another kind for the offsets that are missing.
 
         Args:
@@ -102,11 +102,11 @@ class CoverageMap:
         """
         stretches: list[Stretch] = []
         for each in self.stretches:
-            if Kind.MISSING not in each.counts:
+            if OffsetKind.MISSING not in each.counts:
                 stretches.append(each)
                 continue
             cut = each.end if before is None else min(max(each.start, before), each.end)
-            halves = (each.start, cut, why), (cut, each.end, Kind.MISSING)
+            halves = (each.start, cut, why), (cut, each.end, OffsetKind.MISSING)
             stretches += [_without_entry(*half) for half in halves if half[0] < half[1]]
         return replace(self, stretches=tuple(stretches))
 
@@ -161,7 +161,7 @@ def coverage(
     for entry in ours:
         start, end = entry.source.start, entry.source.end
         if start > position:
-            stretches.append(_without_entry(position, start, Kind.MISSING))
+            stretches.append(_without_entry(position, start, OffsetKind.MISSING))
         if stretches and start < position:
             duplicated.append(OffsetRange(tp, start, min(end, position)))
         if end > position or not stretches:
@@ -169,9 +169,9 @@ def coverage(
         position = max(position, end)
     known = min(offset_range.end, max(position, copied_to))
     if known > position:
-        stretches.append(_without_entry(position, known, Kind.MISSING))
+        stretches.append(_without_entry(position, known, OffsetKind.MISSING))
     if offset_range.end > known and offset_range.end > position:
-        stretches.append(_without_entry(max(known, position), offset_range.end, Kind.NOT_YET))
+        stretches.append(_without_entry(max(known, position), offset_range.end, OffsetKind.NOT_YET))
     return CoverageMap(
         offset_range,
         tuple(stretches),
@@ -198,12 +198,12 @@ def binned(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
     return joined
 
 
-def _without_entry(start: int, end: int, kind: Kind) -> Stretch:
+def _without_entry(start: int, end: int, kind: OffsetKind) -> Stretch:
     return Stretch(start, end, {str(kind): end - start})
 
 
 def _counts(entry: LedgerEntry) -> dict[str, int]:
-    counts = {str(Kind.COPIED): entry.records, **entry.skipped}
+    counts = {str(OffsetKind.COPIED): entry.records, **entry.skipped}
     return {kind: number for kind, number in counts.items() if number}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from relay_pipelines.audit.coverage import Kind, Stretch, binned
+from relay_pipelines.audit.coverage import OffsetKind, Stretch, binned
 from relay_pipelines.finding import texts
 from relay_pipelines.output.formatting import count, format_time, seconds, size
 
@@ -18,15 +18,15 @@ WIDTH, HEIGHT = 1000.0, 36.0
 _MOST_STRETCHES = 500
 # distinguishable for people who are color-blind (Okabe and Ito)
 COLORS = {
-    Kind.COPIED: "#0072b2",
-    Kind.FILTERED: "#56b4e9",
-    Kind.QUARANTINED: "#e69f00",
-    Kind.COMPACTION_GAP: "#999999",
-    Kind.ABORTED: "#cc79a7",
-    Kind.CONTROL: "#bbbbbb",
-    Kind.LOST: "#d55e00",
-    Kind.NOT_YET: "#eeeeee",
-    Kind.MISSING: "#000000",
+    OffsetKind.COPIED: "#0072b2",
+    OffsetKind.FILTERED: "#56b4e9",
+    OffsetKind.QUARANTINED: "#e69f00",
+    OffsetKind.COMPACTION_GAP: "#999999",
+    OffsetKind.ABORTED: "#cc79a7",
+    OffsetKind.CONTROL: "#bbbbbb",
+    OffsetKind.LOST: "#d55e00",
+    OffsetKind.NOT_YET: "#eeeeee",
+    OffsetKind.MISSING: "#000000",
 }
 
 
@@ -103,7 +103,7 @@ def mark(partition_audit: PartitionAudit) -> float | None:
     return WIDTH * (offset - start) / max(1, end - start)
 
 
-def _kinds(audits: Sequence[Audit]) -> list[Kind]:
+def _kinds(audits: Sequence[Audit]) -> list[OffsetKind]:
     """Return the kinds that occur, in the order of the pictures."""
     found = {
         kind

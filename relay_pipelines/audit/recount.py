@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.audit.coverage import CoverageMap, Kind, coverage
+from relay_pipelines.audit.coverage import CoverageMap, OffsetKind, coverage
 from relay_pipelines.audit.verdict import Coverage
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import LedgerEntry, OffsetRange
 
 UNTIMED = "timestamps that the destination's brokers have set"
@@ -154,19 +155,19 @@ class Recount(DestinationCount):
     @property
     def unaccounted(self) -> int:
         """Source offsets that no chunk covers, and nothing explains why."""
-        return self._offsets(Kind.MISSING)
+        return self._offsets(OffsetKind.MISSING)
 
     @property
     def superseded(self) -> int:
         """Source offsets that no run copies: a loss was accepted after which they differ."""
-        return self._offsets(Kind.SUPERSEDED)
+        return self._offsets(OffsetKind.SUPERSEDED)
 
     @property
     def forgotten(self) -> int:
         """Source offsets that were copied, and whose ledger entries are gone."""
-        return self._offsets(Kind.FORGOTTEN)
+        return self._offsets(OffsetKind.FORGOTTEN)
 
-    def _offsets(self, kind: Kind) -> int:
+    def _offsets(self, kind: OffsetKind) -> int:
         return 0 if self.coverage is None else self.coverage.counts[kind]
 
     @property
@@ -195,7 +196,7 @@ class Recount(DestinationCount):
     @property
     def notes(self) -> list[str]:
         """What could not be found out."""
-        lines = [f"{why}: {gone:,} records are gone" for why, gone in self.not_verified.items()]
+        lines = [records_gone(why, number) for why, number in self.not_verified.items()]
         lines += [
             f"{count:,} records were counted, not compared: {why}"
             for why, count in self.not_compared.items()
@@ -222,6 +223,16 @@ class Recount(DestinationCount):
             if count.uncopied
         ]
         return lines
+
+
+def records_gone(why: str, number: int) -> str:
+    """Return the line about records that are not there, although nothing is wrong."""
+    return f"{why}: {number:,} records are gone"
+
+
+def gap_finding(where: str, gap: str) -> Finding:
+    """Return what people are told of an accepted loss."""
+    return warning(Kind.GAP, where, f"{gap}; the copy resumed after it")
 
 
 def merged(whole: OffsetRange, counts: Iterable[DestinationCount]) -> Recount:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from relay_pipelines.audit.coverage import Kind, coverage
+from relay_pipelines.audit.coverage import OffsetKind, coverage
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import KnownEntries
@@ -172,10 +172,12 @@ class _WindowCount:
         """
         offsets, generation = result.range, self.generations.get(result.range.topic_partition, 0)
         if result.coverage and any(entry.generation > generation for entry in entries):
-            result.coverage = result.coverage.explained(Kind.SUPERSEDED)
+            result.coverage = result.coverage.explained(OffsetKind.SUPERSEDED)
         for entry in entries:
             if result.coverage and entry.gap == ENTRIES_LOST:
-                result.coverage = result.coverage.explained(Kind.FORGOTTEN, entry.source.start)
+                result.coverage = result.coverage.explained(
+                    OffsetKind.FORGOTTEN, entry.source.start
+                )
         is_explained = result.superseded or result.forgotten
         result.gaps = [
             entry.gap

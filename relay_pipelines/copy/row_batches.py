@@ -88,17 +88,15 @@ class RowBatches:
         Raises:
             DestinationError: another task moved the checkpoint after the rows were planned.
         """
-        source_checkpoint = self._range.checkpoint
-        if (checkpoint and checkpoint.next_offset) != (
-            source_checkpoint and source_checkpoint.next_offset
-        ):
+        planned = self._range.checkpoint
+        if (checkpoint and checkpoint.next_offset) != (planned and planned.next_offset):
             self._started = True  # these rows are useless
             raise DestinationError(
                 "another task has moved the checkpoint since this one was planned",
                 remedy="run again to continue from there",
                 topic_partition=self._topic_partition,
             )
-        return self._range.next_offset(source_checkpoint)
+        return self._range.next_offset(planned)
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Yield a portion for each progress marker."""

@@ -157,15 +157,12 @@ class RangeProgress:
         else:
             self.segments.append(Segment(checkpoint.node, chunk.start, chunk.end))
 
-    def _require_last(self, source_checkpoint: Checkpoint | None) -> None:
+    def _require_last(self, current: Checkpoint | None) -> None:
         """Fail if a later checkpoint was known: heads only grow, so somebody put this one back."""
         known = self.checkpoint
         if known is None:
             return
-        if (
-            source_checkpoint is None
-            or source_checkpoint.ledger_head.number < known.ledger_head.number
-        ):
+        if current is None or current.ledger_head.number < known.ledger_head.number:
             raise CheckpointLostError(
                 f"the checkpoint is gone, which said offset {known.next_offset}",
                 remedy=f"make it again from the ledger: {restore_command(self._job.mirror)}",
@@ -173,22 +170,22 @@ class RangeProgress:
                 offset=known.next_offset,
             )
 
-    def _require_same_generation(self, source_checkpoint: Checkpoint | None) -> None:
+    def _require_same_generation(self, current: Checkpoint | None) -> None:
         """Fail if a loss was accepted, or the topic reset, since the range was planned."""
         planned = 0 if self.range.checkpoint is None else self.range.checkpoint.generation
-        if source_checkpoint is not None and source_checkpoint.generation != planned:
+        if current is not None and current.generation != planned:
             raise FencedError(
                 "a loss was accepted, or the topic reset, since this run planned it",
                 remedy="run again: it plans from where the copy goes on now",
                 topic_partition=self.source,
             )
 
-    def _require_policy(self, source_checkpoint: Checkpoint | None) -> None:
+    def _require_policy(self, current: Checkpoint | None) -> None:
         """Fail if another policy decides now than when the driver decided for this one."""
         planned = self.range.checkpoint
         expected = [self._policy, *([] if planned is None else [planned.policy])]
-        if source_checkpoint is not None and source_checkpoint.policy not in expected:
-            raise policies.refusal(source_checkpoint, self._policy) or FencedError(
+        if current is not None and current.policy not in expected:
+            raise policies.refusal(current, self._policy) or FencedError(
                 "another configuration has taken it over since this run planned it",
                 remedy="run again, or stop one of the two deployments",
                 topic_partition=self.source,

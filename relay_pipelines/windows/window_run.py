@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.audit import coverage, window_recount
-from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount import Recount, gap_finding, records_gone
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
@@ -141,9 +141,9 @@ def _findings(where: str, counted: Recount) -> Iterator[Finding]:
             " mean other records since a loss was accepted; later windows copy those",
         )
     for gap in counted.gaps:
-        yield warning(Kind.GAP, where, f"{gap}; the copy resumed after it")
+        yield gap_finding(where, gap)
     if expired := counted.not_verified[Why.RETENTION]:
-        yield warning(Kind.NOT_VERIFIED, where, f"{Why.RETENTION}: {expired:,} records are gone")
+        yield warning(Kind.NOT_VERIFIED, where, records_gone(Why.RETENTION, expired))
     for line in counted.writer_notes:
         yield warning(Kind.NOT_VERIFIED, where, line)
 
@@ -402,7 +402,7 @@ def _explain_expired(
         chain = chains.get(counted.range.topic_partition)
         if chain and not chain.breaks and chain.expired and counted.coverage:
             first = chain.records[0].entry.source.start if chain.records else None
-            counted.coverage = counted.coverage.explained(coverage.Kind.FORGOTTEN, first)
+            counted.coverage = counted.coverage.explained(coverage.OffsetKind.FORGOTTEN, first)
 
 
 def _add_ages(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.audit.coverage import Kind, Stretch, binned, coverage, last_history
+from relay_pipelines.audit.coverage import OffsetKind, Stretch, binned, coverage, last_history
 from relay_pipelines.model import LedgerEntry, OffsetRange
 from tests.support.audited import CHUNKS, TO, entry, wanted
 
@@ -52,12 +52,12 @@ def test_a_removed_entry_is_missing(removed: int, line: str) -> None:
 def test_missing_offsets_that_are_explained() -> None:
     """They are no problem any more, but are still counted; those after the reason are missing."""
     missing = coverage(wanted(0, 40), CHUNKS[2:], 40)
-    found = missing.explained(Kind.FORGOTTEN, before=12)
-    assert (found.counts[Kind.FORGOTTEN], found.counts[Kind.MISSING]) == (12, 18)
+    found = missing.explained(OffsetKind.FORGOTTEN, before=12)
+    assert (found.counts[OffsetKind.FORGOTTEN], found.counts[OffsetKind.MISSING]) == (12, 18)
     assert found.problems == ["18 source offsets are in no ledger entry: [12, 30)"]
-    found = missing.explained(Kind.SUPERSEDED)
-    assert (found.counts[Kind.SUPERSEDED], found.problems) == (30, [])
-    assert missing.explained(Kind.FORGOTTEN, before=0) == missing
+    found = missing.explained(OffsetKind.SUPERSEDED)
+    assert (found.counts[OffsetKind.SUPERSEDED], found.problems) == (30, [])
+    assert missing.explained(OffsetKind.FORGOTTEN, before=0) == missing
 
 
 def test_all_entries_removed() -> None:
