@@ -75,6 +75,8 @@ def register(session: Any) -> None:
     context = getattr(session, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         task_python.use_ours(context)
+        # Spark refuses a format that the active session has, be it another one, or one that ended
+        context._jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
     session.dataSource.register(KafkaRangeDataSource)
 
 

@@ -53,6 +53,15 @@ def spark(local_session: Any) -> Any:
     return local_session
 
 
+def test_a_second_session_registers_it_too(spark: Any) -> None:
+    """A notebook registers once more, and with a second session, while the first is active."""
+    spark.createDataFrame([(1,)], "one int")
+    register(spark)
+    other = spark.newSession()
+    register(other)
+    assert other.sparkContext._jvm.SparkSession.active().equals(other._jsparkSession)
+
+
 def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
     """Return a reader of the mirror's topic as a stream."""
     settings = commands.mirror(copied.source, copied.destination, copied.topic)
