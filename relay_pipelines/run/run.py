@@ -64,7 +64,6 @@ def run(
     clock: Clock,
     *,
     stop: Callable[[], bool] = never,
-    window: str = "",
     run_id: str | None = None,
     scope: str = "",
     sources: Sources | None = None,
@@ -79,7 +78,6 @@ def run(
         stop: called about twice a second; the run stops as on Ctrl-C if it returns True. For
             callers that handle signals themselves: a KeyboardInterrupt while entries are counted
             leaves the counts of the result too low.
-        window: the key of the frozen window that is copied, for the ledger.
         run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; a new one if
             None.
         scope: small ranges of one scope share transactions; runs of different scopes can copy at
@@ -97,7 +95,7 @@ def run(
         observer.begin(plan)
     try:
         _Run(mirror, follower, result, observers, clock, stop, sources or Sources()).copy(
-            plan, session, window, scope
+            plan, session, scope
         )
     except RelayError as error:
         result.errors.append(error)
@@ -134,7 +132,7 @@ class _Run:
         self._stop = stop
         self._sources = sources
 
-    def copy(self, plan: RunPlan, session: Callable[[], Any], window: str, scope: str) -> None:
+    def copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
         plan = self._sync_configs(plan)
         if not plan.ranges:
             return
@@ -148,7 +146,7 @@ class _Run:
 
             while not wait([spark], _POLL_SECONDS).done:
                 pass  # a cluster may have no room for long, and who waits for ever seems to hang
-        job = self._job(plan, window)
+        job = self._job(plan)
         jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._clock)
         self._watch(jobs)
         if self._result.interrupted or jobs.errors:
@@ -196,7 +194,7 @@ class _Run:
         self._result.errors += kept.values()
         return [each for each in ranges if each.source.topic_partition not in kept]
 
-    def _job(self, plan: RunPlan, window: str) -> CopyJob:
+    def _job(self, plan: RunPlan) -> CopyJob:
         snapshot = plan.snapshot
         return CopyJob(
             mirror=snapshot.mirror,
@@ -204,7 +202,7 @@ class _Run:
             node=snapshot.node,
             destination=snapshot.destination,
             options=self._options,
-            window=window,
+            window=plan.frozen.key,
             other_nodes=snapshot.other_nodes,
             node_timeout_ms=self._mirror.source.health.request_timeout,
         )

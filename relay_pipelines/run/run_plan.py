@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.errors import RelayError
@@ -45,8 +45,9 @@ class RunPlan:
             one per topic that is hidden, or refused.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
-        superseded: the ranges of a frozen window of which nothing is copied any more, because a
-            loss was accepted after it was planned.
+        frozen: the window that is copied; without a key if everything is, up to the end.
+        superseded: its ranges of which nothing is copied any more, because a loss was accepted
+            after they were planned.
     """
 
     snapshot: ClusterSnapshot
@@ -54,7 +55,8 @@ class RunPlan:
     data_losses: Sequence[RelayError]
     sizes_bytes: Mapping[TopicPartition, int]
     kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
-    superseded: Sequence[OffsetRange] = ()
+    frozen: FrozenWindow = field(default_factory=lambda: FrozenWindow("", ()))
+    superseded: Collection[OffsetRange] = ()
 
     @property
     def ranges(self) -> list[CopyRange]:
@@ -127,7 +129,7 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     positions = {position.topic_partition: position for position in snapshot.positions}
     others = positions.keys() - {each.topic_partition for each in frozen.ranges}
     held = {tp: error for tp, error in snapshot.guarded.items() if tp not in others}
-    superseded = {each for each in frozen.ranges if is_superseded(snapshot, frozen, each)}
+    superseded = [each for each in frozen.ranges if _is_superseded(snapshot, frozen, each)]
     windows = []
     for window in frozen.windows(snapshot.destinations):
         ranges = [
@@ -140,7 +142,7 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
-    return replace(_plan(snapshot, windows, held), superseded=sorted(superseded))
+    return replace(_plan(snapshot, windows, held), frozen=frozen, superseded=superseded)
 
 
 def _plan(
@@ -151,7 +153,7 @@ def _plan(
     )
 
 
-def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
+def _is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
     """Whether a loss was accepted since the window was cut: its offsets may be other records."""
     tp = planned.topic_partition
     return tp in snapshot.checkpoints and snapshot.generation_of(tp) != frozen.generation_of(tp)

@@ -21,9 +21,9 @@ from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources.kafka import KafkaResource
-from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run import Observer, run
+from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -201,7 +201,7 @@ def copy_window(
         sources: as in `run`.
     """
     mirror = kafka.mirror(snapshot.mirror)
-    plan = run_plan.plan_frozen(snapshot, frozen)
+    plan = plan_frozen(snapshot, frozen)
     result = run(
         plan,
         mirror,
@@ -209,7 +209,6 @@ def copy_window(
         observers,
         kafka.clock,
         stop=stop,
-        window=frozen.key,
         run_id=run_id,
         scope=lane,
         sources=sources,
@@ -220,12 +219,10 @@ def copy_window(
         next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
     except RelayError as error:
         result.errors.append(error)
-    reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
+    reports = _topic_reports(topics, plan, next_offsets, result)
     if not result.interrupted:
         try:
-            result.errors += _recount_complete(
-                reports, frozen, snapshot.mirror, mirror, kafka.clock
-            )
+            result.errors += _recount_complete(reports, plan, mirror, kafka.clock)
         except RelayError as error:
             result.errors.append(error)
             for report in reports:
@@ -238,7 +235,8 @@ def copy_window(
     ]
     recount_seconds = kafka.clock.monotonic() - began
     return WindowReport(
-        frozen, snapshot.node.name, reports, result, differences, readable_ms, recount_seconds
+        *(plan.frozen, snapshot.node.name, reports, result, differences),
+        *(readable_ms, recount_seconds),
     )
 
 
@@ -260,12 +258,12 @@ def _next_offsets(
 
 def _topic_reports(
     topics: Collection[str],
-    frozen: FrozenWindow,
-    snapshot: ClusterSnapshot,
+    plan: RunPlan,
     next_offsets: Mapping[TopicPartition, int],
     result: RunResult,
 ) -> list[TopicReport]:
     """Report what the run did for each topic, without the recount."""
+    snapshot = plan.snapshot
     lag_before = lag_records(snapshot.positions)
     lag_after = lag_before | {
         position.topic_partition: max(
@@ -276,15 +274,15 @@ def _topic_reports(
     }
     missing = [
         planned
-        for planned in frozen.ranges
+        for planned in plan.frozen.ranges
         if len(planned)
         and next_offsets.get(planned.topic_partition, -1) < planned.end
-        and not run_plan.is_superseded(snapshot, frozen, planned)
+        and planned not in plan.superseded
     ]
     return [
         TopicReport(
             topic=topic,
-            ranges=_of_topic(topic, frozen.ranges),
+            ranges=_of_topic(topic, plan.frozen.ranges),
             failure=_failure(topic, _of_topic(topic, missing), snapshot, result),
             totals=result.topics.get(topic, TopicTotals()),
             lag_before=_sum_of_topic(topic, lag_before),
@@ -349,11 +347,7 @@ def _failure(
 
 
 def _recount_complete(
-    reports: Sequence[TopicReport],
-    frozen: FrozenWindow,
-    mirror_name: str,
-    mirror: Mirror,
-    clock: Clock,
+    reports: Sequence[TopicReport], plan: RunPlan, mirror: Mirror, clock: Clock
 ) -> list[RelayError]:
     """Add the recount to the report of each complete topic; return why some were not counted.
 
@@ -365,15 +359,15 @@ def _recount_complete(
         return []
     failpoint(Failpoint.BEFORE_RECOUNT)
     counts = window_recount.recount(
-        mirror_name,
+        plan.snapshot.mirror,
         [planned for report in complete for planned in report.ranges],
         mirror.destination_cluster,
         mirror.copy_options,
         clock,
-        frozen.planned_at_ms,
-        frozen.generations,
+        plan.frozen.planned_at_ms,
+        plan.frozen.generations,
     )
-    _explain_expired(counts.counted.values(), mirror_name, mirror, clock)
+    _explain_expired(counts.counted.values(), plan.snapshot.mirror, mirror, clock)
     for report in complete:
         report.recounts = {
             partition: recounted
