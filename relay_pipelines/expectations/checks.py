@@ -12,7 +12,7 @@ from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import Result
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
-from relay_pipelines.settings.expectations import Expectation, Severity
+from relay_pipelines.settings.expectations import CheckSeverity, Expectation
 
 
 def spec(mirror: str, topic: str, expectation: Expectation) -> dg.AssetCheckSpec:
@@ -27,7 +27,7 @@ def spec(mirror: str, topic: str, expectation: Expectation) -> dg.AssetCheckSpec
 
 def evaluation(mirror: str, topic: str, window: str, found: Result) -> dg.AssetCheckEvaluation:
     """What an expectation found in a window."""
-    warns = found.late or found.expectation.severity is Severity.WARN
+    warns = found.late or found.expectation.severity is CheckSeverity.WARN
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
     key = naming.topic_check(mirror, topic, found.expectation.name)
     result = CheckResult(found.passed, found.what, _metadata(found), severity)

@@ -18,7 +18,7 @@ from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.settings import Mirror, Settings
-from relay_pipelines.settings.expectations import Severity
+from relay_pipelines.settings.expectations import CheckSeverity
 
 
 def run(
@@ -141,7 +141,7 @@ def _report(
         if result.passed:
             continue
         line = f"{name}: {window.topic}: {result.expectation.name}: {result.what}"
-        if result.expectation.severity is Severity.WARN:
+        if result.expectation.severity is CheckSeverity.WARN:
             messages.warning(line)
         else:
             messages.error(line)

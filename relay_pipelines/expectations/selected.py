@@ -19,7 +19,7 @@ from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.config_types import LongDuration
-from relay_pipelines.settings.expectations import Severity
+from relay_pipelines.settings.expectations import CheckSeverity
 from relay_pipelines.settings.validation_errors import nearest
 
 _WINDOWS_SHOWN = 10
@@ -79,7 +79,7 @@ class TopicResults:
         return [
             f"{self.window.topic}: {result.expectation.name}: {result.what}"
             for result in self.results
-            if not result.passed and result.expectation.severity is not Severity.WARN
+            if not result.passed and result.expectation.severity is not CheckSeverity.WARN
         ]
 
 

@@ -16,8 +16,8 @@ from relay_pipelines.model import CopyRange, TopicPartition
 SLOTS = 16
 """How many ids the small ranges of a run share. Another number makes the next run claim them."""
 _TOGETHER = 8
-_SMALL_BYTES = 8 << 20  # a transaction of its own costs as much as copying 4 MB
-_SMALL_RECORDS = 2_000  # where the size is unknown
+_SHARING_BYTES = 8 << 20  # a transaction of its own costs as much as copying 4 MB
+_SHARING_RECORDS = 2_000  # where the size is unknown
 
 
 def own_id(mirror: str, source: TopicPartition) -> str:
@@ -108,5 +108,5 @@ def present_owner(
 def _is_small(copy_range: CopyRange, sizes_bytes: Mapping[TopicPartition, int]) -> bool:
     size_bytes = sizes_bytes.get(copy_range.source.topic_partition)
     if size_bytes is None:
-        return len(copy_range.source) <= _SMALL_RECORDS
-    return size_bytes <= _SMALL_BYTES
+        return len(copy_range.source) <= _SHARING_RECORDS
+    return size_bytes <= _SHARING_BYTES

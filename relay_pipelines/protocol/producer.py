@@ -40,7 +40,7 @@ from relay_pipelines.protocol.records import body_of
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
 _POLL_SECONDS = 0.002
 # batches up to this size wait for others; a copy of one costs less than a request
-_SMALL_BYTES = 8 << 10
+_WAITS_BYTES = 8 << 10
 _GATHERED_BYTES = 128 << 10
 _GATHERED_BATCHES = 100
 _NOTHING_OPEN = frozenset({48})  # INVALID_TXN_STATE
@@ -66,7 +66,7 @@ class _Sent(NamedTuple):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Small batches that wait for a common request to their leader, at most one per target."""
+    """Batches that wait for a common request to their leader, at most one per target."""
 
     batches: dict[tuple[bytes, int], SentBatch] = field(default_factory=dict)
     sent: list[_Sent] = field(default_factory=list)
@@ -174,17 +174,17 @@ class TransactionalProducer:
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
         """Send a batch without waiting for its answer, unless too many answers are due.
 
-        A small batch may wait for others, to be sent with them in one request.
+        A batch of a few KiB may wait for others, to be sent with them in one request.
         """
         target = self._targets.get(topic_partition) or self._target(topic_partition)
         body = body_of(batch)
         header = produced_header(batch.header, body, self._state, target.sequence)
         sent = _Sent(target, batch.header.records)
         target.sequence = (target.sequence + sent.records) % _SEQUENCES
-        is_small = len(body) <= _SMALL_BYTES
-        if not is_small or target.key in self._gathered[target.leader].batches:
+        waits = len(body) <= _WAITS_BYTES
+        if not waits or target.key in self._gathered[target.leader].batches:
             self._send_gathered(target.leader)
-        if not is_small:
+        if not waits:
             self._send(target.leader, [SentBatch(*target.key, header, body)], [sent])
             return
         gathered = self._gathered[target.leader]

@@ -65,7 +65,7 @@ class Side(StrEnum):
     DESTINATION = "destination"
 
 
-class Severity(StrEnum):
+class CheckSeverity(StrEnum):
     """How a check that fails is shown."""
 
     WARN = "warn"
@@ -132,7 +132,7 @@ class Expectation(Section):
     """The name of the asset check; by default the expectation, with its column."""
     side: Side = Side.DESTINATION
     """Which copy of the records to look at."""
-    severity: Severity = Severity.ERROR
+    severity: CheckSeverity = CheckSeverity.ERROR
     """How a failed check is shown."""
     blocking: bool = False
     """Whether a failed check also fails the run that copied the window."""
@@ -158,7 +158,7 @@ class Expectation(Section):
         """Find a name that is taken, and a warning that would fail a run."""
         if self.name in _TAKEN:
             yield ("name",), f"a topic has a check {self.name}; choose another name"
-        if self.blocking and self.severity is Severity.WARN:
+        if self.blocking and self.severity is CheckSeverity.WARN:
             yield ("blocking",), "a warning fails no run; leave out severity, or blocking"
 
     @property
