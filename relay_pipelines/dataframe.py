@@ -507,7 +507,12 @@ def _given_chunks(text: str) -> dict[int, Intervals]:
 
 
 def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[Range]:
-    """Return what to read: at the destination, where others may write, all chunks at once."""
+    """Return what to read: at the destination, where others may write, all chunks at once.
+
+    Raises:
+        RetentionPassedError: a chunk is no longer there, which every task would find out for itself,
+            once for each of its attempts.
+    """
     found = []
     for partition, some in chunks.items():
         tp = TopicPartition(place.target.topic, partition)
@@ -515,6 +520,19 @@ def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[Range]
             found += [Range(place.cluster, OffsetRange(tp, *offsets)) for offsets in some]
         elif some:
             found.append(Range(place.cluster, OffsetRange(tp, some[0][0], some[-1][1]), some))
+    with place.client() as client:
+        low = client.list_offsets(
+            {each.wanted.topic_partition for each in found}, EARLIEST, READ_COMMITTED
+        )
+    for offsets in (each.wanted for each in found):
+        if offsets.start < low[offsets.topic_partition]:
+            raise RetentionPassedError(
+                f"{place.cluster.name} no longer has the records before offset"
+                f" {low[offsets.topic_partition]}, and the chunks begin at {offsets.start}",
+                remedy="retention has deleted them: read later ones, or the other side",
+                topic_partition=offsets.topic_partition,
+                offset=offsets.start,
+            )
     return found
 
 
