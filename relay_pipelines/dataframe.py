@@ -510,8 +510,8 @@ def _chunk_ranges(place: _Place, chunks: Mapping[int, Intervals]) -> list[Range]
     """Return what to read: at the destination, where others may write, all chunks at once.
 
     Raises:
-        RetentionPassedError: a chunk is no longer there, which every task would find out for itself,
-            once for each of its attempts.
+        RetentionPassedError: a chunk is no longer there; each attempt of a task would find it out
+            again.
     """
     found = []
     for partition, some in chunks.items():

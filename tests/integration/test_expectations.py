@@ -242,7 +242,9 @@ def test_what_is_gone_is_not_validated(local_session: Any, mirror: Mirror, tmp_p
         delete_before(cluster, mirror.at, 9)
     results = found(mirror, tmp_path, local_session, wanted)
     assert not any(each.passed for each in results.values())
-    assert all("no longer has the records before offset 9" in each.what for each in results.values())
+    assert all(
+        "no longer has the records before offset 9" in each.what for each in results.values()
+    )
 
 
 def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
