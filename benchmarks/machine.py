@@ -12,6 +12,7 @@ import psutil
 import pyspark
 
 from benchmarks.clusters import BROKER_HEAP
+from relay_pipelines import java
 from relay_pipelines.local_kafka import jars
 
 
@@ -46,7 +47,7 @@ def _distribution() -> str:
 
 def _jdk() -> str:
     said = subprocess.run(
-        [jars.tool("java"), "-version"], capture_output=True, text=True, check=False
+        [java.find().executable, "-version"], capture_output=True, text=True, check=False
     ).stderr
     match = re.search(r'version "([^"]+)"', said)
     return match[1] if match else "unknown"

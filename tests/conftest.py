@@ -82,7 +82,6 @@ def _environment() -> dict[str, str]:
         "PYTEST_CURRENT_TEST",
         "SPARK_AUTH_SOCKET_TIMEOUT",
         "SPARK_BUFFER_SIZE",
-        "SPARK_LAUNCHER_OPTS",
     )
     return {name: value for name, value in os.environ.items() if name not in ours}
 

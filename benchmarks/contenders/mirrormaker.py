@@ -13,6 +13,7 @@ from benchmarks.contenders.arrivals import measure
 from benchmarks.contenders.contract import Contender
 from benchmarks.inputs import all_but
 from benchmarks.values import TASKS, Case, Cost
+from relay_pipelines import java
 from relay_pipelines.local_kafka import configuration, jars
 
 COORDINATES = (f"org.apache.kafka:connect-mirror:{jars.KAFKA_VERSION}", jars.BROKER_JARS[1])
@@ -52,7 +53,7 @@ class MirrorMaker(Contender):
         config.write_text(configuration.render(_properties(case)))
         return [
             *(
-                jars.tool("java"),
+                java.find().executable,
                 *_JVM,
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",

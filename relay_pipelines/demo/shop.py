@@ -279,7 +279,7 @@ def start_clusters(folder: Path) -> Iterator[Environment]:
     """Start three clusters in parallel and create the upstream topics.
 
     Raises:
-        LocalKafkaError: no JDK, no network for the first download, or a broker does not start.
+        RelayError: no Java, no network for the first download, or a broker does not start.
     """
     jars.broker_classpath()
     temporary = folder / "tmp"

@@ -5,7 +5,7 @@ broker             one broker process: start, stop, kill, pause
 guardian           the script between this process and a broker, which ends with either
 configuration      listeners, server.properties and the data folders
 ports              free ports, and the errors of this package
-jars               Kafka's jars from Maven Central, and the JDK that runs them
+jars               Kafka's jars from Maven Central
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from relay_pipelines import java
 from relay_pipelines.local_kafka import configuration, jars
 from relay_pipelines.local_kafka.broker import Broker
 from relay_pipelines.local_kafka.configuration import (
@@ -198,7 +199,7 @@ class LocalCluster:
 
     def _launch(self) -> None:
         run = [
-            jars.tool("java"),
+            java.find().executable,
             *self._jvm_options,
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
         ]

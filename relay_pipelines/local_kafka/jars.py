@@ -3,24 +3,20 @@
 relay_pipelines/ivy/                  Ivy's cache: the jars
 relay_pipelines/<name>.classpath      renamed into place last, so that its presence means complete
 relay_pipelines/<name>.log            Ivy's output
-
-The JDK that runs the brokers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import importlib.util
 import os
-import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from relay_pipelines import java
 from relay_pipelines.local_kafka.ports import LocalKafkaError
 
 KAFKA_VERSION = "4.3.1"
@@ -45,7 +41,8 @@ def resolve(coordinates: Sequence[str], name: str) -> str:
         name: of the result in the cache; another version needs another name.
 
     Raises:
-        LocalKafkaError: a download failed, or there is no JDK to run Ivy.
+        LocalKafkaError: a download failed.
+        RelayError: there is no Java to run Ivy.
     """
     home = cache_folder()
     classpath = home / f"{name}.classpath"
@@ -87,7 +84,7 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
     log = classpath.with_suffix(".log")
     # with a separate user folder Ivy ignores a local repository of the user
     ivy = [
-        tool("java"),
+        java.find().executable,
         f"-Divy.default.ivy.user.dir={classpath.parent / 'ivy'}",
         "-cp",
         _ivy_jar(),
@@ -148,44 +145,3 @@ def _ivy_jar() -> str:
     if not found:
         raise LocalKafkaError("pyspark's jars/ivy-*.jar is missing", remedy="reinstall pyspark")
     return found[0]
-
-
-OLDEST = 17
-"""Kafka brokers need Java 17 since 4.0 (KIP-1013)."""
-
-_REMEDY = f"install a JDK {OLDEST} or newer, or point JAVA_HOME at one"
-
-
-def tool(name: str) -> str:
-    """Return the path of a JDK tool in JAVA_HOME, or on PATH if JAVA_HOME is not set.
-
-    Raises:
-        LocalKafkaError: the tool is missing or the JDK is too old.
-    """
-    return _checked(name, os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))
-
-
-@functools.cache
-def _checked(name: str, java_home: str, path: str) -> str:
-    java = _find("java", java_home, path)
-    said = subprocess.run(  # noqa: S603 - our own JDK
-        [java, "-version"], capture_output=True, text=True, timeout=60, check=False
-    )
-    version = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    if not version:
-        raise LocalKafkaError(f"{java} does not run as a JDK", remedy=_REMEDY)
-    if int(version[1]) < OLDEST:
-        raise LocalKafkaError(
-            f"{java} is Java {version[1]}, too old for a Kafka broker", remedy=_REMEDY
-        )
-    return java if name == "java" else _find(name, java_home, path)
-
-
-def _find(name: str, java_home: str, path: str) -> str:
-    where = str(Path(java_home) / "bin") if java_home else path
-    found = shutil.which(name, path=where)
-    if not found:
-        raise LocalKafkaError(
-            f"no '{name}' in {'JAVA_HOME, ' + java_home if java_home else 'PATH'}", remedy=_REMEDY
-        )
-    return found

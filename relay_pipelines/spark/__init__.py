@@ -7,7 +7,9 @@ task_python         names what is wrong with the Python of tasks
 sql_rows            the job that passes records through SQL
 defaults            what a session is configured with
 answering           whether Spark, or a server of it, answers in time
-class_archive       an archive of Spark's classes, for a faster start; its settings in a file
+jvm                 the JVM of a driver, started without Spark's scripts
+class_archive       an archive of Spark's classes, for a faster start
+settings_file       Spark's settings in a file that only its user may read
 connect_server      a Spark Connect server on this machine
 daemon              imports the copy once for all Python workers of a local session
 """

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import answering, class_archive
+from relay_pipelines.spark import answering, settings_file
 from relay_pipelines.spark.defaults import DEFAULTS, TASK_ATTEMPTS
 from relay_pipelines.spark.session import first_line
 
@@ -225,13 +225,13 @@ class ConnectServer:
         from pyspark.find_spark_home import _find_spark_home
 
         script = Path(_find_spark_home(), "sbin", "start-connect-server.sh")
-        class_archive.write(self._conf, settings)
+        settings_file.write(self._conf, settings)
         folder = str(self._folder)
         own = {"SPARK_PID_DIR": folder, "SPARK_LOG_DIR": folder}
         with self._log.open("wb") as log:
             # in the foreground of the script, because its daemon needs `ps`
             process = subprocess.Popen(  # noqa: S603 - Spark's own script
-                [script, "--wait", *class_archive.options(self._conf)],
+                [script, "--wait", *settings_file.options(self._conf)],
                 env={"PYSPARK_PYTHON": sys.executable, **os.environ, **own},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
-from relay_pipelines.spark import answering, class_archive, package_archive, task_python
+from relay_pipelines.spark import answering, class_archive, jvm, package_archive, task_python
 from relay_pipelines.spark.answering import ANSWER_SECONDS, within
-from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS, SMALL_JVM, TASK_ATTEMPTS
+from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS, TASK_ATTEMPTS
 
 _UNKNOWN_SLOTS = 4
 # these come before the user's own, in spark.driver.extraJavaOptions
@@ -76,7 +75,7 @@ def connect(
         where = answering.without_parameters(remote or master or "local[*]")
         raise RelayError(
             f"Spark at {where} does not start a session: {first_line(error)}",
-            remedy="check spark.master or spark.remote, and that JAVA_HOME is a JDK 17 or newer",
+            remedy="check spark.master or spark.remote, and spark.conf",
         ) from error
     _refuse_speculation(session)
     return session
@@ -390,18 +389,13 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
     """Start the driver's JVM, unless this process has one; its workers inherit its stderr."""
     from pyspark import SparkContext
-    from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:  # noqa: SLF001 - there is no other way to know
         return
     archive = class_archive.jvm_options(verbose=verbose)
     if archive:
         settings[_JAVA_OPTIONS] = f"{archive} {settings.get(_JAVA_OPTIONS, '')}"
-    # the JVM that only finds out how to start the other one
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", SMALL_JVM)
-    output = {} if verbose else {"stderr": subprocess.DEVNULL}
-    with class_archive.for_pyspark(settings):
-        gateway = launch_gateway(popen_kwargs=output)
+    gateway = jvm.start(settings, verbose=verbose)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
 
 

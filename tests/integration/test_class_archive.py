@@ -41,7 +41,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert wait()["slots"] == 1
     until(lambda: list((cache / FOLDER).glob("*.jsa")), "the archive", 120)
     (archive,) = (cache / FOLDER).glob("*.jsa")
-    assert sorted(one.suffix for one in archive.parent.iterdir()) == [".attempt", ".jsa"]
+    assert sorted(one.suffix for one in archive.parent.iterdir()) == [
+        ".attempt",
+        ".command",
+        ".jsa",
+    ]
     yield archive
     archive.unlink()  # it has 160 MB
 
@@ -99,4 +103,5 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: no archive of Spark's classes: ")
-    assert [one.suffix for one in (tmp_path / FOLDER).iterdir()] == [".attempt"]
+    names = sorted(one.suffix for one in (tmp_path / FOLDER).iterdir())
+    assert names == [".attempt", ".command"]

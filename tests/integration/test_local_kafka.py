@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka import Listener, LocalCluster, LocalKafkaError, jars
 from relay_pipelines.model import Cluster
 from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
@@ -395,6 +396,6 @@ def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert jars.resolve(SMALL, "small") == classpath
     Path(classpath).unlink()
-    with pytest.raises(LocalKafkaError, match="JAVA_HOME") as failure:
+    with pytest.raises(RelayError, match="no 'java' in JAVA_HOME") as failure:
         jars.resolve(SMALL, "small")
     assert "\n" not in str(failure.value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from relay_pipelines import java
 from relay_pipelines.local_kafka import Broker, jars
 from relay_pipelines.local_kafka.cluster import JVM_OPTIONS
 from relay_pipelines.local_kafka.configuration import render
@@ -50,7 +51,7 @@ class OldKafka:
         log4j = self.folder / "log4j.properties"
         log4j.write_text(_LOG4J)
         run = [
-            jars.tool("java"),
+            java.find().executable,
             *JVM_OPTIONS,
             f"-Dlog4j.configuration=file:{log4j}",
             "-cp",

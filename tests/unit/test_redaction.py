@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from relay_pipelines.migration.document import parse
 from relay_pipelines.output import messages
 from relay_pipelines.redaction import hide, hide_named, hide_parameters, redacted
 from relay_pipelines.settings import load
-from relay_pipelines.spark import class_archive
+from relay_pipelines.spark import settings_file
 from tests.support.config_files import MINIMAL
 
 
@@ -95,7 +94,7 @@ def test_a_properties_file_keeps_any_value(tmp_path: Path, value: str) -> None:
     """As java.util.Properties reads it; only its user may, even if another file was there."""
     path = tmp_path / "spark.conf"
     path.write_text("old")
-    class_archive.write(path, {"spark.a b": value}, "spark.c=1")
+    settings_file.write(path, {"spark.a b": value}, "spark.c=1")
     assert path.stat().st_mode & 0o777 == 0o600
     found = parse(path.read_text())
     assert found["spark.c"] == "1"
@@ -103,18 +102,15 @@ def test_a_properties_file_keeps_any_value(tmp_path: Path, value: str) -> None:
     assert read == value.rstrip() or read == value
 
 
-def test_arguments_of_the_user_stay_in_force(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_of_the_user_stay_in_force(tmp_path: Path) -> None:
     """Of several properties files Spark reads the last alone, so ours contains the user's."""
     own = tmp_path / "own.conf"
     own.write_text("spark.a=1\nspark.b=1\n")
-    given = f"--properties-file {own} --packages x:y:1 pyspark-shell"
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
-    with class_archive.for_pyspark({"spark.b": "2"}):
-        option, name, *others = os.environ["PYSPARK_SUBMIT_ARGS"].split()
-        assert option == "--properties-file"
-        assert others == ["--load-spark-defaults", "--packages", "x:y:1", "pyspark-shell"]
-        assert parse(Path(name).read_text()) == {"spark.a": "1", "spark.b": "2"}
-    assert os.environ["PYSPARK_SUBMIT_ARGS"] == given
-    assert not Path(name).exists()
+    words = ["--properties-file", str(own), "--packages", "x:y:1", "pyspark-shell"]
+    ours = tmp_path / "spark.conf"
+    arguments = settings_file.write_beside(ours, {"spark.b": "2"}, words)
+    assert arguments == [
+        *("--properties-file", str(ours), "--load-spark-defaults"),
+        *("--packages", "x:y:1", "pyspark-shell"),
+    ]
+    assert parse(ours.read_text()) == {"spark.a": "1", "spark.b": "2"}

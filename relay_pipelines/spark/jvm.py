@@ -1,0 +1,214 @@
+"""The JVM of a driver, started without Spark's scripts. Runs on the driver.
+
+Spark's own launcher says by which command the JVM starts. Its last answer is in the cache folder,
+so that another start with the same settings needs neither bash nor a JVM for the launcher.
+
+relay_pipelines/spark-classes/<installation>.command    the last answer, and what was asked
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines import java
+from relay_pipelines.java import Java
+from relay_pipelines.local_kafka.jars import cache_folder
+from relay_pipelines.spark import settings_file
+from relay_pipelines.spark.defaults import SMALL_JVM
+
+_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+_USAGE_ERROR = "--usage-error"
+_ADD_MODULES = "--add-modules="
+_POLL_SECONDS = 0.01
+_LAUNCHER_SECONDS = 60
+_ASKED_OF_LAUNCHER = ("SPARK_", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "LD_LIBRARY_PATH")
+_ADDRESS, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
+
+def start(settings: Mapping[str, str], *, verbose: bool) -> Any:
+    """Start a JVM and return PySpark's gateway to it, whose `proc` is its process.
+
+    The JVM ends when its stdin does, and so with this process. Ctrl-C does not reach it. What the
+    user has in PYSPARK_SUBMIT_ARGS, spark-env.sh and spark-defaults.conf stays in force.
+
+    Args:
+        settings: Spark's configuration; the JVM reads it from a file, which is then deleted.
+        verbose: whether to show what it prints on stderr.
+
+    Raises:
+        RelayError: there is no Java.
+        RuntimeError: the JVM does not start.
+    """
+    environment = _environment()
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    with tempfile.TemporaryDirectory(prefix="relay-spark-") as folder:  # mode 700
+        address = Path(folder, "address")
+        words = settings_file.write_beside(Path(folder, "spark.conf"), settings, words)
+        process = subprocess.Popen(  # noqa: S603 - Spark itself
+            [*command(words, environment), *words],
+            env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address)},
+            stdin=subprocess.PIPE,
+            stderr=None if verbose else subprocess.DEVNULL,
+            preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - as PySpark does
+        )
+        try:
+            return _connected(address, process)
+        except BaseException:
+            process.kill()
+            process.communicate()  # closes its pipe, too
+            raise
+
+
+def installation(runtime: Java) -> str:
+    """Return a name for this Java and this Spark, as they are now."""
+    seen = hashlib.sha256()
+    for file in [Path(runtime.executable).resolve(), *sorted(Path(_home(), "jars").iterdir())]:
+        status = file.stat()
+        seen.update(f"{file} {status.st_size} {int(status.st_mtime)}\n".encode())
+    return seen.hexdigest()[:16]
+
+
+def folder() -> Path:
+    """Return the cache folder of what makes a start faster."""
+    return cache_folder() / "spark-classes"
+
+
+def command(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the command that starts the JVM, up to the main class.
+
+    Args:
+        words: the arguments of the main class, with a properties file.
+        environment: that of the JVM.
+    """
+    runtime = java.find(environment)
+    # the launcher sees no variable but these, and reads no file but those of `_question`
+    variables = {
+        name: value for name, value in environment.items() if name.startswith(_ASKED_OF_LAUNCHER)
+    }
+    question = _question(words, variables)
+    kept = folder() / f"{installation(runtime)}.command"
+    with suppress(OSError, ValueError):
+        asked, *answer = json.loads(kept.read_text())
+        if asked == question:
+            return list(map(str, answer))
+    launched = _launcher(runtime, words, variables)
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(kept, json.dumps([question, *launched]))
+    return launched
+
+
+def _launcher(runtime: Java, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Ask Spark's launcher for the command; leave out modules that this Java does not have."""
+    (jar,) = _launcher_jars()
+    asked = [runtime.executable, *SMALL_JVM.split(), "-cp", str(jar)]
+    done = subprocess.run(  # noqa: S603 - Spark itself
+        [*asked, "org.apache.spark.launcher.Main", _SUBMIT, *words],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_LAUNCHER_SECONDS,
+        check=False,
+    )
+    answer = [os.fsdecode(word) for word in done.stdout.partition(b"\0\n")[2].split(b"\0")]
+    if done.returncode or _USAGE_ERROR in answer:
+        raise RuntimeError(done.stderr.decode(errors="replace").removeprefix("Error: "))
+    return [
+        word
+        for word in answer[: answer.index(_SUBMIT) + 1]
+        if not word.startswith(_ADD_MODULES)
+        or not runtime.modules
+        or runtime.modules.issuperset(word.removeprefix(_ADD_MODULES).split(","))
+    ]
+
+
+def _question(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Return a digest of all that the launcher's answer depends on, besides the installation."""
+    conf = Path(variables["SPARK_CONF_DIR"])
+    option, properties, *others = words
+    files = [Path(properties), conf / "spark-defaults.conf", conf / "java-opts"]
+    contents = [file.read_text() if file.exists() else None for file in files]
+    seen = json.dumps([option, others, contents, sorted(variables.items())])
+    return hashlib.sha256(seen.encode(errors="surrogatepass")).hexdigest()
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of the JVM, as Spark's scripts set them."""
+    environment = {**os.environ, "SPARK_HOME": _home()}
+    environment.setdefault("SPARK_CONF_DIR", str(Path(_home(), "conf")))
+    own = Path(environment["SPARK_CONF_DIR"], "spark-env.sh")
+    if "SPARK_ENV_LOADED" not in environment and own.exists():
+        said = subprocess.run(  # noqa: S603 - the user's own script
+            ["bash", "-c", 'set -a; . "$0" >&2; env -0', str(own)],  # noqa: S607
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        pairs = (os.fsdecode(pair).partition("=") for pair in said.split(b"\0") if pair)
+        environment = {name: value for name, _, value in pairs}
+    (jar,) = _launcher_jars()
+    return environment | {
+        "PYTHONHASHSEED": "0",
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_ENV_LOADED": "1",
+        "SPARK_SCALA_VERSION": jar.name.split("_")[1].split("-")[0],
+    }
+
+
+def _home() -> str:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return str(_find_spark_home())
+
+
+def _launcher_jars() -> list[Path]:
+    return list(Path(_home(), "jars").glob("spark-launcher_*.jar"))
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _connected(address: Path, process: subprocess.Popen[bytes]) -> Any:
+    """Wait until the JVM has written its address, and connect PySpark to it."""
+    from pyspark.java_gateway import launch_gateway
+
+    while not address.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"its JVM ended with exit code {process.returncode}")
+        time.sleep(_POLL_SECONDS)
+    # two numbers of four bytes: the port, and the length of the secret
+    content = address.read_bytes()
+    port, length = struct.unpack_from("!ii", content)
+    os.environ |= {_ADDRESS: str(port), _SECRET: content[8 : 8 + length].decode()}
+    try:
+        gateway = launch_gateway()
+    finally:
+        del os.environ[_ADDRESS], os.environ[_SECRET]
+    gateway.proc = process
+    return gateway
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that only this user may read, whole or not at all."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink()
+        raise

@@ -1,0 +1,58 @@
+"""The JVM of a session: what it is given, and when it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+
+from tests.chaos.harness import ROOT
+from tests.support.independent import until
+
+PROGRAM = """
+from relay_pipelines.spark import session
+spark = session.connect("local[1]", conf={
+    "spark.driver.memory": "600m",
+    "spark.driver.extraJavaOptions": '-XX:+UseSerialGC -Dof.the.user="a b"',
+    "spark.x.password": "correct-horse",
+})
+java = spark.sparkContext._jvm.java.lang
+print(java.Runtime.getRuntime().maxMemory() >> 20, java.System.getProperty("of.the.user"),
+      spark.conf.get("spark.x.password"), spark.range(3).count(), sep=";", flush=True)
+input()
+"""
+
+
+def test_it_ends_with_a_python_that_is_killed() -> None:
+    """It is a child of Python itself, which Ctrl-C does not end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        megabytes, *answers = process.stdout.readline().strip().split(";")
+        assert int(megabytes) in range(560, 601)
+        assert answers == ["a b", "correct-horse", "3"]
+        (jvm,) = (child for child in psutil.Process(process.pid).children() if _is_jvm(child))
+        assert "correct-horse" not in " ".join(jvm.cmdline())
+        below = jvm.children(recursive=True)
+        jvm.send_signal(signal.SIGINT)
+        assert jvm.is_running()
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: not any(map(_lives, [jvm, *below])), "the end of the JVM and its workers", 20)
+
+
+def _is_jvm(process: psutil.Process) -> bool:
+    return process.name() == "java"
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
