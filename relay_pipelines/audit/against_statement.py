@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from relay_pipelines.audit.coverage import last_history
@@ -200,7 +201,7 @@ def _existing(
         for tp, ledger_entries in entries.items()
     }
     written = set().union(*copied.values())
-    gone = written - client.existing(written)
+    gone = written - client.retry(partial(client.existing, written))
     audit.coverage += Coverage(
         sum(
             entry.records

@@ -7,16 +7,17 @@ in the process of a window's check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
+from types import MappingProxyType
 
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.coverage import RangeIndex
 from relay_pipelines.audit.recount import DestinationCount, Recount, merged_with_ledger
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, Retention
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, size_on_disk
@@ -114,7 +115,7 @@ def count_parts(
                 if error.retryable and error.topic_partition is None:
                     raise
                 results[index] = error
-                if error.retryable:
+                if error.retryable or isinstance(error, DataLossError):
                     passing = passing or error
                     continue
             del left[index]
@@ -123,7 +124,8 @@ def count_parts(
             raise passing
 
     try:
-        client.retry(attempt, progress_at=lambda: moved_at)
+        # records that are deleted while they are counted are gone for the next attempt
+        client.retry(attempt, progress_at=lambda: moved_at, also=(DataLossError,))
     except RelayError as error:
         for index in left:
             results.setdefault(index, error)
@@ -166,6 +168,7 @@ def _count(client: ClusterClient, part: RecountPart, configs: Configs) -> Destin
         part,
         is_compacted="compact" in configs.get(to.topic, {}).get(CLEANUP_POLICY, ""),
         was_empty=bool(part.created_id) and client.topic(to.topic).topic_id == part.created_id,
+        producers=_producers_of_the_rest(client, part, low, end),
     )
     for spans in read(client, scanned, client.options.fetch_max_bytes):
         for span in spans:
@@ -177,20 +180,53 @@ def _count(client: ClusterClient, part: RecountPart, configs: Configs) -> Destin
     return counting.result
 
 
+def _producers_of_the_rest(
+    client: ClusterClient, part: RecountPart, low: int, end: int
+) -> dict[OffsetRange, int]:
+    """Return the producer ids of the chunks whose first record is gone, by destination offsets.
+
+    A chunk ends with a record of its own, too. Other records may be the first ones that are left.
+
+    Args:
+        low: where the log begins.
+        end: up to where it is read.
+    """
+    producers = {}
+    for copies in {entry.destination for entry in part.entries}:
+        if copies.start < low < copies.end <= end:
+            last = replace(copies, start=copies.end - 1)
+            # a broker answers with at least one batch
+            for span in chain.from_iterable(read(client, last, 1)):
+                if span.run is not None and span.skipped is None:
+                    producers[copies] = span.run.first.producer_id
+    return producers
+
+
 class PartCount:
     """Counts what the spans of a part hold. Pure.
 
     Args:
+        producers: of chunks whose first record is gone, by their destination offsets.
         is_compacted: whether a cleaner may work on the topic.
         was_empty: whether the topic is known to have been empty before the mirror's first copy.
     """
 
-    def __init__(self, part: RecountPart, *, is_compacted: bool, was_empty: bool = False) -> None:
+    def __init__(
+        self,
+        part: RecountPart,
+        *,
+        is_compacted: bool,
+        was_empty: bool = False,
+        producers: Mapping[OffsetRange, int] = MappingProxyType({}),
+    ) -> None:
         self.result = DestinationCount(part.range)
         self.result.recorded = sum(entry.records for entry in part.entries)
         self._part = part
         self._was_empty = was_empty
-        self._chunks = [ChunkCount(entry, is_compacted) for entry in part.entries]
+        self._chunks = [
+            ChunkCount(entry, is_compacted, producers.get(entry.destination))
+            for entry in part.entries
+        ]
         self._index = RangeIndex([entry.destination for entry in part.entries])
         self._others = RangeIndex(part.others)
 

@@ -116,7 +116,7 @@ class ChunkCount:
     Args:
         is_compacted: whether a cleaner may work on the topic: otherwise it explains nothing.
         producer_id: of its batches; None before the first one. A chunk has one producer and begins
-            with one of its own records; another producer's records may lie within it.
+            and ends with records of its own; another producer's records may lie within it.
         holes: its offsets without a record, of which a cleaner leaves some: no producer can write
             a batch with fewer records than offsets, or leave offsets without a batch.
         is_cleaned: whether a cleaner has written any of its batches again.

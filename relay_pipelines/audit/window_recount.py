@@ -197,11 +197,16 @@ class _WindowCount:
             if (position := heads.copies(self.client.mirror, tp)) and position.topic_id
         }
         topics = {position.topic_partition.topic for position in copies.values()}
-        existing = self.client.existing(topics) if topics else set()
+        topic_ids = self.client.retry(partial(self._topic_ids, topics)) if topics else {}
         for tp, position in copies.items():
             topic = position.topic_partition.topic
-            topic_id = self.client.topic(topic).topic_id if topic in existing else ""
-            counted[tp].replaced = topic if topic_id not in {"", position.topic_id} else ""
+            is_other = topic_ids.get(topic, "") not in {"", position.topic_id}
+            counted[tp].replaced = topic if is_other else ""
+
+    def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of those that exist; empty if the brokers do not report one."""
+        client = self.client
+        return {topic: client.topic(topic).topic_id for topic in client.existing(topics)}
 
 
 def _by_source(

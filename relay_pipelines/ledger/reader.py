@@ -10,7 +10,12 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from relay_pipelines.errors import RetriableError, TamperedError, UnsupportedError
+from relay_pipelines.errors import (
+    DataLossError,
+    RetriableError,
+    TamperedError,
+    UnsupportedError,
+)
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import (
     CheckpointSnapshot,
@@ -221,7 +226,8 @@ def read_ledger(
     )
     with closing(follower):
         ask = partial(follower.records, since_ms, until_ms=until_ms, settled=settled)
-        return follower.client.retry(ask)
+        # retention may delete the oldest entries before they are read
+        return follower.client.retry(ask, also=(DataLossError,))
 
 
 def read_records(

@@ -367,7 +367,9 @@ def _recount_complete(
         plan.frozen.planned_at_ms,
         plan.frozen.generations,
     )
-    _explain_expired(counts.counted.values(), plan.snapshot.mirror, mirror, clock)
+    _explain_expired(
+        counts.counted.values(), plan.frozen.generations, plan.snapshot.mirror, mirror, clock
+    )
     for report in complete:
         report.recounts = {
             partition: recounted
@@ -381,7 +383,11 @@ def _recount_complete(
 
 
 def _explain_expired(
-    recounts: Iterable[Recount], mirror_name: str, mirror: Mirror, clock: Clock
+    recounts: Iterable[Recount],
+    generations: Mapping[TopicPartition, int],
+    mirror_name: str,
+    mirror: Mirror,
+    clock: Clock,
 ) -> None:
     """Tell offsets whose ledger entries retention has deleted from those that are missing.
 
@@ -395,7 +401,12 @@ def _explain_expired(
     for counted in missing:
         chain = chains.get(counted.range.topic_partition)
         if chain and not chain.breaks and chain.expired and counted.coverage:
-            first = chain.records[0].entry.source.start if chain.records else None
+            oldest = chain.records[0].entry if chain.records else None
+            generation = generations.get(counted.range.topic_partition, 0)
+            if oldest is None or oldest.generation > generation:
+                first = None
+            else:  # of a later generation, no entry has expired
+                first = oldest.source.start if oldest.generation == generation else 0
             counted.coverage = counted.coverage.explained(coverage.OffsetKind.FORGOTTEN, first)
 
 

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ResourceType
 
+from relay_pipelines.audit import part_count
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.window_recount import recount
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, OffsetRange, Status
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.reader import read as read_log
 from tests.copying import KEPT, NOT_YET_CLEANED, OPTIONS, Mirror, end_of, numbered
 from tests.support.independent import (
     CREATE_TIME,
@@ -255,6 +259,23 @@ class TestThinned:
         behind = count(mirror, 50, 100)
         assert (behind.problems, behind.counted, behind.notes) == ([], 50, [])
 
+    def test_retention_comes_while_it_counts(
+        self, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is deleted after the look at where the log begins is gone when it counts again."""
+        may_delete(mirror)
+        mirror.copy()
+        left = [20]
+
+        def late(*arguments: Any) -> Any:
+            if left:
+                delete_before(mirror.destination, mirror.at, left.pop())
+            return read_log(*arguments)
+
+        monkeypatch.setattr(part_count, "read", late)
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.counted, left) == ([], 100, [])
+
     @pytest.mark.parametrize(
         ("limits", "is_explained"),
         [
@@ -379,6 +400,22 @@ class TestThinned:
         replace_copy(mirror, numbered(100, first=1))
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **config)
         assert count(mirror, 0, 100).problems == [BYTES]
+
+
+def test_a_broker_that_does_not_answer_for_a_moment(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again, also which topics there are: no other run counts the window."""
+    mirror.copy()
+    existing, errors = ClusterClient.existing, [DestinationError("it refuses connections")]
+
+    def once(client: ClusterClient, topics: Any) -> set[str]:
+        if errors and mirror.topic in topics:
+            raise errors.pop()
+        return existing(client, topics)
+
+    monkeypatch.setattr(ClusterClient, "existing", once)
+    assert (count(mirror, 0, 100).problems, errors) == ([], [])
 
 
 def test_a_topic_that_was_made_again(mirror: Mirror) -> None:

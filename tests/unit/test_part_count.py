@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from relay_pipelines.audit import part_count
-from relay_pipelines.audit.part_count import count_parts, count_ranges
+from relay_pipelines.audit.part_count import PartCount, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
-from relay_pipelines.errors import ConfigError, RetriableError
+from relay_pipelines.errors import ConfigError, RetentionPassedError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.records import Record
 from tests.support.audited import AT, TO, entry, wanted
+from tests.support.fetched_spans import batch, span
 
 OPTIONS = CopyOptions(give_up_after_ms=60_000)
 
@@ -128,3 +130,38 @@ def test_a_range_fails_if_one_of_its_parts_does(counting: Any, client: ClusterCl
     assert isinstance(counted, Recount)
     assert (counted.range, counted.records, counted.problems) == (ranges[1], 10, [])
     assert TO in {part.destination.topic_partition for part in known.parts(ranges[0])}
+
+
+def test_records_that_are_deleted_while_they_are_counted(
+    counting: Any, client: ClusterClient
+) -> None:
+    """Retention comes between the look at where the log begins, and its first record."""
+    tried: list[int] = []
+
+    def count(part: RecountPart) -> DestinationCount:
+        tried.append(part.range.start)
+        if tried.count(part.range.start) == 1 and part.range.start == 0:
+            raise RetentionPassedError("gone", topic_partition=AT, offset=0)
+        return DestinationCount(part.range)
+
+    counting(count)
+    assert count_parts(client, PARTS) == [DestinationCount(part.range) for part in PARTS]
+    assert tried == [0, 10, 20, 0]
+
+
+@pytest.mark.parametrize("low", [1, 2, 5, 19], ids="begins at {}".format)
+def test_a_chunk_whose_first_record_is_gone(low: int) -> None:
+    """Its producer is that of its last record: the first one that is left may be another's."""
+    own, other = 1, 2
+    copied = replace(entry(0, 16, 0), destination=OffsetRange(TO, 0, 20))
+    others = replace(entry(0, 4), destination=OffsetRange(TO, 1, 5))
+    (part,) = KnownEntries({AT: [copied]}, [others]).parts(wanted(0, 16))
+    counting = PartCount(part, is_compacted=False, producers={copied.destination: own})
+    record = Record(0, 1, b"k", b"v", [])
+    for offset in range(low, 20):
+        producer = other if 1 <= offset < 5 else own
+        counting.add(span(batch([record], offset, producer=producer)))
+    counting.judge(low)
+    found = counting.result
+    assert (found.foreign, found.counted) == (0, 20 - max(low, 5))
+    assert (found.count_problems, found.not_verified.total()) == ([], 16 - found.counted)

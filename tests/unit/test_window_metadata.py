@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
+from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
@@ -26,8 +30,9 @@ from relay_pipelines.protocol.batch import (
 )
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
-from relay_pipelines.windows import window_events
+from relay_pipelines.windows import window_events, window_run
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
+from tests.support.audited import entry
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
 AT = TopicPartition("orders", 0)
@@ -254,3 +259,26 @@ class TestCheck:
         assert str(found.description).startswith(
             f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
         )
+
+
+@pytest.mark.parametrize(
+    ("oldest", "generation", "forgotten"),
+    [
+        ([], 0, 60),
+        ([entry(130, 140)], 0, 30),
+        ([replace(entry(0, 10), generation=1)], 0, 60),
+        ([entry(500, 510)], 1, 0),
+    ],
+    ids=["none is left", "of its generation", "of a later one", "of the one before"],
+)
+def test_which_offsets_expired_entries_had(
+    monkeypatch: pytest.MonkeyPatch, oldest: list[Any], generation: int, forgotten: int
+) -> None:
+    """Offsets are comparable within a generation: the oldest entry left may be of another one."""
+    records = [LedgerRecord(each, b"", AT, 7) for each in oldest]
+    ledger = SimpleNamespace(chains={AT: Chain(AT, records=records, expired=3)})
+    monkeypatch.setattr(window_run, "read_verified_ledger", lambda *_: ledger)
+    counted = Recount(RANGE, coverage=coverage(RANGE, [], RANGE.end))
+    explain: Any = window_run._explain_expired
+    explain([counted], {AT: generation}, "m", None, None)
+    assert (counted.forgotten, counted.unaccounted) == (forgotten, 60 - forgotten)
