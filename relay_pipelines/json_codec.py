@@ -59,8 +59,18 @@ def _of_type(*kinds: type) -> Callable[[Any], Any]:
     return read
 
 
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise TypeError(value)
+    return value
+
+
 _list = _of_type(list)
-_SIMPLE: dict[Any, Callable[[Any], Any]] = {Any: lambda value: value, float: _of_type(int, float)}
+_SIMPLE: dict[Any, Callable[[Any], Any]] = {
+    Any: lambda value: value,
+    float: _of_type(int, float),
+    int: _integer,  # of 64 bits, as offsets and times are
+}
 
 
 @cache

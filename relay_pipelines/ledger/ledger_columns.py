@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import policy_id
+from relay_pipelines.protocol.clock import moment_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,12 +18,12 @@ _Reader = Callable[[LedgerRecord], Any]
 
 
 def _time(path: str, unknown: int | None = None) -> _Reader:
-    """Return what reads milliseconds as a time; `unknown` ones as None."""
+    """Return what reads milliseconds as a time; None if they are `unknown`, or no time."""
     read = attrgetter(path)
 
     def time_of(record: LedgerRecord) -> dt.datetime | None:
         ms = read(record)
-        return None if ms == unknown else dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+        return None if ms == unknown else moment_of(ms)
 
     return time_of
 

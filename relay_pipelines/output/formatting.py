@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from collections.abc import Iterable
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from relay_pipelines.errors import RelayError, together
 from relay_pipelines.plan.positions import Position, open_since
+from relay_pipelines.protocol.clock import moment_of
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
@@ -54,8 +54,9 @@ def seconds(number: float) -> str:
 
 
 def format_time(ms: int) -> str:
-    """Format a time: 2026-01-31T12:00:00Z."""
-    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Format a time: 2026-01-31T12:00:00Z; the milliseconds if the calendar has no such time."""
+    moment = moment_of(ms)
+    return f"{ms} ms" if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plural(number: int, noun: str) -> str:

@@ -20,6 +20,17 @@ def moment_ms(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
+def moment_of(ms: int) -> dt.datetime | None:
+    """Return the time of milliseconds since the Unix epoch, in UTC.
+
+    None where the calendar has none, as for the timestamps of producers that count nanoseconds.
+    """
+    try:
+        return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+    except (OSError, OverflowError, ValueError):
+        return None
+
+
 class Clock(Protocol):
     """Seconds that only grow, the time of day, and waiting."""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from relay_pipelines.errors import TamperedError, UnsupportedError
 from relay_pipelines.ledger import checkpoint as checkpoints
-from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger import ledger_columns, ledger_topic
 from relay_pipelines.ledger.chain import Chain, Tampering, verify_chain, verify_chains, vouched
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import (
@@ -358,10 +358,22 @@ def _without_one(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "odd", [{"number": "1"}, {"number": 0}, {"previous": 7}, {"records": None}, {"skipped": "all"}]
+    "odd",
+    [
+        {"number": "1"},
+        {"number": 0},
+        {"previous": 7},
+        {"records": None},
+        {"skipped": "all"},
+        {"records": 2**63},
+        {"skipped": {"filtered": -(2**64)}},
+        {"node": "\ud800"},
+        {"codecs": {"\udfff": 1}},
+    ],
+    ids=ascii,
 )
 def test_an_entry_with_an_odd_field(odd: dict[str, object]) -> None:
-    """Whoever reads entries calculates with them."""
+    """Whoever reads entries calculates with them, and prints them."""
     value = committed(1)[0][0].value
     assert ledger_topic.from_record(value)
     with pytest.raises(TamperedError):
@@ -414,3 +426,11 @@ def test_what_is_no_json_of_a_checkpoint(value: bytes) -> None:
     """The same for what is nothing like one."""
     with pytest.raises(TamperedError):
         checkpoints.from_record(value)
+
+
+def test_a_time_that_the_calendar_does_not_have() -> None:
+    """A producer counted nanoseconds: the table has no time there, and the entry stays."""
+    record = committed(1)[0][0]
+    entry = replace(record.entry, first_timestamp_ms=1_700_000_000_123_456_789)
+    values = ledger_columns.row(replace(record, entry=entry))
+    assert (values["first_timestamp"], values["number"]) == (None, 1)

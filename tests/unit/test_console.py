@@ -33,6 +33,7 @@ from tests.support.run_plans import plan_of
         (formatting.seconds(125), "2 min 5 s"),
         (formatting.seconds(12_000), "3 h 20 min"),
         (formatting.format_time(1_700_000_000_123), "2023-11-14T22:13:20Z"),
+        (formatting.format_time(1_700_000_000_123_456_789), "1700000000123456789 ms"),
         (formatting.plural(1, "record"), "1 record"),
         (formatting.plural(2000, "record"), "2,000 records"),
     ],
