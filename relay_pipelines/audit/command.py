@@ -67,7 +67,7 @@ def run(
     """
     settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    audits: list[tuple[str, Audit | None]] = []
+    audits: list[tuple[str, AuditRequest, Audit | None]] = []
     with stop.heard():
         try:
             for name, mirror in selected_mirrors(settings, names).items():
@@ -79,17 +79,17 @@ def run(
                         for topic in set(one.topics) - audit.topics.keys():
                             invocation.fail(no_entries(topic, audit.topics), name)
                         report(invocation, audit, as_json=as_json)
-                    audits.append((name, audit))
+                    audits.append((name, one, audit))
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; run again, or audit less with --since or --level sample")
         finally:
             session.stop()
-    found = [audit for _, audit in audits if audit is not None]
+    found = [audit for *_, audit in audits if audit is not None]
     if written.textfile is not None and not stop():  # an audit that was cut short proves nothing
         from relay_pipelines.audit import metrics
 
-        metrics.write(written.textfile, audits)
+        metrics.write(written.textfile, [metrics.Audited(*each) for each in audits])
     if written.html is not None:
         from relay_pipelines.audit import page
 

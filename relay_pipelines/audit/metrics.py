@@ -2,49 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.audit.audit import Audit, verdict_of
+from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import Coverage, State, Verdict
-from relay_pipelines.metrics.catalog import collector, metric
+from relay_pipelines.metrics.catalog import PREFIX, collector, metric
 from relay_pipelines.metrics.run_metrics import write_textfile
 
 _CHECK = "audit"
+_NAMES = ("check_failed", "audit_verdict", "audit_records")
 
 
-def write(path: Path, audits: Iterable[tuple[str, Audit | None]]) -> None:
+class Audited(NamedTuple):
+    """A mirror, or topics of it, and the audit; None if it could not be done."""
+
+    mirror: str
+    request: AuditRequest
+    audit: Audit | None
+
+    def replaces(self, mirror: str, topic: str) -> bool:
+        """Whether an earlier verdict on the topic is no longer the last one."""
+        asked = self.request.topics
+        return mirror == self.mirror and (not asked or topic in asked)
+
+    @property
+    def verdicts(self) -> Iterator[tuple[str, Verdict]]:
+        """The verdict on each topic; one without a topic if there is no audit of the mirror."""
+        if self.audit is None:
+            for topic in self.request.topics or ("",):
+                yield topic, Verdict(State.FAILED, Coverage())
+            return
+        for topic, partitions in self.audit.topics.items():
+            yield topic, verdict_of(self.audit.level, partitions)
+
+
+def write(path: Path, audited: Sequence[Audited]) -> None:
     """Write the verdict on each topic, and how many records it rests on.
 
-    Args:
-        audits: with their mirrors; None if one could not be done.
+    What the file says of other mirrors and topics stays: their last audit was another one.
 
     Raises:
         RelayError: the file cannot be written.
     """
     registry = CollectorRegistry()
-    failed, states, records = (
-        collector(metric(name), registry)
-        for name in ("check_failed", "audit_verdict", "audit_records")
-    )
-    for mirror, topic, verdict, strict in _verdicts(audits):
-        failed.labels(mirror, topic, _CHECK).set(bool(verdict.exit_code(strict=strict)))
-        for state in State:
-            states.labels(mirror, topic, state).set(state is verdict.state)
-        for name, number in verdict.coverage.numbers.items():
-            records.labels(mirror, topic, name).set(number)
+    gauges = {PREFIX + name: collector(metric(name), registry) for name in _NAMES}
+    for name, labels, value in _earlier(path, gauges):
+        if not any(each.replaces(labels["mirror"], labels["topic"]) for each in audited):
+            gauges[name].labels(**labels).set(value)
+    failed, states, records = gauges.values()
+    for each in audited:
+        for topic, verdict in each.verdicts:
+            exit_code = verdict.exit_code(strict=each.request.strict)
+            failed.labels(each.mirror, topic, _CHECK).set(bool(exit_code))
+            for state in State:
+                states.labels(each.mirror, topic, state).set(state is verdict.state)
+            for name, number in verdict.coverage.numbers.items():
+                records.labels(each.mirror, topic, name).set(number)
     write_textfile(path, registry, "name a writable file with --textfile")
 
 
-def _verdicts(
-    audits: Iterable[tuple[str, Audit | None]],
-) -> Iterator[tuple[str, str, Verdict, bool]]:
-    """Yield mirror, topic, verdict, and if it is strict; no topic if there is no audit."""
-    for mirror, audit in audits:
-        if audit is None:
-            yield mirror, "", Verdict(State.FAILED, Coverage()), False
-            continue
-        for topic, partitions in audit.topics.items():
-            yield mirror, topic, verdict_of(audit.level, partitions), audit.request.strict
+def _earlier(path: Path, names: dict[str, object]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield name, labels and value of what earlier audits have written."""
+    with suppress(OSError, ValueError):  # there is no file, or it is no such file
+        for family in text_string_to_metric_families(path.read_text()):
+            for sample in family.samples:
+                if sample.name in names:
+                    yield sample.name, sample.labels, sample.value

@@ -828,10 +828,19 @@ class TestCommand:
     def test_a_difference(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
         textfile = audited.folder / "audit.prom"
-        files = ["--textfile", str(textfile)]
+        textfile.write_text(
+            "".join(
+                f'kafka_relay_check_failed{{mirror="{name}",topic="{topic}",check="audit"}} 1.0\n'
+                for name, topic in [(audited.mirror.name, "a-topic"), ("other", "a-topic")]
+            )
+        )
+        files = ["--textfile", str(textfile), "--topic", audited.mirror.topic]
         done = relay_here(audited.config(), "audit", "--level", "full", "--json", *files)
         assert done.returncode == 4, done.stderr
-        assert _failed(textfile) == {audited.mirror.topic: 1}
+        assert _failed(textfile) == {audited.mirror.topic: 1, "a-topic": 1}
+        relay_here(audited.config(), "audit", "--level", "ledger", *files[:2])
+        assert _failed(textfile, "other") == {"a-topic": 1}, "another mirror's file entries stay"
+        assert _failed(textfile) == {audited.mirror.topic: 0}, "and no topic that is gone"
         (found,) = json.loads(done.stdout)["mirrors"]
         (partition,) = found["topic_partitions"]
         assert partition["first_difference"]["source"]["offset"] == 45
@@ -847,12 +856,16 @@ class TestCommand:
         assert error_line(done).startswith(f"{audited.mirror.name}: {line}")
 
 
-def _failed(textfile: Path) -> dict[str, float]:
-    """The results in a textfile by topic."""
+def _failed(textfile: Path, mirror: str = "") -> dict[str, float]:
+    """The results in a textfile by topic; of all mirrors but "other" by default."""
     family, *_ = text_string_to_metric_families(textfile.read_text())
     assert family.name == "kafka_relay_check_failed"
     assert {sample.labels["check"] for sample in family.samples} == {"audit"}
-    return {sample.labels["topic"]: sample.value for sample in family.samples}
+    return {
+        sample.labels["topic"]: sample.value
+        for sample in family.samples
+        if (sample.labels["mirror"] == "other") == bool(mirror)
+    }
 
 
 @pytest.mark.parametrize("level", [Level.RECOUNT, Level.FULL])
