@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,9 +53,10 @@ class RealSource:
 
     cluster: Cluster
     at: TopicPartition
+    configs: Mapping[str, str] = field(default_factory=lambda: KEPT)
 
     def __post_init__(self) -> None:
-        independent.create(self.cluster, self.at.topic, 1, KEPT)
+        independent.create(self.cluster, self.at.topic, 1, self.configs)
 
     def perform(self, steps: Sequence[Step]) -> None:
         """Produce, by one client per producer."""

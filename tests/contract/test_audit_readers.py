@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.audit.chunks import _OwnReader, _Reader
 from relay_pipelines.audit.comparison import compare
@@ -20,7 +19,7 @@ from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import SystemClock
 from tests.contract.log import LOGS, Step, account_of, value_of
 from tests.contract.sources import RealSource
-from tests.support.independent import configure
+from tests.copying import KEPT
 
 OPTIONS = CopyOptions(request_timeout_ms=5_000)
 AWAY = Cluster("away", ("127.0.0.1:1",))
@@ -80,10 +79,10 @@ class AuditReaderContract:
     @pytest.mark.parametrize("by", ["LogAppendTime", "CreateTime"])
     def test_parts_say_who_has_set_the_timestamps(self, source: RealSource, by: str) -> None:
         """Times that a broker has set are not compared."""
-        configure(source.cluster, ResourceType.TOPIC, source.at.topic, message_timestamp_type=by)
-        source.perform([("-", 3)])
+        at = TopicPartition(f"{source.at.topic}-stamped", 0)
+        RealSource(source.cluster, at, {**KEPT, "message.timestamp.type": by}).perform([("-", 3)])
         with self.reader(source.cluster) as reader:
-            parts = list(reader.parts(reader.read(OffsetRange(source.at, 0, 3))))
+            parts = list(reader.parts(reader.read(OffsetRange(at, 0, 3))))
         assert {is_append_time for _, is_append_time in parts} == {by == "LogAppendTime"}
 
     def test_the_sides_of_one_range_are_the_same(self, source: RealSource) -> None:

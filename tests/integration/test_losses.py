@@ -135,7 +135,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=name,
+            # without topic ids, a task finds it out, by the last record copied
+            marks=[pytest.mark.newer_kafka] if case.error is TopicRecreatedError else [],
+        )
+        for name, case in CASES.items()
+    ],
+)
 def test_a_loss_stops_the_copy_until_it_is_accepted(copied: Copied, case: Case) -> None:
     """The guard names the loss; once accepted, the copy resumes after it; the ledger says why."""
     case.damage(copied)
