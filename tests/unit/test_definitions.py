@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import socket
 import time
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 
 import dagster as dg
@@ -332,3 +334,18 @@ def test_a_missing_file_is_one_line(tmp_path):
         build(tmp_path / "relay.yaml")
     remedy = "name another file, or write one with `relay init`"
     assert str(caught.value) == f"{tmp_path}/relay.yaml does not exist; {remedy}"
+
+
+def test_a_tick_leaves_nothing_behind(sample: Path, tmp_path: Path) -> None:
+    """A code server makes a Dagster instance for each tick of a sensor, for months."""
+    build(sample)
+
+    def tick() -> int:
+        with dg.DagsterInstance.from_ref(instance.get_ref()) as another:
+            another.get_runs_count()
+        gc.collect()
+        return sum(isinstance(each, ExitStack) for each in gc.get_objects())
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        first = tick()
+        assert [tick() for _ in range(3)] == [first] * 3
