@@ -26,7 +26,7 @@ from relay_pipelines.checks import (
 )
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
-from relay_pipelines.orchestration import alembic_scripts, naming
+from relay_pipelines.orchestration import code_server, naming
 from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog, discover
 from relay_pipelines.protocol.clock import SystemClock
@@ -57,7 +57,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
         ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
             code location.
     """
-    alembic_scripts.find_by_folder()
+    code_server.find_migrations_by_folder()
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())

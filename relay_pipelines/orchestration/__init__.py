@@ -8,7 +8,7 @@ A lane is a group of topics whose windows are cut together and copied in one run
     check_builder   builds checks, and the event that says what one has found
     topic_catalog   topics seen so far, so that loading the definitions makes no network calls
     window_log      frozen windows in the event log, which runs write and read
-    alembic_scripts keeps the code server from growing with each tick
+    code_server     keeps it from growing with each tick of a sensor
 
 A run that copies:
 

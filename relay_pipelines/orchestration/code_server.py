@@ -14,7 +14,7 @@ import dagster
 from dagster._core.storage import sql
 
 
-def find_by_folder() -> None:
+def find_migrations_by_folder() -> None:
     """Let Dagster name the folder of its migrations."""
     folder = Path(dagster.__file__).parent / "_core" / "storage" / "alembic"
     if folder.is_dir() and hasattr(sql.get_alembic_config, "cache_clear"):
