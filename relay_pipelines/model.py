@@ -654,6 +654,7 @@ class Outcome:
         next_offset: the committed checkpoint when the task left the range.
         commit_seconds: time spent on the commits of all chunks: checkpoint, ledger entry, end of
             the transaction.
+        throttled_seconds: time for which quotas of the source or the destination made it wait.
         node: the source node that was read last.
         segments: which offsets were committed from which node, in order.
         diverged: the nodes that do not hold what was copied, and why, in one line each.
@@ -675,6 +676,7 @@ class Outcome:
     skipped: dict[str, int] = field(default_factory=dict)
     chunks: int = 0
     commit_seconds: float = 0.0
+    throttled_seconds: dict[str, float] = field(default_factory=dict)
     node: str = ""
     segments: tuple[Segment, ...] = ()
     diverged: dict[str, str] = field(default_factory=dict)

@@ -77,6 +77,7 @@ class FailoverSource:
         self._unfit: dict[str, RelayError] = {}
         self._answers: NodeAnswers | None = None
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
+        self._throttled_seconds = 0.0  # by nodes that were read before
         self.client = self._connect(job.node)
 
     def __enter__(self) -> Self:
@@ -94,6 +95,11 @@ class FailoverSource:
     def node(self) -> str:
         """The name of the node that is read."""
         return self.client.cluster.name
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long quotas of the nodes have made the task wait so far."""
+        return self._throttled_seconds + self.client.throttled_seconds
 
     @property
     def diverged(self) -> dict[str, str]:
@@ -120,6 +126,7 @@ class FailoverSource:
         if node.name != self.node:
             self.client.close()
             self.forget_answers()
+            self._throttled_seconds += self.client.throttled_seconds
             self.client = self._connect(node)
 
     def _fittest(self, failures: NodeFailures) -> Cluster:

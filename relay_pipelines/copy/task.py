@@ -23,13 +23,14 @@ from relay_pipelines.errors import (
     FencedError,
     RelayError,
     RetriableError,
+    Side,
     TransactionPendingError,
 )
 from relay_pipelines.ledger.checkpoint import Seen
 from relay_pipelines.ledger.fencing import abort_leftovers
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
-from relay_pipelines.protocol.client import destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def _copy_each(
         FailoverSource(job, clock) as nodes,
         destination_client(job.mirror, job.destination, job.options, clock) as destination,
     ):
+        clients: dict[Side, FailoverSource | ClusterClient]
+        clients = {Side.SOURCE: nodes, Side.DESTINATION: destination}
         left = set(owners)
 
         def unblock(held: str) -> None:
@@ -141,6 +144,7 @@ def _copy_each(
                 )
                 for copy_range, make_source in group
             ]
+            earlier = {side: client.throttled_seconds for side, client in clients.items()}
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 owner = ranges[0].progress.owner
@@ -151,8 +155,13 @@ def _copy_each(
                 for range_copy in ranges:
                     range_copy.fail_for_good(unreachable)
             failpoint(Failpoint.BEFORE_OUTCOME)
+            throttled = {
+                str(side): (client.throttled_seconds - earlier[side]) / len(ranges)
+                for side, client in clients.items()
+                if client.throttled_seconds > earlier[side]
+            }
             for range_copy in ranges:
-                yield _outcome(range_copy, nodes.node)
+                yield _outcome(range_copy, nodes.node, throttled)
 
 
 def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
@@ -167,11 +176,12 @@ def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
     return error if source.can_reopen and not source.failed_for_range_only else None
 
 
-def _outcome(range_copy: RangeCopy, last_node: str) -> Outcome:
+def _outcome(range_copy: RangeCopy, last_node: str, throttled_seconds: dict[str, float]) -> Outcome:
     """Return how the copy of a range ended.
 
     Args:
         last_node: the source node that the task read last.
+        throttled_seconds: the range's share of what quotas made its group wait, by side.
     """
     progress, error, source = (
         range_copy.progress,
@@ -196,6 +206,7 @@ def _outcome(range_copy: RangeCopy, last_node: str) -> Outcome:
         skipped=dict(skipped),
         chunks=len(chunks),
         commit_seconds=progress.commit_seconds,
+        throttled_seconds=throttled_seconds,
         node=source.node if source else last_node,
         segments=tuple(progress.segments),
         diverged=source.diverged if source else {},

@@ -188,6 +188,13 @@ METRICS = (
         " Set when a run ends.",
     ),
     Metric(
+        "throttled_seconds_total",
+        "counter",
+        ("mirror", "side"),
+        "Time for which client quotas of the source or the destination made tasks wait, all tasks"
+        " together. Set when a run ends.",
+    ),
+    Metric(
         "last_success_timestamp_seconds",
         "gauge",
         ("mirror",),

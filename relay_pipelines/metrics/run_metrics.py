@@ -93,6 +93,8 @@ class MetricsObserver:
             self.failed(result.mirror, type(error).__name__, self._node)
         for outcome in result.outcomes:
             self._outcome(result.mirror, outcome)
+        for side, waited in result.throttled_seconds.items():
+            self._metrics["throttled_seconds_total"].labels(result.mirror, side).inc(waited)
         for node in result.diverged:
             self._metrics["source_quarantined"].labels(node).set(1)
         if result.copying_seconds:

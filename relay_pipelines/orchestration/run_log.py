@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from relay_pipelines.output.formatting import plural, seconds, size
+from relay_pipelines.output.formatting import plural, seconds, size, throttled
 from relay_pipelines.output.progress import Lines
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
@@ -57,7 +57,8 @@ class RunLog(Lines):
         for difference in result.reconfigured:
             self._log.info("%s", difference.done)
         if not self._brief:
-            self._log.info("copied %s, in %s", _amount(result), seconds(result.copying_seconds))
+            duration = seconds(result.copying_seconds)
+            self._log.info("copied %s, in %s%s", _amount(result), duration, _throttled(result))
 
     def recounted(
         self, window: str, topics: int, result: RunResult, recount_seconds: float
@@ -77,7 +78,8 @@ class RunLog(Lines):
             f" {plural(topics, 'topic')};"
             f" survey {seconds(self._surveyed_seconds)},"
             f" preparation {seconds(result.seconds - result.copying_seconds)},"
-            f" copy {seconds(result.copying_seconds)}, recount {seconds(recount_seconds)}",
+            f" copy {seconds(result.copying_seconds)}, recount {seconds(recount_seconds)}"
+            f"{_throttled(result)}",
         )
 
 
@@ -116,6 +118,11 @@ def logged_start(
         return found
 
     return start
+
+
+def _throttled(result: RunResult) -> str:
+    waits = throttled(result.throttled_seconds)
+    return f"; {waits}" if waits else ""
 
 
 def _amount(result: RunResult) -> str:

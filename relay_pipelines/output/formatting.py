@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
@@ -14,6 +14,7 @@ from relay_pipelines.protocol.clock import moment_of
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
 _MAX_SHOWN = 3
+_WORTH_SAYING_SECONDS = 0.1
 HELD_BACK = "held back: "
 _FILE_WIDTH = 240  # wide enough to cut nothing in a file or a pipe
 
@@ -62,6 +63,19 @@ def format_time(ms: int) -> str:
 def plural(number: int, noun: str) -> str:
     """Format a number with its noun: 1 record, 2 records."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def throttled(waits: Mapping[str, float]) -> str:
+    """Say which side's quota has made tasks wait, and for how long; empty if none has.
+
+    Args:
+        waits: seconds by side.
+    """
+    return ", ".join(
+        f"tasks waited {seconds(waited)} for a quota of the {side}"
+        for side, waited in sorted(waits.items())
+        if waited >= _WORTH_SAYING_SECONDS
+    )
 
 
 def held_back(errors: Iterable[RelayError]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.output import json_output, messages, tables
-from relay_pipelines.output.formatting import count, open_transactions, plural, stdout
+from relay_pipelines.output.formatting import count, open_transactions, plural, stdout, throttled
 from relay_pipelines.prepare import findings, topic_configs
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
@@ -85,7 +85,8 @@ def _show(planned: RunPlan, result: RunResult, document: json_output.Document, n
             notes = [_nothing_new(planned)]
         elif not result.topics:
             notes = ["nothing left to copy: another run has copied everything"]
-    notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
+    waits = throttled(result.throttled_seconds)
+    notes += filter(None, [waits, open_transactions(planned.snapshot.positions, now_ms)])
     if notes:
         stdout().print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
 

@@ -106,12 +106,28 @@ class ClusterClient:
         self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
         self._leased: set[Connection] = set()
         self._bootstrap: Connection | None = None
+        self._told_to_wait_seconds = 0.0
+        self._throttled_until = 0.0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def note_throttle(self, throttle_ms: int) -> None:
+        """Note that a broker makes this client wait from now on (KIP-219)."""
+        now = self.clock.monotonic()
+        until = now + throttle_ms / 1000
+        # answers to requests that were sent together have waits that overlap
+        self._told_to_wait_seconds += max(0.0, until - max(now, self._throttled_until))
+        self._throttled_until = max(until, self._throttled_until)
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long quotas of the cluster have made this client wait so far."""
+        ahead = max(0.0, self._throttled_until - self.clock.monotonic())
+        return self._told_to_wait_seconds - ahead
 
     def retry(
         self,

@@ -391,6 +391,7 @@ class TransactionalProducer:
             # here on
             self._most_in_flight = 1
             self._throttled_until = self._clock.monotonic() + throttle_ms / 1000
+            self._client.note_throttle(throttle_ms)
         else:
             self._most_in_flight = min(self._most_in_flight * 2, MAX_IN_FLIGHT)
 

@@ -95,6 +95,7 @@ def read(
             if response is None:
                 yield []
                 continue
+            client.note_throttle(response.throttle_ms)
             for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client waits, too
                 client.clock.sleep(milliseconds / 1000)
                 yield []

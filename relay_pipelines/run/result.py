@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +70,15 @@ class RunResult:
     def size_bytes(self) -> int:
         """Committed in this run, over all topics."""
         return sum(totals.size_bytes for totals in self.topics.values())
+
+    @property
+    def throttled_seconds(self) -> dict[str, float]:
+        """For how long quotas of source and destination made tasks wait, all tasks together."""
+        waits: defaultdict[str, float] = defaultdict(float)
+        for outcome in self.outcomes:
+            for side, waited in outcome.throttled_seconds.items():
+                waits[side] += waited
+        return waits
 
     @property
     def failures(self) -> list[str]:

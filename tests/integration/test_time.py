@@ -7,19 +7,17 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.admin import AlterClientQuotasRequest as Request
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
-from relay_pipelines.errors import DestinationError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster, Status
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.model import Status
 from relay_pipelines.protocol.clock import SystemClock
 from tests.copying import Mirror, end_of, numbered
 from tests.support.independent import until
+from tests.support.quota import quota
 
 SLOW = 32 << 10
 
@@ -55,25 +53,17 @@ def test_a_batch_that_waits_longer_than_a_transaction(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
 def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str) -> None:
-    """A broker quota of 32 KiB/s is obeyed with short transactions."""
-    cluster = mirror.destination if side == "producer_byte_rate" else mirror.source
+    """A broker quota of 32 KiB/s is obeyed with short transactions; the outcome has the wait."""
+    throttles = "destination" if side == "producer_byte_rate" else "source"
+    cluster = mirror.destination if throttles == "destination" else mirror.source
     client_id = f"relay-{mirror.name}"
     quota(cluster.bootstrap_servers, client_id, side, SLOW)
     outcome = mirror.copy()
     assert outcome.status is Status.DONE
     assert outcome.seconds > 5, "the broker lets 320 KiB pass before it throttles, not 480"
+    assert list(outcome.throttled_seconds) == [throttles]
+    assert 3 < outcome.throttled_seconds[throttles] <= outcome.seconds + outcome.commit_seconds
     mirror.assert_equal()
-
-
-def quota(servers: tuple[str, ...], client_id: str, key: str, rate: float) -> None:
-    """Set a client's quota with Kafka's own request."""
-    entry = Request.EntryData(
-        entity=[Request.EntryData.EntityData(entity_type="client-id", entity_name=client_id)],
-        ops=[Request.EntryData.OpData(key=key, value=rate, remove=False)],
-    )
-    with ClusterClient(Cluster("quota", servers), DestinationError) as client:
-        answer = client.call_any(Request(entries=[entry], validate_only=False), 0)
-        assert [entry.error_code for entry in answer.entries] == [0]
 
 
 def test_a_timed_out_transaction_is_no_takeover(

@@ -129,6 +129,7 @@ def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver)
         100,
         chunks=4,
         commit_seconds=0.5,
+        throttled_seconds={"destination": 1.5},
         node="node1",
     )
     observer.end(
@@ -137,6 +138,8 @@ def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver)
     assert value(observer, "window_duration_seconds_sum", mirror="m") == 3.0
     assert value(observer, "commit_duration_seconds_count", mirror="m") == 4
     assert value(observer, "commit_duration_seconds_sum", mirror="m") == pytest.approx(0.5)
+    throttled = value(observer, "throttled_seconds_total", mirror="m", side="destination")
+    assert throttled == 1.5
     assert value(observer, "last_success_timestamp_seconds", mirror="m") == 5.0
     # an alert on its increase needs a value before the first one
     assert value(observer, "failures_total", mirror="m", error="FencedError") == 0
