@@ -4,6 +4,7 @@ Time-window partitions would look up their offsets when they run and so lose lat
 looks them up once.
 """
 
+import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
+from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import final_failure
@@ -24,6 +26,7 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.models import Start, StartPolicy
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
+from relay_pipelines.windows.config_watch import ConfigWatch
 from relay_pipelines.windows.cut import cut_windows
 from relay_pipelines.windows.lane_run import LaneRun, failures
 from relay_pipelines.windows.window_events import Event
@@ -73,11 +76,14 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             raise final_failure(context, str(error)) from None
         reports: list[WindowReport] = []
         problems: list[str] = []
-        for lane in lanes_of(name, mirror, catalog.known(name, mirror), prefix):
+        lanes = lanes_of(name, mirror, catalog.known(name, mirror), prefix)
+        # before any wait, in which relay.yaml may change
+        watches = [ConfigWatch(kafka, lane, catalog, context.log) for lane in lanes]
+        for lane, watch in zip(lanes, watches, strict=True):
             turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
             try:
-                reports += yield from _copy(copying, request)
+                reports += yield from _copy(copying, request, watch)
             except RelayError as error:
                 problems.append(f"{lane.mirror}/{lane.name}: {error}")
             problems += yield from copying.finish_checks()
@@ -99,7 +105,9 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
     )
 
 
-def _copy(copying: LaneRun, request: BackfillRequest) -> Generator[Event, None, list[WindowReport]]:
+def _copy(
+    copying: LaneRun, request: BackfillRequest, watch: ConfigWatch
+) -> Generator[Event, None, list[WindowReport]]:
     """Cut the windows of the time span, and copy one after the other."""
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     # a mirror that has not copied anything yet starts where the time span does
@@ -121,7 +129,20 @@ def _copy(copying: LaneRun, request: BackfillRequest) -> Generator[Event, None, 
         if not copying.stop():
             if reports:
                 turns.let_session_copy(copying.context, lane, kafka.clock, copying.stop)
-            # each from the checkpoints of now
-            snapshot = copying.survey(start=start)
+            _use_change(copying, watch)
+            # each from the checkpoints of now; a topic that is added now starts as relay.yaml says
+            snapshot = copying.survey(start=start, only=window.topics)
             reports.append((yield from copying.copy(snapshot, window)))
     return reports
+
+
+def _use_change(copying: LaneRun, watch: ConfigWatch) -> None:
+    """Use a relay.yaml that has changed, as a session does: with both, records would differ."""
+    change = watch.change()
+    if change is None:
+        return
+    if change.lane is None:
+        raise dg.Failure(f"{change.what}: this run ends; launch it again, which copies the rest")
+    line = f"{change.what}: the windows from this one on use it"
+    log_and_print(copying.context.log, line, logging.WARNING)
+    copying.use(change.settings, change.lane)

@@ -1,4 +1,4 @@
-"""A relay.yaml that changes while a session lives: from which window on it is used."""
+"""A relay.yaml that changes while a run copies window after window: who uses it, and when."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -25,8 +25,8 @@ class Change:
     Args:
         what: what has changed, for people.
         settings: those to use from the next window on.
-        lane: the session's lane by these settings; None if the session must end: the lane is gone,
-            or a run has to start with what has changed.
+        lane: the run's lane by these settings; None if the run must end: the lane is gone, or
+            another run has to start with what has changed.
     """
 
     what: str
@@ -69,7 +69,7 @@ class ConfigWatch:
             return None
         keys = ", ".join(_differences(before.mirror(name), mirror))
         what = f"relay.yaml has changed ({keys})" if keys else "relay.yaml has changed"
-        return Change(what, loaded, None if starts_anew or not lane.window.session else lane)
+        return Change(what, loaded, None if starts_anew else lane)
 
     def _state(self) -> tuple[int, int]:
         try:
