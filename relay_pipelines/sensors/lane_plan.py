@@ -139,6 +139,12 @@ class LaneTick:
         ):
             yield from (f"{name} {why}" for name in names)
 
+    def _newly_deleted(self, cursor: Cursor) -> list[str]:
+        """The topics with an asset that the source had at the last tick, and has no longer."""
+        known = cursor.missing or []
+        deleted = (topic for topic in self.snapshot.deleted if topic in self.with_asset)
+        return sorted(topic for topic in deleted if f"{topic} deleted" not in known)
+
     def _foreign(self, cursor: Cursor, now: float) -> Found:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""
         known = cursor.foreign
@@ -179,7 +185,8 @@ class LaneTick:
         """The topics to report: those that miss the lag target for a new reason, or meet it again.
 
         Returns:
-            topic -> why it misses the target; empty if it meets it. All topics at first.
+            topic -> why it misses the target; empty if it meets it, or if the source has deleted
+            it. All topics at first.
         """
         now_ms = self.kafka.clock.now_ms()
         misses = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
@@ -190,6 +197,7 @@ class LaneTick:
             for topic in topics_shown
             if len(topics_shown) != cursor.topics or reasons.get(topic) != cursor.late.get(topic)
         }
+        late |= dict.fromkeys(self._newly_deleted(cursor), "")  # nothing of them waits any more
         return late, replace(cursor, late=reasons, topics=len(topics_shown))
 
     def _topics_with_asset(self) -> list[str]:
