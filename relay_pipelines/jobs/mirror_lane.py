@@ -25,6 +25,7 @@ from relay_pipelines.windows.window_run import WindowReport
 GRACE_SECONDS = 60.0
 """How long a session goes on after its time, so that its successor can start."""
 _POLL_SECONDS = 0.25
+_MOST_SAID = 3  # failures, in a tag
 
 
 def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
@@ -158,7 +159,16 @@ class _Session:
                 log_and_print(self._log, line, logging.ERROR)
         # topics that rest have not recovered
         rest = tuple(f"{topic}: " for topic in resting)
-        self._failures = known + [line for line in self._failures if line.startswith(rest)]
+        self._set_failures(known + [line for line in self._failures if line.startswith(rest)])
+
+    def _set_failures(self, failures: list[str]) -> None:
+        """Keep what fails now, and say it where the planner's line finds it."""
+        if failures != self._failures:
+            hidden = len(failures) - _MOST_SAID
+            more = [f"and {hidden} more"] if hidden > 0 else []
+            context, line = self._copying.context, "; ".join([*failures[:_MOST_SAID], *more])
+            turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILURES: line})
+        self._failures = failures
 
     def _learn(self, report: WindowReport) -> None:
         """Remember which topics failed, for the next window, or for the next run."""
@@ -178,7 +188,7 @@ class _Session:
         change = self._watch.change()
         if change is None:
             return False
-        if change.lane is None:
+        if change.lane is None or not change.lane.window.session:
             log_and_print(self._log, f"{change.what}: this session ends", logging.WARNING)
             return True
         log_and_print(
