@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from relay_pipelines.orchestration import turns
 from relay_pipelines.orchestration.run_log import logged_start, without_noise
+from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.run.run import never
 from relay_pipelines.run.session import StopSignal
@@ -22,6 +23,9 @@ Stop = Callable[[], bool]
 Session = Callable[[], Any]
 
 _LOG = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
+_DATABASE_SECONDS = 3600.0
+"""How long a run waits for Dagster's database to say that it has failed; others give it up then."""
 
 
 def stoppable(
@@ -41,7 +45,7 @@ def stoppable(
     tags = partial(turns.add_tags, context.instance, context.run_id)
     with (
         turns.beating(context.run_id, tags, context.log) as heart,
-        _database_errors_in_one_line(),
+        _database_errors_in_one_line(context, clock),
         _ending_as_reported(context),
     ):
         if threading.current_thread() is not threading.main_thread():
@@ -84,8 +88,12 @@ def _ending_as_reported(context: dg.OpExecutionContext) -> Iterator[None]:
 
 
 @contextmanager
-def _database_errors_in_one_line() -> Iterator[None]:
-    """Say what happened when Dagster's database is away; its own error has fifty lines."""
+def _database_errors_in_one_line(context: dg.OpExecutionContext, clock: Clock) -> Iterator[None]:
+    """Say what happened when Dagster's database is away; its own error has fifty lines.
+
+    The run ends when the database takes writes again: only then can Dagster store that it failed.
+    A code server that cannot store that a run has died looks after its other runs no more.
+    """
     try:
         yield
     except Exception as error:
@@ -96,8 +104,19 @@ def _database_errors_in_one_line() -> Iterator[None]:
             raise
         why = first_line(getattr(found, "orig", None) or found)
         line = (
-            f"Dagster's database does not answer: {why}; start it: what is committed stays,"
-            " and the planner's next run copies the rest"
+            f"Dagster's database fails: {why}; start it, or let it take writes: what is committed"
+            " stays, and the planner's next run copies the rest"
         )
-        _LOG.error(line)  # Dagster shows a failure when it can store it
+        _LOG.error(line)
+        until = clock.monotonic() + _DATABASE_SECONDS
+        while not _takes_writes(context) and clock.monotonic() < until:
+            clock.sleep(_LOOK_SECONDS)
         raise dg.Failure(line) from None
+
+
+def _takes_writes(context: dg.OpExecutionContext) -> bool:
+    try:
+        turns.beat(context)
+    except Exception:  # noqa: BLE001 - of any kind of database
+        return False
+    return True

@@ -189,7 +189,9 @@ def in_words(runs: Sequence[dg.DagsterRun]) -> str:
         remark = run.tags.get(naming.TAG_HEARTBEAT, "").partition(": ")[2]
         waits = run.tags.get(naming.TAG_WAITS)
         does = f"waits: {waits}" if waits else _DOING.get(turn, "copies")
-        what = ", ".join(filter(None, [does, remark, run.tags.get(naming.TAG_CHANGED)]))
+        failures = run.tags.get(naming.TAG_FAILURES)
+        fails = f"with failures: {failures}" if failures else ""
+        what = ", ".join(filter(None, [does, remark, run.tags.get(naming.TAG_CHANGED), fails]))
     return f"run {run.run_id[:8]} {what}"
 
 
@@ -307,6 +309,15 @@ class Heartbeat:
         if rests < _WORTH_SAYING_SECONDS:
             return now
         return f"{now}: nothing has moved for {seconds(rests)}"
+
+
+def beat(context: dg.OpExecutionContext) -> None:
+    """Write the heartbeat of a run of this process now.
+
+    Raises:
+        SQLAlchemyError: Dagster's database does not answer, or takes no writes.
+    """
+    add_tags(context.instance, context.run_id, {TAG_HEARTBEAT: str(of(context.run_id))})
 
 
 _beating: dict[str, Heartbeat] = {}

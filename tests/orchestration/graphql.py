@@ -14,7 +14,8 @@ _RUNS = """{ runsOrError(limit: 100) { ... on Runs {
   results { runId status jobName startTime tags { key value } } } } }"""
 _LOGS = """query($id: ID!, $after: String) {
   logsForRun(runId: $id, afterCursor: $after, limit: 1000) { ... on EventConnection {
-  cursor hasMore events { ... on MessageEvent { message timestamp } } } } }"""
+  cursor hasMore events { ... on MessageEvent { message timestamp }
+  ... on ErrorEvent { error { message } } } } } }"""
 _LAUNCH = """mutation($params: ExecutionParams!) {
   launchPipelineExecution(executionParams: $params) { __typename
   ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
@@ -82,7 +83,7 @@ def runs(dagster: Dagster) -> list[Run]:
 
 
 def messages(dagster: Dagster, run_id: str, since: float = 0.0) -> list[str]:
-    """The messages in the log of a run.
+    """The messages in the log of a run, with those of errors.
 
     Args:
         since: leave out those from before this time, in seconds since the Unix epoch.
@@ -92,11 +93,15 @@ def messages(dagster: Dagster, run_id: str, since: float = 0.0) -> list[str]:
     while page["hasMore"]:
         page = dagster.ask(_LOGS, {"id": run_id, "after": page["cursor"]})["logsForRun"]
         found += [
-            event.get("message") or ""
+            " ".join(filter(None, [event.get("message"), _reason(event)]))
             for event in page["events"]
             if float(event.get("timestamp") or 0) >= since * 1000
         ]
     return found
+
+
+def _reason(event: Mapping[str, Any]) -> str:
+    return (event.get("error") or {}).get("message", "")
 
 
 def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:
@@ -166,12 +171,19 @@ def terminate(dagster: Dagster, run_id: str) -> None:
     assert answer["__typename"] == "TerminateRunSuccess", answer
 
 
-def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
-    """Launch a backfill, like the dialogue in the UI; return its id."""
-    params = {
-        "assetSelection": [{"path": list(key)} for key in keys],
-        "partitionNames": list(windows),
-    }
+def backfill(
+    dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str] | None = None
+) -> str:
+    """Launch a backfill, like the dialogue in the UI; return its id.
+
+    Args:
+        windows: all of each asset if None, the only choice that the dialogue has for several.
+
+    Raises:
+        OSError: Dagster refuses the request; the body of its answer says why.
+    """
+    chosen = {"allPartitions": True} if windows is None else {"partitionNames": list(windows)}
+    params = {"assetSelection": [{"path": list(key)} for key in keys], **chosen}
     answer = dagster.ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
     assert "backfillId" in answer, answer
     return str(answer["backfillId"])

@@ -1,4 +1,4 @@
-"""The containers of deploy/compose.yaml, run as processes, with a PostgreSQL that is killed."""
+"""The containers of deploy/compose.yaml, run as processes, with a PostgreSQL that fails."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment
+from tests.support.commands import SOON
 from tests.support.deployment import Compose, installed_image
 from tests.support.independent import until
 from tests.support.postgres import Postgres
@@ -59,7 +60,10 @@ def postgres() -> Iterator[Postgres]:
 def test_it_goes_on_by_itself_when_the_database_is_back(
     deployed: Deployed, postgres: Postgres, tmp_path: Path
 ) -> None:
-    """What is produced meanwhile arrives, no record twice, and the pages show it."""
+    """What is produced meanwhile arrives, no record twice, and the pages show it.
+
+    First the database is down, then it takes no writes for a while. The run says so by itself.
+    """
     image = installed_image(tmp_path / "image")
     variables = {
         "SOURCE_SERVERS": deployed.source.bootstrap_servers[0],
@@ -88,7 +92,7 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
         deployed.produce(2)
         time.sleep(DOWN_SECONDS)
         log = compose.log("code-location")
-        line = "Dagster's database does not answer: "
+        line = "Dagster's database fails: "
         until(lambda: line in log.read_text(), "what the session says", pause_seconds=1)
         postgres.start()
 
@@ -101,6 +105,19 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
             "the next window on the page",
             pause_seconds=1,
         )
+
+        (session,) = [run for run in graphql.runs(dagster) if run.status == "STARTED"]
+        postgres.take_writes(takes=False)
+        deployed.produce(2)
+        said = f"{line}cannot execute "
+        until(lambda: said in log.read_text(), "what the session says now", pause_seconds=1)
+        assert graphql.status(dagster, session.id) == "STARTED", "the pages still load"
+        postgres.take_writes(takes=True)
+        back = time.monotonic()
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+        assert time.monotonic() - back < SOON, "nobody has to find out that it is silent"
+        assert [text for text in graphql.messages(dagster, session.id) if said in text]
+        deployed.all_arrived()
 
 
 def loaded(page: Callable[[], list[Any]]) -> list[Any]:

@@ -69,6 +69,17 @@ class Postgres:
             self._process.wait()
             self._process = None
 
+    def take_writes(self, *, takes: bool) -> None:
+        """Answer, and take writes or refuse them, as a standby does."""
+        connection = self._connect()
+        connection.autocommit = True  # ALTER SYSTEM is not for transactions
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off")
+            value = "off" if takes else "on"
+            cursor.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+            cursor.execute("SELECT pg_reload_conf()")
+        connection.close()
+
     def close(self) -> None:
         """Kill the server and delete its data."""
         self.kill()
