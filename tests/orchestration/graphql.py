@@ -171,19 +171,12 @@ def terminate(dagster: Dagster, run_id: str) -> None:
     assert answer["__typename"] == "TerminateRunSuccess", answer
 
 
-def backfill(
-    dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str] | None = None
-) -> str:
-    """Launch a backfill, like the dialogue in the UI; return its id.
-
-    Args:
-        windows: all of each asset if None, the only choice that the dialogue has for several.
-
-    Raises:
-        OSError: Dagster refuses the request; the body of its answer says why.
-    """
-    chosen = {"allPartitions": True} if windows is None else {"partitionNames": list(windows)}
-    params = {"assetSelection": [{"path": list(key)} for key in keys], **chosen}
+def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
+    """Launch a backfill, like the dialogue in the UI; return its id."""
+    params = {
+        "assetSelection": [{"path": list(key)} for key in keys],
+        "partitionNames": list(windows),
+    }
     answer = dagster.ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
     assert "backfillId" in answer, answer
     return str(answer["backfillId"])

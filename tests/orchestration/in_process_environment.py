@@ -25,6 +25,7 @@ from relay_pipelines.settings import load
 from relay_pipelines.windows import run_snapshot
 from relay_pipelines.windows.cut import new_windows
 from tests.support import independent
+from tests.support.commands import at
 from tests.support.independent import Record
 
 
@@ -82,9 +83,9 @@ class InProcessEnvironment:
                             "source": mirror.pop(
                                 "source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}
                             ),
-                            "destination": {
-                                "bootstrap_servers": self.destination.cluster().bootstrap_servers[0]
-                            },
+                            "destination": mirror.pop(
+                                "destination", at(self.destination.cluster())
+                            ),
                             "topics": {
                                 "allow": list(allow),
                                 "rename": mirror.pop("rename", f"{self.name}.{{topic}}"),

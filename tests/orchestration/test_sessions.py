@@ -9,16 +9,27 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
+from relay_pipelines.local_kafka import Listener, LocalCluster
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
@@ -31,8 +42,20 @@ from tests.orchestration.in_process_environment import (
     evaluations,
     failure,
 )
-from tests.support.commands import SOON
-from tests.support.independent import configure, create, until
+from tests.support.commands import SOON, at
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    assert_equal,
+    client,
+    configure,
+    create,
+    delete,
+    records_of,
+    until,
+    write,
+)
+from tests.support.quota import quota
 
 
 class Sessions:
@@ -52,13 +75,34 @@ class Sessions:
     def end(self, *sessions: Future[dg.ExecuteInProcessResult]) -> list[dg.ExecuteInProcessResult]:
         """End them by a change of relay.yaml: a lane without sessions has none that goes on."""
         text = self.environment.config.read_text()
-        self.environment.config.write_text(text.replace("session: 60s", "session: 0"))
+        self.environment.config.write_text(re.sub(r"session: \d+s", "session: 0", text))
         return [session.result(60) for session in sessions]
+
+    def log(self, run: int = 0) -> list[str]:
+        """What people read in the log of a run; 0 is the newest."""
+        run_id = self.environment.instance.get_runs()[run].run_id
+        return [entry.user_message for entry in self.environment.instance.all_logs(run_id)]
+
+    def last(
+        self, topic: str, check: str = naming.MESSAGE_COUNTS
+    ) -> dg.AssetCheckEvaluation | None:
+        """The last result of a check of a topic."""
+        key = naming.topic_check(self.environment.name, topic, check)
+        storage = self.environment.instance.event_log_storage
+        records = storage.get_asset_check_execution_history(key, limit=1)
+        return records[0].evaluation if records else None
 
     def turns(self) -> list[str]:
         """What each run does, the newest first."""
         runs = self.environment.instance.get_runs()
         return [run.tags.get(naming.TAG_TURN, "") for run in runs]
+
+    def copies(self, topic: str) -> int:
+        """How many records the copy has."""
+        try:
+            return len(self.environment.read(topic))
+        except KafkaException:  # the topic is not there yet
+            return 0
 
     def copied(self, topic: str, *values: str, partition: int = 0) -> None:
         """Wait until these are the last records of a copy."""
@@ -333,13 +377,9 @@ def test_a_failed_window_does_not_end_a_session(
     environment.fill(topics[0], ["x" * 1000])
     running = sessions.start()
     sessions.copied(topics[1], "b49", partition=1)
-    check = dg.AssetCheckKey(naming.mirrored_asset(environment.name, topics[0]), "message_counts")
 
     def last() -> dg.AssetCheckEvaluation | None:
-        storage = environment.instance.event_log_storage
-        records = storage.get_asset_check_execution_history(check, limit=1)
-        event = records[0].event.dagster_event if records and records[0].event else None
-        return event.asset_check_evaluation_data if event else None
+        return sessions.last(topics[0])
 
     until(lambda: (found := last()) is not None and not found.passed, "the failed check")
     assert f"{topics[0]}-0 at offset 100: a record of" in str(last().description)
@@ -485,3 +525,176 @@ def test_a_successor_is_requested_before_the_end(
     environment.instance.create_run_for_job(job, tags=naming.tags(environment.name, naming.MAIN))
     assert not environment.tick().run_requests
     assert sessions.end(running)[0].success
+
+
+def test_a_quota_of_the_destination(
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
+) -> None:
+    """A session that is throttled is slow and does not fail; its lines say by whom, until then."""
+    sessions.write([re.escape(topics[0])])
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    servers = environment.destination.cluster().bootstrap_servers
+    throttle = partial(quota, servers, f"relay-{environment.name}", "producer_byte_rate")
+    throttle(32 << 10)
+    large = [f"{number}".ljust(60_000) for number in range(7)]  # 320 KiB pass unthrottled
+    for value in large:
+        environment.fill(topics[0], [value])
+
+    sessions.copied(topics[0], *large)
+
+    until(lambda: len(environment.windows()) > 1 and _throttled(sessions.log()), "the line")
+    throttle(None)
+    until(lambda: sessions.turns() == [Turn.COPYING], "a window that begins")
+    environment.fill(topics[0], ["quick"])
+    sessions.copied(topics[0], "quick")
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+    lines = sessions.log()
+    assert not _throttled([[line for line in lines if line.startswith("window ")][-1]])
+    assert sum(_throttled(lines)) > 2, "at 32 KiB/s"
+    assert all(check.passed for check in checks(run).values())
+    assert environment.read(topics[0]) == [*(f"a{n}" for n in range(100)), *large, "quick"]
+
+
+def _throttled(lines: list[str]) -> list[float]:
+    """For how many seconds each line says that tasks waited."""
+    said = (
+        re.search(r"; tasks waited ([\d.]+) s for a quota of the destination$", line)
+        for line in lines
+    )
+    return [float(found[1]) for found in said if found]
+
+
+def test_a_right_is_taken_away_from_a_session(
+    environment: InProcessEnvironment,
+    topics: list[str],
+    sessions: Sessions,
+    guarded: LocalCluster,
+) -> None:
+    """The neighbours go on, check and tick say what to grant; then it goes on by itself."""
+    held, *others = topics
+    environment.destination = guarded
+    user = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+    allow = [re.escape(topic) for topic in topics]
+    sessions.write(allow, destination=at(user), window={"session": "300s"})
+    running = sessions.start()
+    sessions.copied(held, "a99")
+    copy = f"{environment.name}.{held}"
+    admin = AdminClient(client(guarded.cluster()))
+    who = (ResourcePatternType.LITERAL, "User:owner", "*")
+    denial = (ResourceType.TOPIC, copy, *who, AclOperation.WRITE, AclPermissionType.DENY)
+    denied, allowed = AclBinding(*denial), AclBindingFilter(*denial)
+    admin.create_acls([denied])[denied].result(30)
+    remedy = f"grant the user Write on topic {copy}"
+
+    def failed() -> bool:
+        environment.fill(held, ["held"])
+        last = sessions.last(held)
+        return last is not None and not last.passed and remedy in str(last.description)
+
+    until(failed, "the check that says why", pause_seconds=0.5)
+    for number in range(2):
+        for topic in others:
+            environment.fill(topic, [f"more{number}"])
+        for topic in others:
+            sessions.copied(topic, f"more{number}")
+    line = str(environment.tick().skip_reason)
+    assert re.search(f", with failures: {re.escape(held)}: .*{re.escape(remedy)}", line), line
+    assert all(sessions.last(topic).passed for topic in others)
+    assert not running.done()
+
+    admin.delete_acls([allowed])[allowed].result(30)
+
+    sessions.copied(held, "held")
+    until(lambda: sessions.last(held).passed, "the check that passes again")
+    until(lambda: "with failures" not in str(environment.tick().skip_reason), "the tick")
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+    source = records_of(environment.source.cluster(), TopicPartition(held, 0))
+    assert_equal(source, records_of(guarded.cluster(), TopicPartition(copy, 0)))
+
+
+def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
+) -> None:
+    """The neighbours go on, what was copied stays, and no check is red for what waits no more."""
+    gone, other, _ = topics
+    for number in range(60):
+        environment.fill(gone, [f"{number}".ljust(10_000)])
+    allow = [re.escape(topic) for topic in topics]
+    window = {"session": "300s", "lag_target": "1s"}
+    slow = {"max_bytes_per_second": "64KiB", "fetch_max": "16KiB", "chunk": "16KiB"}
+    sessions.write(allow, copy=slow | {"coalesce_below": "0"}, window=window)
+    running = sessions.start()
+    until(lambda: sessions.copies(gone) > 100, "the middle of the copy", pause_seconds=0.2)
+    before = environment.tick()
+    assert not sessions.last(gone, naming.LAG_TARGET).passed
+    original = records_of(environment.source.cluster(), TopicPartition(gone, 0))
+
+    delete(environment.source.cluster(), gone)
+
+    for number in range(2):
+        environment.fill(other, [f"more{number}"], partition=1)
+        sessions.copied(other, f"more{number}", partition=1)
+    after = environment.tick(cursor=before.cursor)
+    last = sessions.last(gone)
+    assert not last.passed
+    assert f"{gone}-0: the topic was deleted on node a" in str(last.description)
+    (missing,) = evaluations(after, naming.SOURCE_TOPICS)
+    assert str(missing.description).startswith(
+        f"{gone}: it was copied, and node a no longer has it"
+    )
+    assert sessions.last(gone, naming.LAG_TARGET).passed
+    assert environment.last_check(naming.LAG).passed
+    assert f"missing at the source: {gone}" in str(after.skip_reason)
+    assert sessions.last(other).passed
+    until(lambda: "with failures" not in str(environment.tick().skip_reason), "the end of its rest")
+    assert not running.done()
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+    copied = records_of(
+        environment.destination.cluster(), TopicPartition(f"{environment.name}.{gone}", 0)
+    )
+    assert 100 < len(copied) < len(original)
+    assert_equal(original[: len(copied)], copied)
+
+
+def test_a_backfill_and_the_session_use_a_changed_relay_yaml(
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
+) -> None:
+    """Each uses it from its next window on: otherwise one of them would hold the other back.
+
+    A topic that is added meanwhile starts as relay.yaml says, and not where the time span does.
+    """
+    first, added, _ = topics
+    old = Record(None, b"old", timestamp=(CREATE_TIME, 1_600_000_000_000))
+    write(environment.source.cluster(), TopicPartition(added, 0), [old])
+    environment.fill(added, ["recent"])
+    environment.fill(first, [f"a{number}" for number in range(100, 160)])
+    small = {"max_records": 20, "session": "300s"}
+    sessions.write([re.escape(first)], window=small)
+    span = {"mirror": environment.name, "from": "2023-01-01"}
+    with ThreadPoolExecutor(1) as aside:
+        backfill = aside.submit(environment.job, "backfill_by_date", span)
+        until(environment.windows, "the first window")
+        running = sessions.start()
+        until(lambda: len(environment.windows()) > 1, "another window")
+        where = "CAST(value AS STRING) NOT LIKE '%9'"
+
+        sessions.write([re.escape(first), re.escape(added)], window=small, where=where)
+
+        run = backfill.result(120)
+    assert run.success, failure(run)
+    sessions.copied(added, "old", "recent")
+    (session,) = sessions.end(running)
+    assert session.success, failure(session)
+    log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
+    (line,) = [line for line in log if line.startswith("relay.yaml has changed (")]
+    assert line.endswith(f"where: None -> {where}): the windows from this one on use it")
+    values = [f"a{number}" for number in range(160)]
+    copied = environment.read(first)
+    left_out = [value for value in values if value not in copied]
+    assert left_out
+    assert left_out == [value for value in values if value.endswith("9")][-len(left_out) :]
+    assert copied == [value for value in values if value not in left_out]
