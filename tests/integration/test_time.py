@@ -53,13 +53,16 @@ def test_a_batch_that_waits_longer_than_a_transaction(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
 def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str) -> None:
-    """A broker quota of 32 KiB/s is obeyed with short transactions."""
-    cluster = mirror.destination if side == "producer_byte_rate" else mirror.source
+    """A broker quota of 32 KiB/s is obeyed with short transactions; the outcome has the wait."""
+    throttles = "destination" if side == "producer_byte_rate" else "source"
+    cluster = mirror.destination if throttles == "destination" else mirror.source
     client_id = f"relay-{mirror.name}"
     quota(cluster.bootstrap_servers, client_id, side, SLOW)
     outcome = mirror.copy()
     assert outcome.status is Status.DONE
     assert outcome.seconds > 5, "the broker lets 320 KiB pass before it throttles, not 480"
+    assert list(outcome.throttled_seconds) == [throttles]
+    assert 3 < outcome.throttled_seconds[throttles] <= outcome.seconds + outcome.commit_seconds
     mirror.assert_equal()
 
 
