@@ -271,7 +271,7 @@ class _Reader(Protocol):
         """Ask again where logs begin and end."""
 
     def close(self) -> None:
-        """Close the connections; the next call connects again."""
+        """Close the connections; the next call connects again, and logs may have changed."""
 
 
 class _OwnReader:
@@ -325,6 +325,7 @@ class _OwnReader:
 
     def close(self) -> None:
         self._client.close()
+        self.forget()
 
 
 class _Comparing:
@@ -349,12 +350,15 @@ class _Comparing:
         ask = partial(self._compare, chunk)
         clients = self._source, self._destination
         try:
+            # what is deleted after the watermarks were read is before them in the next attempt
             return retry(
-                ask, self._job.mirror, self._job.options, self._clock, *clients, patient=patient
+                *(ask, self._job.mirror, self._job.options, self._clock, *clients),
+                patient=patient,
+                also=(DataLossError,),
             )
         except RetriableError:
             raise
-        except DataLossError as error:  # retention, since the watermarks were read
+        except DataLossError as error:  # records are deleted as fast as they are read
             return ChunkResult(chunk, node, unread=error.what)
         except RelayError as error:
             return ChunkResult(chunk, node, error=str(error))

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from relay_pipelines.audit.comparison import Part, Side
 from relay_pipelines.errors import (
+    DataLossError,
     PermissionDeniedError,
     RelayError,
     RetriableError,
@@ -102,6 +103,7 @@ class LibrdkafkaReader:
             "check.crcs": True,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "auto.offset.reset": "error",  # by default it goes on at the end, without a word
             "fetch.wait.max.ms": 50,
             "fetch.message.max.bytes": options.fetch_max_bytes,
             "queued.max.messages.kbytes": _QUEUED_KB,
@@ -285,6 +287,12 @@ class LibrdkafkaReader:
         if error.code() in _REFUSALS:
             what = f"{self._cluster} refused librdkafka: {error.str()}"
             return PermissionDeniedError(what, remedy="check its security in relay.yaml")
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - its public name
+            return DataLossError(
+                what,
+                remedy="see where the log begins and ends now: records were deleted meanwhile",
+                topic_partition=tp,
+            )
         is_away = error.code() in _PASSING
         return self._retriable(
             what,

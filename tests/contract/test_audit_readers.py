@@ -12,7 +12,7 @@ import pytest
 from relay_pipelines.audit.chunks import _OwnReader, _Reader
 from relay_pipelines.audit.comparison import compare
 from relay_pipelines.audit.librdkafka import LibrdkafkaReader
-from relay_pipelines.errors import RetriableError, SourceError
+from relay_pipelines.errors import DataLossError, RetriableError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import source_client
@@ -105,6 +105,19 @@ class AuditReaderContract:
             reader.forget()
             assert reader.log(whole) == (4, 6)
             assert reader.size_bytes(source.at) != 0, "None if it is not known"
+
+    @pytest.mark.parametrize("start", [0, 3])
+    def test_records_that_were_deleted(self, source: RealSource, start: int) -> None:
+        """A range that has lost its beginning is an error, not one with fewer records."""
+        source.perform([("-", 3), ("-", 3), ("-", 3)])
+        with self.reader(source.cluster) as reader:
+            assert list(read(reader, source.at, 0, start)) == list(range(start))
+            source.delete_before(5)
+            reader.close()
+            with pytest.raises(DataLossError) as caught:
+                read(reader, source.at, start, 9)
+            assert caught.value.topic_partition == source.at
+            assert set(read(reader, source.at, 6, 9)) == {6, 7, 8}
 
     def test_a_topic_that_is_not_there(self, source: RealSource) -> None:
         """The error is retriable, names the topic-partition, and is one line."""

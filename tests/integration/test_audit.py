@@ -23,6 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
+from relay_pipelines.audit.chunks import _OwnReader, _Reader
+from relay_pipelines.audit.librdkafka import LibrdkafkaReader
 from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
@@ -577,6 +579,39 @@ class TestNotCompared:
             f"agrees: 40 of 100 records compared by content; not verified: 60 ({why})"
         )
         assert (found.verdict.exit_code(), found.verdict.exit_code(strict=True)) == (0, 4)
+
+    @pytest.mark.parametrize("client", [Client.RELAY, Client.LIBRDKAFKA])
+    @pytest.mark.parametrize("side", ["source", "destination"])
+    def test_records_are_deleted_while_they_are_compared(
+        self, audited: Audited, monkeypatch: pytest.MonkeyPatch, client: Client, side: str
+    ) -> None:
+        """It looks again where the log begins: whether retention explains that is known then."""
+        mirror = audited.mirror
+        reader: Any = _OwnReader if client is Client.RELAY else LibrdkafkaReader
+        log, left = reader.log, [40]
+
+        def late(self: _Reader, offset_range: OffsetRange) -> tuple[int, int]:
+            begins_and_ends: tuple[int, int] = log(self, offset_range)
+            if left and (self.name == "one") == (side == "source"):
+                delete_before(getattr(mirror, side), mirror.at, left.pop())
+            return begins_and_ends
+
+        monkeypatch.setattr(reader, "log", late)
+        audit = audited.begin(Level.SAMPLE, share=100.0, client=client)
+        read(audit)
+        (found,) = audit.partitions.values()
+        assert left == []
+        if side == "source":
+            why = "retention has begun to delete them at the source, on node one"
+            assert (differences(found), found.records) == ([], 40)
+            assert f"60 records were not compared: {why}" in notes(found)
+        else:
+            assert differences(found) == [
+                (
+                    "differing chunks: 2 of 4; the first is [0, 30), compared with node one: the"
+                    " destination's log begins at 40, although its topic keeps everything"
+                )
+            ]
 
     def test_a_topic_that_the_source_no_longer_has(self, audited: Audited) -> None:
         """The copy stays, and the recount looks at it."""
