@@ -94,20 +94,28 @@ class CoverageMap:
             if OffsetKind.MISSING in stretch.counts
         ]
 
-    def explained(self, why: OffsetKind, before: int | None = None) -> CoverageMap:
+    def explained(
+        self, why: OffsetKind, before: int | None = None, *, since: int = 0
+    ) -> CoverageMap:
         """Return the map with another kind for the offsets that are missing.
 
         Args:
             before: the source offset up to which; None for all.
+            since: the source offset from which.
         """
         stretches: list[Stretch] = []
         for each in self.stretches:
             if OffsetKind.MISSING not in each.counts:
                 stretches.append(each)
                 continue
-            cut = each.end if before is None else min(max(each.start, before), each.end)
-            halves = (each.start, cut, why), (cut, each.end, OffsetKind.MISSING)
-            stretches += [_without_entry(*half) for half in halves if half[0] < half[1]]
+            first = min(max(each.start, since), each.end)
+            last = each.end if before is None else min(max(first, before), each.end)
+            pieces = (
+                (each.start, first, OffsetKind.MISSING),
+                (first, last, why),
+                (last, each.end, OffsetKind.MISSING),
+            )
+            stretches += [_without_entry(*piece) for piece in pieces if piece[0] < piece[1]]
         return replace(self, stretches=tuple(stretches))
 
     @property

@@ -172,7 +172,10 @@ class _WindowCount:
         """
         offsets, generation = result.range, self.generations.get(result.range.topic_partition, 0)
         if result.coverage and any(entry.generation > generation for entry in entries):
-            result.coverage = result.coverage.explained(OffsetKind.SUPERSEDED)
+            # what precedes the last chunk had been copied before the loss
+            copied = (entry.source.end for entry in entries if entry.generation == generation)
+            since = max(copied, default=0)
+            result.coverage = result.coverage.explained(OffsetKind.SUPERSEDED, since=since)
         for entry in entries:
             if result.coverage and entry.gap == ENTRIES_LOST:
                 result.coverage = result.coverage.explained(

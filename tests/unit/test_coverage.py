@@ -58,6 +58,10 @@ def test_missing_offsets_that_are_explained() -> None:
     found = missing.explained(OffsetKind.SUPERSEDED)
     assert (found.counts[OffsetKind.SUPERSEDED], found.problems) == (30, [])
     assert missing.explained(OffsetKind.FORGOTTEN, before=0) == missing
+    found = missing.explained(OffsetKind.SUPERSEDED, since=25)
+    assert found.counts[OffsetKind.SUPERSEDED] == 5
+    assert found.problems == ["25 source offsets are in no ledger entry: [0, 25)"]
+    assert missing.explained(OffsetKind.SUPERSEDED, since=30) == missing
 
 
 def test_all_entries_removed() -> None:

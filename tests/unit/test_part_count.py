@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from relay_pipelines.audit import part_count
+from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.part_count import PartCount, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
+from relay_pipelines.audit.window_recount import _WindowCount
 from relay_pipelines.errors import ConfigError, RetentionPassedError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -165,3 +167,13 @@ def test_a_chunk_whose_first_record_is_gone(low: int) -> None:
     found = counting.result
     assert (found.foreign, found.counted) == (0, 20 - max(low, 5))
     assert (found.count_problems, found.not_verified.total()) == ([], 16 - found.counted)
+
+
+def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) -> None:
+    """A hole before it was copied before the loss: no loss excuses it."""
+    loss = replace(entry(40, 40), generation=1, gap="the topic was created again")
+    entries = [entry(0, 10), entry(30, 40), loss]
+    counted = Recount(wanted(0, 60), coverage=coverage(wanted(0, 60), entries, 60))
+    _WindowCount(client, 0, {})._explain(counted, entries, [])
+    assert (counted.superseded, counted.unaccounted) == (20, 20)
+    assert counted.problems == ["20 source offsets are in no ledger entry: [10, 30)"]
