@@ -26,6 +26,7 @@ from relay_pipelines.settings.config_types import (
     PositiveSize,
     Problem,
     Section,
+    Text,
     expected,
     refuse,
 )
@@ -272,7 +273,7 @@ class Topics(Section):
     """
     overrides: dict[Pattern, Override] = Field(default={})
     """Settings of topics, by a regular expression for the whole name; the first match counts."""
-    config_keys: Annotated[tuple[str, ...], AfterValidator(_may_follow)] = DEFAULT_CONFIG_KEYS
+    config_keys: Annotated[tuple[Text, ...], AfterValidator(_may_follow)] = DEFAULT_CONFIG_KEYS
     """Which configuration of a topic follows the source.
 
     New topics are created with it, and differences are reported.

@@ -36,6 +36,11 @@ REFUSED = [
         {"@/topics/config_keys": ["retention.hours"]},
         "@.topics.config_keys[0]",
     ),
+    (
+        "a configuration with half a character, which no request can name",
+        {"@/topics/config_keys": ["retention.ms", "\ud800"]},
+        "@.topics.config_keys[1]",
+    ),
     ("a list for rename", {"@/topics/rename": ["a"]}, "@.topics.rename[0].match"),
     ("a number for rename", {"@/topics/rename": 5}, "@.topics.rename"),
     (
