@@ -19,6 +19,7 @@ from relay_pipelines.audit.page import page
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.report import audit_document as document_of
+from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.output.tables import show
 from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
@@ -84,7 +85,7 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (document["verdict"], document["summary"]) == ("not verified", line)
     assert document["coverage"]["not_verified"] == {"it is compacted": 25}
     textfile = tmp_path / "audit.prom"
-    metrics.write(textfile, [("m", audit(found))])
+    metrics.write(textfile, [metrics.Audited("m", AuditRequest(), audit(found))])
     written = textfile.read_text()
     for line in (
         'check_failed{check="audit",mirror="m",topic="orders"} 1.0',
