@@ -1,5 +1,7 @@
 """An archive of Spark's classes, with which a driver's JVM starts in half the time (JEP 350).
 
+Since Java 25 it is an AOT cache (JEP 514), which also has the classes linked.
+
 It is made once for a JDK and an installation of Spark, in the user's cache folder: by `make setup`
 or `python -m relay_pipelines.spark.class_archive`, or in the background after a first run.
 
@@ -34,6 +36,7 @@ _NICENESS = 15
 _DUMP_SECONDS = 120
 _RETRY_SECONDS = 86_400
 _UNUSED_SECONDS = 90 * 86_400
+_AOT_SINCE = 25
 
 
 def jvm_options(*, verbose: bool) -> str:
@@ -50,6 +53,8 @@ def jvm_options(*, verbose: bool) -> str:
     if archive is None:
         return ""
     # a JVM ignores an archive that is not its own, but warns on stdout
+    if _is_aot():
+        return f'-XX:AOTCache="{archive}"' + ("" if verbose else " -Xlog:cds*=off -Xlog:aot*=off")
     return f'-XX:SharedArchiveFile="{archive}"' + ("" if verbose else " -Xlog:cds*=off")
 
 
@@ -99,7 +104,9 @@ def make() -> None:
                 raise RuntimeError("the JVM wrote nothing")
             unfinished.replace(jvm.folder() / f"{installation}-{_checksum(unfinished)}.jsa")
         finally:
-            unfinished.unlink(missing_ok=True)
+            # the JVM makes an AOT cache from a file beside it
+            for file in jvm.folder().glob(f"{unfinished.name}*"):
+                file.unlink()
         _remove_unused()
 
 
@@ -110,6 +117,10 @@ def _installation() -> str:
         RelayError: there is no Java.
     """
     return jvm.installation(java.find())
+
+
+def _is_aot() -> bool:
+    return java.find().version >= _AOT_SINCE
 
 
 def _find(installation: str) -> Path | None:
@@ -142,7 +153,8 @@ def _dump(file: Path) -> None:
     from pyspark.sql import SparkSession
 
     key = "spark.driver.extraJavaOptions"
-    dump = f'-XX:ArchiveClassesAtExit="{file}" -Xlog:disable'
+    option = "AOTCacheOutput" if _is_aot() else "ArchiveClassesAtExit"
+    dump = f'-XX:{option}="{file}" -Xlog:disable'
     settings = {
         **LOCAL_DEFAULTS,
         "spark.master": "local[1]",

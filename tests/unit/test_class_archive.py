@@ -32,6 +32,16 @@ def test_an_archive_that_is_whole_is_used(cache):
     assert path.exists()
 
 
+def test_a_java_that_has_aot_caches_uses_one(cache, tmp_path, monkeypatch):
+    """Of Spark, JDK 25 loads classes that are already linked (JEP 483, 514)."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch(0o755)
+    (tmp_path / "release").write_text('JAVA_VERSION="25.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    path = archive(cache, CONTENT)
+    assert f'-XX:AOTCache="{path}"' in class_archive.jvm_options(verbose=False)
+
+
 @pytest.mark.parametrize(
     "content",
     [CONTENT[:-1], b"", CONTENT[:99] + bytes([CONTENT[99] ^ 0xFF]) + CONTENT[100:]],
