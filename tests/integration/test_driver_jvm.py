@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from tests.chaos.harness import ROOT
 from tests.support.independent import until
@@ -21,7 +22,8 @@ spark = session.connect("local[1]", conf={
 java = spark.sparkContext._jvm.java.lang
 print(java.Runtime.getRuntime().maxMemory() >> 20, java.System.getProperty("of.the.user"),
       spark.conf.get("spark.x.password"), spark.range(3).count(), sep=";", flush=True)
-input()
+while input():
+    print(spark.range(5).count(), flush=True)
 """
 
 
@@ -43,7 +45,11 @@ def test_it_ends_with_a_python_that_is_killed() -> None:
         assert "correct-horse" not in " ".join(jvm.cmdline())
         below = jvm.children(recursive=True)
         jvm.send_signal(signal.SIGINT)
-        assert jvm.is_running()
+        with pytest.raises(psutil.TimeoutExpired):
+            jvm.wait(3)
+        process.stdin.write("count\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "5\n"
     finally:
         process.kill()
         process.communicate()
