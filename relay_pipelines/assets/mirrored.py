@@ -70,12 +70,12 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
 def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
     def copy(context: dg.AssetExecutionContext) -> Iterator[Event]:
         kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
-        op, frozen = context.op_execution_context, _frozen(context, lane)
         topics = [
             topic
             for topic in lane.topics
             if naming.mirrored_asset(lane.path, topic) in context.selected_asset_keys
         ]
+        op, frozen = context.op_execution_context, _frozen(context, lane, topics)
         # each attempt begins with another source node
         attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
 
@@ -106,7 +106,7 @@ def _output(event: window_events.Event) -> Event:
     return event
 
 
-def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
+def _frozen(context: dg.AssetExecutionContext, lane: Lane, topics: Sequence[str]) -> FrozenWindow:
     if not context.has_partition_key:
         raise final_failure(
             context.op_execution_context,
@@ -114,7 +114,7 @@ def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
             f" {naming.lane_job(lane.path, lane.name)}, which copies what is new",
         )
     key = context.partition_key
-    frozen = window_log.find(context.instance, lane, key)
+    frozen = window_log.find(context.instance, lane, key, topics)
     if frozen is None:
         known = naming.plans_name(lane.path, lane.name)
         was_planned = naming.is_window_key(key) and (

@@ -86,6 +86,11 @@ def windows_asset(mirror: str, lane: str) -> dg.AssetKey:
     return dg.AssetKey([*mirror.split("/"), lane, "windows"])
 
 
+def is_windows_asset(key: dg.AssetKey, mirror: str) -> bool:
+    """Whether an asset is the plan of a lane of the mirror, be it a former one."""
+    return len(key.path) > 1 and key == windows_asset(mirror, key.path[-2])
+
+
 def mirrored_asset(mirror: str, topic: str) -> dg.AssetKey:
     """The asset of a topic at the destination, by its name at the source."""
     return dg.AssetKey([*mirror.split("/"), topic])

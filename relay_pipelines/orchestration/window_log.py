@@ -4,7 +4,7 @@ They are in the metadata of the lane's plan asset because run configuration and 
 runs from the UI nor backfills.
 """
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import replace
 
 import dagster as dg
@@ -51,9 +51,28 @@ def freeze(
     return frozen
 
 
-def find(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow | None:
-    """The plan of a window; None if it was never planned or its plan was wiped."""
-    wanted = dg.AssetRecordsFilter(asset_key=lane.windows_asset, asset_partitions=[key])
+def find(
+    instance: dg.DagsterInstance, lane: Lane, key: str, topics: Collection[str]
+) -> FrozenWindow | None:
+    """The plan of a window of some topics; None if it was never planned or its plan was wiped.
+
+    A topic that has come to this lane has its older windows in the plans of another one.
+    """
+    own = _plan(instance, lane.windows_asset, key)
+    missing = set(topics).difference(own.topics if own else ())
+    if not missing:
+        return own
+    found = own
+    for asset in instance.get_asset_keys(lane.path.split("/")):
+        if not naming.is_windows_asset(asset, lane.path) or asset == lane.windows_asset:
+            continue
+        if (former := _plan(instance, asset, key)) and (part := former.part(missing)):
+            found = part if found is None else found.joined(part)
+    return found
+
+
+def _plan(instance: dg.DagsterInstance, asset: dg.AssetKey, key: str) -> FrozenWindow | None:
+    wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
     for record in instance.fetch_materializations(wanted, limit=1).records:
         found = record.asset_materialization
         if found is not None and _FROZEN in found.metadata:

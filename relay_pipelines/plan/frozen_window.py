@@ -55,6 +55,20 @@ class FrozenWindow:
         grouped = groupby(self.ranges, key=lambda offset_range: offset_range.topic_partition.topic)
         return [Window(topic, tuple(ranges)) for topic, ranges in grouped if topic in topics]
 
+    def part(self, topics: Collection[str]) -> FrozenWindow | None:
+        """The same window of some topics alone; None if it has none of them."""
+        ranges = tuple(each for each in self.ranges if each.topic_partition.topic in topics)
+        return replace(self, ranges=ranges) if ranges else None
+
+    def joined(self, other: FrozenWindow) -> FrozenWindow:
+        """The window with the topics of another one of the same key, which has none of its own."""
+        return replace(
+            self,
+            ranges=tuple(sorted((*self.ranges, *other.ranges))),
+            planned_at_ms=min(self.planned_at_ms, other.planned_at_ms),
+            generations={**self.generations, **other.generations},
+        )
+
     def to_json(self) -> str:
         """Serialize it; `from_json` reads it."""
         topics: dict[str, list[list[int]]] = {}

@@ -94,7 +94,9 @@ def end(session: Any) -> None:
         _end_accumulators(context)
         if context is None:
             session.client.set_retry_policies([])  # the server may have died
-        session.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # so may the JVM, by the same signal
+            session.stop()
 
     try:
         within(_END_SECONDS, stop)

@@ -96,6 +96,24 @@ def test_a_done_window_copies_nothing_again(
     assert tags.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
 
 
+def test_windows_of_topics_that_have_changed_their_lane(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """Their plans are those of the lane that they came from; each is copied and counted."""
+    (window,) = environment.freeze()
+    patterns = [name.replace(".", r"\.") for name in topics]
+    environment.write(patterns, lanes={"other": {"topics": patterns[1:2]}})
+
+    runs = [environment.materialize(topic, window) for topic in topics[:2]]
+
+    assert [failure(run) for run in runs if not run.success] == []
+    assert [len(environment.read(topics[0])), len(environment.read(topics[1], 1))] == [100, 50]
+    assert [checks(run)[topic].passed for run, topic in zip(runs, topics, strict=False)] == [
+        True,
+        True,
+    ]
+
+
 def test_a_window_that_never_was(environment: InProcessEnvironment, topics: list[str]) -> None:
     """A wrong or future key is said to be wrong; only one from before the kept ones was deleted."""
     assert environment.copy().success
