@@ -132,6 +132,7 @@ def test_without_the_wait_the_chunk_would_be_copied_twice(
     assert len(mirror.copied()) == 20
 
 
+@pytest.mark.newer_kafka
 def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
     """If the last stable offset stays held back too long, one line names all."""
     held = OpenTransaction(mirror)

@@ -182,6 +182,7 @@ def test_give_up_after_counts_from_the_last_progress(
     assert len(mirror.copied()) == 50
 
 
+@pytest.mark.newer_kafka
 def test_a_destination_topic_recreated_during_a_run_stops_it(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def _written(cluster: Cluster, topic: str, partition: int, value: int | None = N
     return True
 
 
+@pytest.mark.newer_kafka
 def test_a_topic_that_we_created_grows_while_it_is_empty(
     clusters: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_topic_that_we_created_grows_while_it_is_empty(
     assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
 
 
+@pytest.mark.newer_kafka
 def test_a_topic_is_ours_although_the_answer_was_lost(
     clusters: tuple[Cluster, Cluster], topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

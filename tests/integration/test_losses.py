@@ -141,8 +141,7 @@ CASES = {
         pytest.param(
             case,
             id=name,
-            # without topic ids, a task finds it out, by the last record copied
-            marks=[pytest.mark.newer_kafka] if case.error is TopicRecreatedError else [],
+            marks=[pytest.mark.newer_kafka] if "recreated" in name else [],  # by topic ids
         )
         for name, case in CASES.items()
     ],
@@ -326,6 +325,7 @@ def test_a_tombstone_changes_nothing_while_an_earlier_value_is_there(copied: Cop
     assert copied.arrived() == copied.expected
 
 
+@pytest.mark.newer_kafka
 def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None:
     """They lie after the copies; the ledger is read once from there, and then what is new."""
     write(copied.destination, copied.to, numbered(3, first=700))
@@ -470,6 +470,7 @@ def test_an_accepted_loss_is_visible_at_once(
     assert window.ranges == (OffsetRange(copied.at, 25, 30),)
 
 
+@pytest.mark.newer_kafka
 def test_a_destination_topic_made_again_is_seen_by_all_who_look(
     copied: Copied, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

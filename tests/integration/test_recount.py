@@ -418,6 +418,7 @@ def test_a_broker_that_does_not_answer_for_a_moment(
     assert (count(mirror, 0, 100).problems, errors) == ([], [])
 
 
+@pytest.mark.newer_kafka
 def test_a_topic_that_was_made_again(mirror: Mirror) -> None:
     """It is a difference, also with the same records: the checkpoint names its id."""
     mirror.write(numbered(50))

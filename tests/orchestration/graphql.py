@@ -171,12 +171,24 @@ def terminate(dagster: Dagster, run_id: str) -> None:
     assert answer["__typename"] == "TerminateRunSuccess", answer
 
 
-def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
-    """Launch a backfill, like the dialogue in the UI; return its id."""
-    params = {
-        "assetSelection": [{"path": list(key)} for key in keys],
-        "partitionNames": list(windows),
+def backfill(dagster: Dagster, *chosen: tuple[Sequence[str], Sequence[str]]) -> str:
+    """Launch a backfill of windows of assets; return its id.
+
+    For one asset, the dialogue in the UI sends names; for several with partitions of their own,
+    Dagster refuses these.
+    """
+    params: dict[str, Any] = {
+        "partitionsByAssets": [
+            {
+                "assetKey": {"path": list(key)},
+                "partitions": {"ranges": [{"start": each, "end": each} for each in windows]},
+            }
+            for key, windows in chosen
+        ]
     }
+    if len(chosen) == 1:
+        ((key, windows),) = chosen
+        params = {"assetSelection": [{"path": list(key)}], "partitionNames": list(windows)}
     answer = dagster.ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
     assert "backfillId" in answer, answer
     return str(answer["backfillId"])

@@ -62,7 +62,7 @@ def test_a_session(dev: DevEnvironment) -> None:
         window = found["materialized"][0]
         by_hand = graphql.ended(dagster, graphql.materialize(dagster, [dev.asset], window))
         assert by_hand.status == "SUCCESS"
-        backfill = graphql.backfill(dagster, [dev.asset], found["materialized"][:2])
+        backfill = graphql.backfill(dagster, (dev.asset, found["materialized"][:2]))
         assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS"
         # the records of the tests are of November 2023
         by_date = {"mirror": dev.name, "from": "2023-11-01", "to": "2023-12-01"}
@@ -153,6 +153,11 @@ def test_what_people_do(dev: DevEnvironment) -> None:
                 "the record of the new part",
                 pause_seconds=graphql.PAUSE_SECONDS,
             )
+
+        both = [dev.asset, [dev.name, new]]
+        first = [graphql.partitions(dagster, key)["materialized"][:1] for key in both]
+        backfill = graphql.backfill(dagster, *zip(both, first, strict=True))
+        assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS", "also from main"
 
         never = naming.window_key(0, 0)
         graphql.add_partition(dagster, naming.windows_name(dev.name, dev.topic), never)
