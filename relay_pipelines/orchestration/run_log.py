@@ -39,7 +39,7 @@ class RunLog(Lines):
         super().begin(plan)
         for takeover in plan.takeovers:
             log_and_print(self._log, str(takeover), logging.WARNING)
-        for superseded in plan.superseded:
+        for superseded in sorted(plan.superseded):
             self._log.warning(
                 "%s is superseded: a loss was accepted after this window was planned, and its"
                 " offsets mean other records now; later windows copy those",

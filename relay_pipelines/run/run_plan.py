@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.errors import RelayError
@@ -56,7 +56,7 @@ class RunPlan:
     sizes_bytes: Mapping[TopicPartition, int]
     kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
     frozen: FrozenWindow = field(default_factory=lambda: FrozenWindow("", ()))
-    superseded: Collection[OffsetRange] = ()
+    superseded: frozenset[OffsetRange] = frozenset()
 
     @property
     def ranges(self) -> list[CopyRange]:
@@ -129,7 +129,7 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     positions = {position.topic_partition: position for position in snapshot.positions}
     others = positions.keys() - {each.topic_partition for each in frozen.ranges}
     held = {tp: error for tp, error in snapshot.guarded.items() if tp not in others}
-    superseded = [each for each in frozen.ranges if _is_superseded(snapshot, frozen, each)]
+    superseded = frozenset(each for each in frozen.ranges if _is_superseded(snapshot, frozen, each))
     windows = []
     for window in frozen.windows(snapshot.destinations):
         ranges = [
