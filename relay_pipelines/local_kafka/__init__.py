@@ -6,6 +6,7 @@ guardian           the script between this process and a broker, which ends with
 configuration      listeners, server.properties and the data folders
 ports              free ports, and the errors of this package
 jars               Kafka's jars from Maven Central
+class_archive      an archive of a broker's classes, for a faster start
 """
 
 from __future__ import annotations

@@ -201,6 +201,7 @@ class LocalCluster:
         run = [
             java.find().executable,
             *self._jvm_options,
+            *jars.BROKER_CLASSES.jvm_options(verbose=False),
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
         ]
         run += ["-cp", jars.broker_classpath()]
@@ -219,6 +220,7 @@ class LocalCluster:
             broker.launch()
         for broker in self.brokers:
             broker.wait_until_serving()
+        jars.BROKER_CLASSES.make_in_background()  # the next cluster starts with it
 
     def _homes(self) -> list[Path]:
         return [self.folder / f"broker-{node_id}" for node_id in range(1, self._count + 1)]

@@ -60,6 +60,8 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         # a killed broker cannot register again before this time has passed; 9 s by default
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
+        # two records a second, for followers that these clusters do not have
+        "metadata.max.idle.interval.ms": "0",
         # allocated at the start; 128 MiB by default
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }

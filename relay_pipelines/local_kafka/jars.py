@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from relay_pipelines import java
+from relay_pipelines.class_archive import ClassArchive, cache_folder
 from relay_pipelines.local_kafka.ports import LocalKafkaError
 
 KAFKA_VERSION = "4.3.1"
@@ -31,6 +32,13 @@ _TIMEOUT_SECONDS = 600
 def broker_classpath() -> str:
     """Return the class path of `kafka.Kafka` and of Kafka's command-line tools."""
     return resolve(BROKER_JARS, f"kafka-{KAFKA_VERSION}")
+
+
+BROKER_CLASSES = ClassArchive(
+    "kafka",
+    lambda: map(Path, broker_classpath().split(os.pathsep)),
+    "relay_pipelines.local_kafka.class_archive",
+)
 
 
 def resolve(coordinates: Sequence[str], name: str) -> str:
@@ -54,12 +62,6 @@ def resolve(coordinates: Sequence[str], name: str) -> str:
         if not _complete(classpath):
             _download(coordinates, classpath)
     return classpath.read_text()
-
-
-def cache_folder() -> Path:
-    """Return the folder of the jars, below XDG_CACHE_HOME or ~/.cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache.absolute() / "relay_pipelines"
 
 
 def _complete(classpath: Path) -> str:

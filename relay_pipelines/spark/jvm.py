@@ -17,14 +17,14 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from relay_pipelines import java
+from relay_pipelines.class_archive import ClassArchive
 from relay_pipelines.java import Java
-from relay_pipelines.local_kafka.jars import cache_folder
 from relay_pipelines.spark import settings_file
 from relay_pipelines.spark.defaults import SMALL_JVM
 
@@ -71,18 +71,13 @@ def start(settings: Mapping[str, str], *, verbose: bool) -> Any:
             raise
 
 
-def installation(runtime: Java) -> str:
-    """Return a name for this Java and this Spark, as they are now."""
-    seen = hashlib.sha256()
-    for file in [Path(runtime.executable).resolve(), *sorted(Path(_home(), "jars").iterdir())]:
-        status = file.stat()
-        seen.update(f"{file} {status.st_size} {int(status.st_mtime)}\n".encode())
-    return seen.hexdigest()[:16]
+def jars() -> Iterator[Path]:
+    """Return the jars of Spark."""
+    return Path(_home(), "jars").iterdir()
 
 
-def folder() -> Path:
-    """Return the cache folder of what makes a start faster."""
-    return cache_folder() / "spark-classes"
+CLASSES = ClassArchive("spark", jars, "relay_pipelines.spark.class_archive")
+"""The archive of Spark's classes for a driver's JVM."""
 
 
 def command(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -98,7 +93,7 @@ def command(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         name: value for name, value in environment.items() if name.startswith(_ASKED_OF_LAUNCHER)
     }
     question = _question(words, variables)
-    kept = folder() / f"{installation(runtime)}.command"
+    kept = CLASSES.folder / f"{CLASSES.installation(runtime)}.command"
     with suppress(OSError, ValueError):
         asked, *answer = json.loads(kept.read_text())
         if asked == question:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import sys
 import threading
 import warnings
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
-from relay_pipelines.spark import answering, class_archive, jvm, package_archive, task_python
+from relay_pipelines.spark import answering, jvm, package_archive, task_python
 from relay_pipelines.spark.answering import ANSWER_SECONDS, within
 from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS, TASK_ATTEMPTS
 
@@ -108,7 +109,7 @@ def end(session: Any) -> None:
         _leave_connect_mode()
     else:
         _forget_dead_jvm()
-        class_archive.make_in_background()  # the next run starts with it
+        jvm.CLASSES.make_in_background()  # the next run starts with it
 
 
 def kill(session: Any) -> None:
@@ -394,9 +395,8 @@ def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
 
     if SparkContext._gateway is not None:  # noqa: SLF001 - there is no other way to know
         return
-    archive = class_archive.jvm_options(verbose=verbose)
-    if archive:
-        settings[_JAVA_OPTIONS] = f"{archive} {settings.get(_JAVA_OPTIONS, '')}"
+    if archive := jvm.CLASSES.jvm_options(verbose=verbose):
+        settings[_JAVA_OPTIONS] = f"{shlex.join(archive)} {settings.get(_JAVA_OPTIONS, '')}"
     gateway = jvm.start(settings, verbose=verbose)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
 

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from relay_pipelines.class_archive import cache_folder
 from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka import Listener, LocalCluster, LocalKafkaError, jars
 from relay_pipelines.model import Cluster
@@ -382,6 +383,18 @@ def test_users_are_checked_before_anything_starts() -> None:
         LocalCluster(listeners=[Listener.SSL])
 
 
+def test_a_broker_uses_the_archive_of_its_classes(tmp_path: Path) -> None:
+    """It is made once, and the next brokers load their classes from there."""
+    make = [sys.executable, "-m", "relay_pipelines.local_kafka.class_archive"]
+    subprocess.run(make, check=True)
+    # one that a cluster of another test has begun may still be in the making
+    until(lambda: jars.BROKER_CLASSES.jvm_options(verbose=False), "the archive", 120)
+    log = tmp_path / "classes.log"
+    with LocalCluster(jvm_options=[*QUICK, f"-Xlog:class+load:file={log}"]):
+        loaded = [line for line in log.read_text().splitlines() if "KafkaRaftServer source" in line]
+    assert [line.partition("source: ")[2] for line in loaded] == ["shared objects file (top)"]
+
+
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One download fills an empty cache; with the jars cached, nothing needs network or JDK."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -389,7 +402,7 @@ def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(LocalKafkaError, match="proxy") as failure:
         jars.resolve(SMALL, "small")
     assert "\n" not in str(failure.value)
-    assert "slf4j" in (jars.cache_folder() / "small.log").read_text()
+    assert "slf4j" in (cache_folder() / "small.log").read_text()
     monkeypatch.delenv("JAVA_TOOL_OPTIONS")
     classpath = jars.resolve(SMALL, "small")
     assert Path(classpath).name == "slf4j-api-1.7.36.jar"
