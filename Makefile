@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test chaos storm soak versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test long chaos storm soak versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -36,6 +36,9 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 
 test: setup  ## Run all tests, with real brokers and real Spark, in three workers.
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+long: setup  ## Run the tests that `make test` leaves out because they take long; two hours.
+	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))

@@ -79,7 +79,9 @@ def test_source_killed(
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize("request_timeout_ms", [2_000, 30_000])
+@pytest.mark.parametrize(
+    "request_timeout_ms", [2_000, pytest.param(30_000, marks=pytest.mark.long)]
+)
 def test_destination_frozen(
     new_mirror: NewMirror, source: Source, own_destination: LocalCluster, request_timeout_ms: int
 ) -> None:

@@ -190,6 +190,7 @@ def assert_equal(mirror: Mirror) -> None:
     mirror.assert_all_arrived()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_rolling_restart(three: LocalCluster, new_mirror: NewMirror) -> None:
     """A run succeeds while all brokers are restarted in turn and two producers write."""

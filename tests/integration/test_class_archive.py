@@ -110,6 +110,7 @@ def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_pa
     kept.unlink()  # it was not removed
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     """If the JVM cannot write all of the archive, there is none, and the reason is one line."""
     limit = 20_000_000

@@ -272,6 +272,7 @@ def test_new_records_arrive_in_every_round(
     assert open_transactions(destination, topic_name) == []
 
 
+@pytest.mark.long
 def test_a_spark_that_hangs_is_replaced(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.protocol.clock import SystemClock
@@ -79,6 +80,7 @@ def test_a_killed_executor_costs_no_record(
     mirror.assert_all_arrived()
 
 
+@pytest.mark.long
 def test_rounds_go_on_when_a_killed_cluster_is_back(
     bare_python: Path, mirror: Mirror, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
     mirror.assert_all_arrived()
 
 
+@pytest.mark.long
 def test_a_copy_goes_on_without_the_master(
     bare_python: Path, mirror: Mirror, tmp_path: Path
 ) -> None:
@@ -255,6 +258,7 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
     mirror.assert_all_arrived()
 
 
+@pytest.mark.long
 def test_rounds_go_on_when_a_server_answers_again(
     connect_remote: str, connect_trap: Trap, mirror: Mirror
 ) -> None:

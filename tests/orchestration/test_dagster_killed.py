@@ -25,6 +25,7 @@ from tests.support.independent import until
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.long
 def test_sessions_hand_over(dev: DevEnvironment) -> None:
     """Sessions follow each other while records arrive; one that is terminated is replaced.
 
@@ -89,6 +90,7 @@ def _events(dev: DevEnvironment, run: str) -> list[str]:
         return [event for (event,) in database.execute("select event from event_logs order by id")]
 
 
+@pytest.mark.long
 def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session says it in one line, and goes on with the server that is started instead."""
     monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
@@ -141,6 +143,7 @@ def test_everything_is_killed(dev: DevEnvironment) -> None:
         assert graphql.ended(dagster, session.id).status == "FAILURE"
 
 
+@pytest.mark.long
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
     """Killed at two points of a tick, the daemon still starts one run, and all is copied.
 
