@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from relay_pipelines.audit.request import parse_time
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, together
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
@@ -21,6 +21,7 @@ from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import final_failure
 from relay_pipelines.output.formatting import plural
+from relay_pipelines.prepare import topics
 from relay_pipelines.request import asked, filled
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
@@ -83,7 +84,8 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
             try:
-                reports += yield from _copy(copying, request, watch)
+                left_out = yield from _copy(copying, request, watch, reports)
+                problems += [f"{lane.mirror}/{lane.name}: {error}" for error in left_out]
             except RelayError as error:
                 problems.append(f"{lane.mirror}/{lane.name}: {error}")
             problems += yield from copying.finish_checks()
@@ -106,17 +108,30 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
 
 def _copy(
-    copying: LaneRun, request: BackfillRequest, watch: ConfigWatch
-) -> Generator[Event, None, list[WindowReport]]:
-    """Cut the windows of the time span, and copy one after the other."""
+    copying: LaneRun, request: BackfillRequest, watch: ConfigWatch, reports: list[WindowReport]
+) -> Generator[Event, None, list[RelayError]]:
+    """Cut the windows of the time span, and copy one after the other.
+
+    Args:
+        reports: gets the report of each window.
+
+    Returns:
+        why topics and topic-partitions are in no window.
+
+    Raises:
+        RelayError: no source node or no destination broker answers, or relay.yaml has another lane.
+    """
+    _use_change(copying, watch)  # before the look, which decides starts and accepts losses
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     # a mirror that has not copied anything yet starts where the time span does
     start = Start.model_construct(policy=StartPolicy.GIVEN, timestamp=request.since_ms)
     snapshot = copying.survey(start=start)
     options = kafka.mirror(lane.mirror).copy_options
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)
-    now_ms = kafka.clock.now_ms()
-    windows = list(cut_windows(snapshot, ranges, lane.limits, now_ms))
+    left_out = [*topics.unseen(snapshot), *together(snapshot.guarded.values())]
+    # what is held back may have other records at the offsets that were copied: they would count
+    ranges = [each for each in ranges if each.topic_partition not in snapshot.guarded]
+    windows = list(cut_windows(snapshot, ranges, lane.limits, kafka.clock.now_ms()))
     log.info(
         "%s/%s: %s in %s",
         lane.mirror,
@@ -124,16 +139,15 @@ def _copy(
         plural(sum(window.records for window in windows), "record"),
         plural(len(windows), "window"),
     )
-    reports: list[WindowReport] = []
-    for window in windows:
+    for number, window in enumerate(windows):
         if not copying.stop():
-            if reports:
+            if number:
                 turns.let_session_copy(copying.context, lane, kafka.clock, copying.stop)
             _use_change(copying, watch)
             # each from the checkpoints of now; a topic that is added now starts as relay.yaml says
             snapshot = copying.survey(start=start, only=window.topics)
             reports.append((yield from copying.copy(snapshot, window)))
-    return reports
+    return left_out
 
 
 def _use_change(copying: LaneRun, watch: ConfigWatch) -> None:
@@ -142,7 +156,9 @@ def _use_change(copying: LaneRun, watch: ConfigWatch) -> None:
     if change is None:
         return
     if change.lane is None:
-        raise dg.Failure(f"{change.what}: this run ends; launch it again, which copies the rest")
+        raise RelayError(
+            f"{change.what}: this run ends", remedy="launch it again, which copies the rest"
+        )
     line = f"{change.what}: the windows from this one on use it"
     log_and_print(copying.context.log, line, logging.WARNING)
     copying.use(change.settings, change.lane)

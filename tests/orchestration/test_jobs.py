@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import dagster as dg
 import pytest
 
@@ -11,6 +13,9 @@ from tests.orchestration.in_process_environment import InProcessEnvironment, che
 from tests.support.independent import (
     CREATE_TIME,
     Record,
+    create,
+    delete,
+    until,
     write,
 )
 
@@ -60,6 +65,54 @@ def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) 
     found = [evaluation.metadata for evaluation in cut.get_asset_check_evaluations()]
     committed = [each["committed (records)"].value for each in found if "verdict" in each]
     assert sum(committed) == 150
+
+
+def test_a_backfill_uses_a_relay_yaml_that_changed_before_its_lane_begins(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """What it decides before the first window of a lane counts, too: a loss is accepted no more."""
+    first, second, _ = topics
+    allow = [name.replace(".", r"\.") for name in topics]
+    mirror = {"window": {"max_records": 10}, "lanes": {"own": {"topics": [allow[1]]}}}
+    environment.write(allow, **mirror)
+    assert environment.copy(1).success
+    delete(environment.source.cluster(), second)
+    create(environment.source.cluster(), second, 2, {"retention.ms": "-1"})
+    environment.fill(second, ["anew"], partition=1)
+    environment.write(allow, on_data_loss="continue", **mirror)
+    with ThreadPoolExecutor(1) as aside:
+        backfill = aside.submit(environment.job, "backfill_by_date", {"from": "1970-01-01"})
+        until(environment.windows, "the first window of the first lane")
+        environment.write(allow, on_data_loss="fail", **mirror)
+        run = backfill.result(120)
+
+    assert f"{second}-1" in failure(run)
+    assert "was deleted and created again" in failure(run)
+    assert environment.read(first) == [f"a{number}" for number in range(100)]
+    assert environment.read(second, 1) == [f"b{number}" for number in range(10)]
+
+
+def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """The lanes are others now: it says so, and also which topic of its windows is incomplete."""
+    first, second, _ = topics
+    allow = [name.replace(".", r"\.") for name in topics]
+    copy = f"{environment.name}.{second}"
+    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+    environment.fill(second, ["x" * 1000])
+    environment.write(allow, window={"max_records": 20})
+    with ThreadPoolExecutor(1) as aside:
+        backfill = aside.submit(environment.job, "backfill_by_date", {"from": "1970-01-01"})
+        until(environment.windows, "the first window")
+        until(lambda: len(environment.windows()) > 1, "the second window")
+        lanes = {"own": {"topics": [allow[1]]}}
+        environment.write(allow, window={"max_records": 20}, lanes=lanes)
+        run = backfill.result(120)
+
+    assert "this run ends; launch it again, which copies the rest" in failure(run)
+    assert f"{second}: {second}-0 at offset 0: a record of" in failure(run)
+    assert len(environment.read(first)) < 100
 
 
 def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
