@@ -117,6 +117,8 @@ def _database_errors_in_one_line(context: dg.OpExecutionContext, clock: Clock) -
 def _takes_writes(context: dg.OpExecutionContext) -> bool:
     try:
         turns.beat(context)
+    except dg.DagsterRunNotFoundError:  # somebody has deleted it
+        return True
     except Exception:  # noqa: BLE001 - of any kind of database
         return False
     return True

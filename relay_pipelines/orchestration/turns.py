@@ -29,6 +29,7 @@ from enum import StrEnum
 
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.orchestration import naming
@@ -49,6 +50,8 @@ DEAD_SECONDS = 90.0
 """How long somebody must have watched the same heartbeat before he gives the run up."""
 GIVEN_UP = f"it was silent for {seconds(DEAD_SECONDS)}: its process has died, or hangs"
 """Why a run was reported as failed by another one."""
+_BUSY_SECONDS = 30.0
+"""How long others may write to SQLite: so long Dagster's events wait, and its runs for 5 s."""
 _tagging = threading.Lock()
 """Tags are read, changed and written: a thread must not undo what another one has written."""
 
@@ -107,9 +110,15 @@ def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
 
 
 def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) -> None:
-    """Add tags to a run of this process, also while its heartbeat adds one."""
+    """Add tags to a run of this process, also while its heartbeat adds one, or others write."""
+    until = time.monotonic() + _BUSY_SECONDS
     with _tagging:
-        instance.add_run_tags(run_id, tags)
+        while True:
+            try:
+                return instance.add_run_tags(run_id, tags)
+            except OperationalError as error:
+                if "database is locked" not in str(error.orig) or time.monotonic() > until:
+                    raise
 
 
 def is_dead(run: dg.DagsterRun) -> bool:

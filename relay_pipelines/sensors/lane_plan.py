@@ -141,9 +141,8 @@ class LaneTick:
 
     def _newly_deleted(self, cursor: Cursor) -> list[str]:
         """The topics with an asset that the source had at the last tick, and has no longer."""
-        known = cursor.missing or []
         deleted = (topic for topic in self.snapshot.deleted if topic in self.with_asset)
-        return sorted(topic for topic in deleted if f"{topic} deleted" not in known)
+        return sorted(topic for topic in deleted if not cursor.is_deleted(topic))
 
     def _foreign(self, cursor: Cursor, now: float) -> Found:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""

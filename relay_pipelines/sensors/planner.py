@@ -7,13 +7,13 @@ alone.
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.checks import other_deployments
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, Share, lanes_of, shares
@@ -130,7 +130,7 @@ class _Tick:
                 )
             found = self._look(cursor.looked_at)
         except RelayError as error:
-            for lane in self.loaded:
+            for lane in self._lanes():
                 self._fail(lane, cursor.of(lane), error)
             raise dg.Failure(f"{self._mirror}: {error}") from None
         for share, snapshot in found:
@@ -193,6 +193,17 @@ class _Tick:
         known = dict.fromkeys([*self.catalog.known(self._mirror, mirror), *seen])
         lanes = lanes_of(self._mirror, mirror, list(known), self.loaded[0].prefix)
         return shares(lanes, {lane.name for lane in self.loaded})
+
+    def _lanes(self) -> Sequence[Lane]:
+        """The loaded lanes with what has an asset, without what relay.yaml no longer mirrors."""
+        try:
+            found = self._shares(())
+        except ConfigError:  # it is relay.yaml that cannot be read
+            return self.loaded
+        return [
+            replace(share.lane, topics=tuple(filter(self._with_asset.__contains__, share.topics)))
+            for share in found
+        ]
 
     def _learn(self, snapshot: ClusterSnapshot) -> None:
         with suppress(OSError):  # the tick knows them without the file

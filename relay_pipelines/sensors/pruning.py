@@ -8,7 +8,7 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from relay_pipelines.checks.other_deployments import RECENT_SECONDS
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 
 PER_TICK = 5
@@ -47,7 +47,9 @@ def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -
     if excess <= 0:
         return []
     for window in present[: min(excess, PER_TICK)]:
-        for topic in lane.topics:
+        # those of the plan: a topic of it may have come to another lane since
+        plan = window_log.find(instance, lane, window, ())
+        for topic in lane.topics if plan is None else plan.topics:
             name = naming.windows_name(lane.path, topic)
             if instance.has_dynamic_partition(name, window):
                 instance.delete_dynamic_partition(name, window)

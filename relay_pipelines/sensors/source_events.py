@@ -65,6 +65,10 @@ class Cursor:
             return replace(self, lag_passed=None, late={}, topics=0, known_at=now)
         return replace(self, known_at=now)
 
+    def is_deleted(self, topic: str) -> bool:
+        """Whether the source had deleted a topic at the last tick."""
+        return f"{topic} deleted" in (self.missing or ())
+
     def is_unknown(self, lane: Lane, now: float) -> bool:
         """Whether the lag has not been known for longer than its target."""
         return (now - self.known_at) * 1000 > lane.window.lag_target
@@ -246,7 +250,8 @@ def report_unknown_lag(
 ) -> None:
     """Fail the lag's checks, once, if the lag has not been known for longer than its target.
 
-    A tick that fails stores no events and no cursor, so they are stored here.
+    A tick that fails stores no events and no cursor, so they are stored here. Of a topic that the
+    source has deleted, nothing waits; no later tick would report it.
     """
     if not cursor.is_unknown(lane, now):
         return
@@ -259,7 +264,7 @@ def report_unknown_lag(
     if evaluation is not None and (evaluation.description or "").startswith(words):
         return
     why = f"{words}: {error}"
-    topics = dict.fromkeys(lane.topics, why)
+    topics = {topic: why for topic in lane.topics if not cursor.is_deleted(topic)}
     page = None
     if isinstance(error, RelayError):
         since_ms = round(cursor.known_at * 1000) or None

@@ -150,6 +150,41 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     assert len(evaluations(again, naming.LAG_TARGET)) == len(topics)
 
 
+def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """The source has deleted one, another is denied, and the lane of the third is taken out."""
+    deleted, _denied, _moved = topics
+    allow = [name.replace(".", r"\.") for name in topics]
+    lanes = {"own": {"topics": allow[2:]}}
+    window = {"lag_target": "1ms"}
+    environment.write(allow, window=window, lanes=lanes)
+    for lane in range(2):
+        assert environment.copy(lane).success
+    environment.location = environment.definitions
+    cursor = environment.tick().cursor
+    delete(environment.source.cluster(), deleted)
+    kept = [allow[0], allow[2]]
+    environment.write(kept, window=window)
+    cursor = environment.tick(cursor=cursor).cursor
+    nowhere = {"nodes": [{"name": "a", "bootstrap_servers": "127.0.0.1:1"}]}
+    environment.write(kept, window=window, source=nowhere)
+    with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1"):
+        environment.tick(cursor=cursor)
+
+    environment.write(kept, window=window)
+    environment.tick(cursor=cursor)
+
+    keys = [naming.topic_check(environment.name, topic, naming.LAG_TARGET) for topic in topics]
+    plans = [naming.windows_asset(environment.name, lane) for lane in ("main", "own")]
+    keys += [dg.AssetCheckKey(plan, naming.LAG) for plan in plans]
+    storage = environment.instance.event_log_storage
+    last = {
+        key: storage.get_asset_check_execution_history(key, limit=1)[0].evaluation for key in keys
+    }
+    assert {key: found.description for key, found in last.items() if not found.passed} == {}
+
+
 def test_the_lag_of_every_topic_partition_counts(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:

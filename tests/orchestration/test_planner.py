@@ -148,7 +148,10 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
 def test_old_windows_are_pruned(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest windows beyond `keep` are deleted, with all data of their runs."""
+    """The oldest windows beyond `keep` are deleted, with all data of their runs.
+
+    Those of a topic that has come to another lane, too: nobody else deletes them.
+    """
     monkeypatch.setattr(pruning, "RECENT_SECONDS", 0.0)
     limits = {"max_records": 40}
     environment.write([name.replace(".", r"\.") for name in topics], window=limits)
@@ -158,12 +161,14 @@ def test_old_windows_are_pruned(
     assert len(present) == 4
     ended = [run.run_id for run in environment.instance.get_runs()]
     limits["keep"] = 2
-    environment.write([name.replace(".", r"\.") for name in topics], window=limits)
+    patterns = [name.replace(".", r"\.") for name in topics]
+    environment.write(patterns, window=limits, lanes={"other": {"topics": patterns[1:2]}})
 
     environment.tick()
 
     assert environment.windows() == present[2:]
     assert environment.windows(topics[0]) == present[2:]
+    assert environment.windows(topics[1]) == present[2:3]
     left = [run.run_id for run in environment.instance.get_runs()]
     assert left == ended[:2]
     files = (environment.folder / "dagster").rglob("*.db*")

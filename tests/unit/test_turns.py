@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
+from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration import naming, stopping, turns
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn, Watcher, forbid_retries
@@ -304,6 +308,40 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
         forbid_retries(context)
         is_written.set()
     assert naming.TAG_MAX_RETRIES in instance.get_run_by_id(own).tags
+
+
+def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
+    """SQLite gives up after 5 s, which a busy disk takes longer than; a session would fail."""
+    with DagsterInstance.local_temp(str(tmp_path)) as instance, ThreadPoolExecutor(1) as aside:
+        storage = instance.run_storage
+        own, path = run(instance, Turn.COPYING), storage._conn_string
+        with closing(sqlite3.connect(path.removeprefix("sqlite:///"))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            monkeypatch.setattr(storage, "_conn_string", f"{path}?timeout=0.1")
+            added = aside.submit(turns.add_tags, instance, own, {"a": "b"})
+            time.sleep(0.5)
+            other.rollback()
+            added.result(10)
+        assert instance.get_run_by_id(own).tags["a"] == "b"
+
+
+def test_a_run_that_was_deleted_does_not_wait_for_the_database(instance):
+    """A person deletes it while the database fails: nobody stores any more that it has failed."""
+    context, waited = SimpleNamespace(instance=instance, run_id="gone"), []
+
+    class Clock(SystemClock):
+        def monotonic(self) -> float:
+            return sum(waited)
+
+        def sleep(self, some: float) -> None:
+            waited.append(some)
+
+    with (
+        pytest.raises(dg.Failure, match=r"Dagster's database fails: it is read-only; start it, or"),
+        stopping._database_errors_in_one_line(context, Clock()),
+    ):
+        raise OperationalError("INSERT", None, Exception("it is read-only"))
+    assert not waited
 
 
 def test_a_queued_session_counts_for_the_planner(instance):
