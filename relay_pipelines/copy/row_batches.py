@@ -56,6 +56,7 @@ class RowBatches:
         self._identity: NodeIdentity | None = None
         self._started = False
         self._diverged: dict[str, str] = {}
+        self._throttled_seconds = 0.0
 
     @property
     def node(self) -> str:
@@ -66,6 +67,11 @@ class RowBatches:
     def diverged(self) -> dict[str, str]:
         """The nodes that do not hold what was copied, and why."""
         return self._diverged
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long quotas of the nodes made the reader of the rows wait."""
+        return self._throttled_seconds
 
     @property
     def failed_for_range_only(self) -> bool:
@@ -161,6 +167,7 @@ class RowBatches:
         self._identity = marker.identity or self._identity
         self._fingerprint = marker.fingerprint or self._fingerprint
         self._diverged = marker.diverged or self._diverged
+        self._throttled_seconds += marker.throttled_seconds
         merged = self._merger.add(iter(rows), marker.codec)
         skipped = Counter({reason: count for reason, count in marker.skipped.items() if count})
         # SQL left out the offsets that are neither rows nor skipped

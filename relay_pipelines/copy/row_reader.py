@@ -72,6 +72,7 @@ class ProgressMarker:
         is_last: whether this is the last marker of the range.
         error: why the range ends early; None if it does not.
         diverged: the nodes that do not hold what was copied, and why.
+        throttled_seconds: for how long quotas of the nodes made the reader wait; in the last one.
     """
 
     index: int
@@ -85,6 +86,7 @@ class ProgressMarker:
     is_last: bool = False
     error: RelayError | None = None
     diverged: dict[str, str] = field(default_factory=dict)
+    throttled_seconds: float = 0.0
 
 
 class FailedRecord(NamedTuple):
@@ -113,6 +115,7 @@ def read_rows(
         for index in indices:
             rows = _RangeRows(job, ranges[index], index, columns, nodes, clock)
             error: RelayError | None = None
+            earlier = nodes.throttled_seconds
             try:
                 yield _marker(ProgressMarker(index, rows.position), columns)
                 yield from rows.batches()
@@ -125,6 +128,7 @@ def read_rows(
                 is_last=True,
                 error=error,
                 diverged=nodes.diverged,
+                throttled_seconds=nodes.throttled_seconds - earlier,
             )
             yield _marker(last, columns)
 

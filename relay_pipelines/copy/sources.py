@@ -41,6 +41,10 @@ class BatchSource(Protocol):
         """The nodes that do not hold what was copied, and why."""
 
     @property
+    def throttled_seconds(self) -> float:
+        """For how long quotas made others wait that read for it; the task knows its own waits."""
+
+    @property
     def failed_for_range_only(self) -> bool:
         """Whether the source failed for this range, but may serve others."""
 
@@ -108,6 +112,11 @@ class FetchedBatches:
     def diverged(self) -> dict[str, str]:
         """The nodes that do not hold what was copied, and why."""
         return self._nodes.diverged
+
+    @property
+    def throttled_seconds(self) -> float:
+        """Nobody else reads for it."""
+        return 0.0
 
     @property
     def failed_for_range_only(self) -> bool:

@@ -190,6 +190,8 @@ def _outcome(range_copy: RangeCopy, last_node: str, throttled_seconds: dict[str,
     )
     copy_range = progress.range
     chunks, checkpoint = progress.committed, progress.checkpoint
+    if source and source.throttled_seconds:
+        throttled_seconds = throttled_seconds | {str(Side.SOURCE): source.throttled_seconds}
     skipped: Counter[str] = Counter()
     for chunk in chunks:
         skipped.update(chunk.skipped)

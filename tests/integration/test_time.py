@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,10 @@ from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
+from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import SystemClock
-from tests.copying import Mirror, end_of, numbered
+from relay_pipelines.protocol.reader import fetch_first
+from tests.copying import Mirror, copy_as_it_is, copy_as_rows, end_of, numbered
 from tests.support.independent import until
 from tests.support.quota import quota
 
@@ -51,19 +54,44 @@ def test_a_batch_that_waits_longer_than_a_transaction(mirror: Mirror) -> None:
     assert len(mirror.copied()) == 60
 
 
+@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_rows])
 @pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
-def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str) -> None:
+def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str, copy: Callable[..., Any]) -> None:
     """A broker quota of 32 KiB/s is obeyed with short transactions; the outcome has the wait."""
     throttles = "destination" if side == "producer_byte_rate" else "source"
     cluster = mirror.destination if throttles == "destination" else mirror.source
     client_id = f"relay-{mirror.name}"
     quota(cluster.bootstrap_servers, client_id, side, SLOW)
-    outcome = mirror.copy()
+    began = time.monotonic()
+    (outcome,) = copy(mirror.job, [mirror.range()], SystemClock())
+    took = time.monotonic() - began
     assert outcome.status is Status.DONE
-    assert outcome.seconds > 5, "the broker lets 320 KiB pass before it throttles, not 480"
+    assert took > 5, "the broker lets 320 KiB pass before it throttles, not 480"
     assert list(outcome.throttled_seconds) == [throttles]
-    assert 3 < outcome.throttled_seconds[throttles] <= outcome.seconds + outcome.commit_seconds
+    assert 3 < outcome.throttled_seconds[throttles] <= took
     mirror.assert_equal()
+
+
+def test_the_first_records_of_many_ranges_wait_for_a_quota(mirror: Mirror) -> None:
+    """The client has that wait, too, although the answer has no records."""
+    quota(mirror.source.bootstrap_servers, f"relay-{mirror.name}", "consumer_byte_rate", SLOW)
+    with source_client(mirror.name, mirror.source, mirror.options) as client:
+        client.topic(mirror.at.topic)
+
+        def is_throttled() -> bool:
+            return not result_of(fetch_first(client, {mirror.at: 0}))
+
+        until(is_throttled, "an answer that is throttled")
+        until(lambda: client.throttled_seconds > 0.2, "the wait", 5)
+
+
+def result_of(generator: Generator[Any, None, Any]) -> Any:
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as ended:
+            return ended.value
 
 
 def test_a_timed_out_transaction_is_no_takeover(
