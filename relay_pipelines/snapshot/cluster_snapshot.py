@@ -490,12 +490,15 @@ class _SnapshotBuilder:
     ) -> dict[TopicPartition, RelayError]:
         """Return why topic-partitions that only another node has, or may have, are not copied."""
         at_node = {tp for topic in self._at_source.topics.values() for tp in topic.topic_partitions}
-        begun = self._decide({tp.topic for tp in checkpoints.checkpoints})
-        selected = {decision.topic for decision in begun if decision.included}
-        copied = [tp for tp in checkpoints.checkpoints if tp.topic in selected]
+        # of a topic of which only the start is decided, nobody knows the partitions
+        started = checkpoints.starts.keys() - {tp.topic for tp in checkpoints.checkpoints}
+        begun = [*checkpoints.checkpoints, *(TopicPartition(topic, 0) for topic in started)]
+        decisions = self._decide({tp.topic for tp in begun})
+        selected = {decision.topic for decision in decisions if decision.included}
+        missing = selection.missing(at_node, [tp for tp in begun if tp.topic in selected])
         return {
             tp: error
-            for tp, error in selection.missing(at_node, copied).items()
+            for tp, error in missing.items()
             if only_topic in {None, tp.topic} and belongs(tp.topic)
         }
 

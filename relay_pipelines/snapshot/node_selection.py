@@ -224,13 +224,14 @@ class NodeSelection:
         return f"{here}, and it is unknown who has those before it: {silent}" if silent else ""
 
     def missing(
-        self, at_node: Container[TopicPartition], copied: Iterable[TopicPartition]
+        self, at_node: Container[TopicPartition], begun: Iterable[TopicPartition]
     ) -> dict[TopicPartition, RelayError]:
         """Return an error for every topic-partition that this node does not have, but another may.
 
         Args:
             at_node: the topic-partitions of this node.
-            copied: those with a checkpoint. One that no node shows may be on a silent one.
+            begun: those with a checkpoint, or whose start is decided. One that no node shows may be
+                on a silent one.
         """
         found: dict[TopicPartition, str] = {}
         for state in self.unread:
@@ -239,7 +240,7 @@ class NodeSelection:
                 if tp not in at_node and low < end:
                     what = f"but node {state.node.name} has its offsets [{low}, {end})"
                     found.setdefault(tp, what)
-        for tp in copied:
+        for tp in begun:
             if tp not in at_node and (silent := self._silent(tp)):
                 found.setdefault(tp, f"and {silent}")
         return {

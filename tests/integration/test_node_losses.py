@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,25 @@ def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair, on_data_loss
     assert "node b does not have it, and node a does not answer" in str(held[gone])
     assert all("start that node" in str(error) for error in held.values())
     assert pair.copy(taken) == {1: (30, 40)}
+
+
+def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_node(pair: Pair) -> None:
+    """It is unreachable, and not deleted: else its check would say that nothing waits."""
+    new = TopicPartition(f"{pair.topic}.new", 0)
+    create(pair.a, new.topic, 1, KEPT)
+
+    def taken(down: str = "") -> ClusterSnapshot:
+        pair.rename = "latest.{topic}"
+        mirror = Mirror.model_validate(pair.settings(down=down) | {"start": "latest"})
+        take = partial(cluster_snapshot.take_snapshot, f"{pair.name}-latest", mirror, CLOCK)
+        return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+
+    assert new in {position.topic_partition for position in taken().positions}
+    silent = taken(down="a")
+    assert (silent.node.name, dict(silent.deleted)) == ("b", {})
+    assert "node b does not have it, and node a does not answer" in str(silent.unreadable[new])
+    delete(pair.a, new.topic)
+    assert (dict(taken().deleted), dict(taken().unreadable)) == ({new.topic: ""}, {})
 
 
 def test_a_node_that_is_not_needed_may_be_down(pair: Pair) -> None:
