@@ -52,7 +52,7 @@ class LaneRun:
         yields: whether to wait while another deployment copies the lane's topics.
         has_backlog: whether the last window left out some of what was new.
         held: why topic-partitions are held back, as the last survey found.
-        unseen: a line for each topic that the mirror knows and that the source does not show.
+        unseen: a line for each topic that the source does not show, and for what is held back.
         checks: the expectations of the windows, which run behind the copy.
     """
 
@@ -123,7 +123,7 @@ class LaneRun:
             self._say_held(waits)
             return None
         self._say_held(held)
-        self.unseen = [*map(str, [*topics.unseen(snapshot), *snapshot.held_back])]
+        self.unseen = [*map(str, [*topics.unseen(snapshot), *together(held.values())])]
         if frozen is None:
             return None
         self.has_backlog = next(windows, None) is not None

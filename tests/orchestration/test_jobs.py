@@ -90,6 +90,7 @@ def test_a_backfill_uses_a_relay_yaml_that_changed_before_its_lane_begins(
     assert "was deleted and created again" in failure(run)
     assert environment.read(first) == [f"a{number}" for number in range(100)]
     assert environment.read(second, 1) == [f"b{number}" for number in range(10)]
+    assert "was deleted and created again" in failure(environment.job("mirror_once"))
 
 
 def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
