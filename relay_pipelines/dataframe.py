@@ -31,7 +31,6 @@ from relay_pipelines import settings
 from relay_pipelines.copy.columns import (
     COLUMNS,
     ColumnBuilder,
-    garbage_collection_paused,
     is_log_append_time,
     records_in,
 )
@@ -43,6 +42,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
+from relay_pipelines.garbage import garbage_collection_paused
 from relay_pipelines.ledger import checkpoint, ledger_columns, ledger_topic
 from relay_pipelines.ledger.accounted import OwnBatches, destination_offsets, source_offsets
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger, read_records

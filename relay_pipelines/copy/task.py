@@ -26,6 +26,7 @@ from relay_pipelines.errors import (
     Side,
     TransactionPendingError,
 )
+from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger.checkpoint import Seen
 from relay_pipelines.ledger.fencing import abort_leftovers
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
@@ -122,6 +123,7 @@ def _copy_each(
     unreachable: RelayError | None = None
     throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
+        only_new_garbage_collected(),
         FailoverSource(job, clock) as nodes,
         destination_client(job.mirror, job.destination, job.options, clock) as destination,
     ):

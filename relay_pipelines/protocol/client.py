@@ -206,8 +206,7 @@ class ClusterClient:
         Topic-partitions with an error, such as a deleted topic, are left out.
         """
         wanted = list(topic_partitions)
-        if unknown := {tp.topic for tp in wanted}.difference(self._metadata.topics):
-            self.metadata(sorted(unknown))
+        self._learn(wanted)
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         for tp in filter(self.has_leader, wanted):
             led[self.leader(tp)].append(tp)
@@ -219,6 +218,11 @@ class ClusterClient:
                 {tp: topics[tp.topic] for tp in partitions if not topics[tp.topic].error_code}
             )
         return found
+
+    def _learn(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Ask once for the metadata of all their topics that are not known yet."""
+        if unknown := {tp.topic for tp in topic_partitions}.difference(self._metadata.topics):
+            self.metadata(sorted(unknown))
 
     def _take_metadata(self, answer: Any) -> Metadata:
         self._metadata.cluster_id = answer.cluster_id or ""
@@ -515,7 +519,9 @@ class ClusterClient:
     ) -> Mapping[int, Mapping[str, Sequence[int]]]:
         """Broker id -> topic -> partitions."""
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for topic_partition in topic_partitions:
+        wanted = list(topic_partitions)
+        self._learn(wanted)
+        for topic_partition in wanted:
             by_topic = grouped[self.leader(topic_partition)]
             by_topic[topic_partition.topic].append(topic_partition.partition)
         return grouped

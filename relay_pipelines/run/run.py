@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -134,11 +134,12 @@ class _Run:
 
     def copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
         plan = self._sync_configs(plan)
-        if not plan.ranges:
+        planned = plan.ranges
+        if not planned:
             return
         with ThreadPoolExecutor(1) as starting:
             spark = starting.submit(session)  # while the destination is prepared
-            ranges = self._prepare(plan, scope)
+            ranges = self._prepare(plan, planned, scope)
             if not ranges:
                 return
             self._follower.start()
@@ -160,32 +161,35 @@ class _Run:
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
         if not self._mirror.topics.sync_configs:
             return plan
-        snapshot, self._result.reconfigured, refused = topic_configs.sync(
+        snapshot, self._result.reconfigured, at_destination = topic_configs.sync(
             plan.snapshot, self._options, self._stoppable_clock
         )
-        return self._without(topics.by_source(snapshot, refused), replace(plan, snapshot=snapshot))
-
-    def _without(self, refused: Mapping[str, RelayError], plan: RunPlan) -> RunPlan:
-        """Leave out the topics that the destination refuses, with an error in the result."""
+        refused = topics.by_source(snapshot, at_destination)
         self._result.errors += refused.values()
         windows = [window for window in plan.windows if window.topic not in refused]
-        return replace(plan, windows=windows)
+        return replace(plan, snapshot=snapshot, windows=windows)
 
-    def _prepare(self, plan: RunPlan, scope: str) -> list[CopyRange]:
-        """Make the destination ready; return what is to be copied, and under which ids."""
+    def _prepare(self, plan: RunPlan, planned: Sequence[CopyRange], scope: str) -> list[CopyRange]:
+        """Make the destination ready; return what is to be copied, and under which ids.
+
+        Args:
+            planned: the ranges of the plan.
+        """
         snapshot = plan.snapshot
         fixed = {
             record_policy: self._sources.fix(record_policy)
-            for record_policy in {copy_range.record_policy for copy_range in plan.ranges}
+            for record_policy in {copy_range.record_policy for copy_range in planned}
         }
         for record_policy in fixed.values():
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
         factor = self._mirror.destination.replication_factor
         refused = topics.create(snapshot, factor, self._options, self._stoppable_clock)
+        self._result.errors += refused.values()
         ready = [
             replace(copy_range, record_policy=fixed[copy_range.record_policy])
-            for copy_range in self._without(refused, plan).ranges
+            for copy_range in planned
+            if copy_range.source.topic_partition.topic not in refused
         ]
         ranges = with_owners(
             snapshot.mirror, scope, ready, plan.sizes_bytes, snapshot.pinned_topics

@@ -9,6 +9,7 @@ from functools import cached_property
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
 from relay_pipelines.finding import Finding
+from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
@@ -301,7 +302,10 @@ def take_snapshot(
     limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
     wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
 
-    with destination_client(name, mirror.destination_cluster, options, clock) as destination:
+    with (
+        only_new_garbage_collected(),
+        destination_client(name, mirror.destination_cluster, options, clock) as destination,
+    ):
 
         def ask() -> ClusterSnapshot:
             metadata = destination.metadata()
@@ -431,7 +435,9 @@ class _SnapshotBuilder:
             self._run_id,
         )
         positions = [
-            replace(position, policy_superseded=superseded.get(position.topic_partition))
+            replace(position, policy_superseded=error)
+            if (error := superseded.get(position.topic_partition))
+            else position
             for position in positions
         ]
         if waits and (passing := [each for each in unjudged.values() if each.retryable]):
@@ -537,13 +543,16 @@ class _SnapshotBuilder:
         errors = {
             tp: error
             for tp, offsets in uncopied(positions).items()
-            if offsets and (error := self._unwritable(tp, topics.targets[tp.topic].of(tp), configs))
+            if offsets
+            and (error := self._unwritable(tp, topics.all_targets[tp.topic].of(tp), configs))
         }
         if errors and (waits or len(errors) == len(positions)):
             self._destination.forget()
             raise next(iter(errors.values()))
         return [
-            replace(position, unwritable=errors.get(position.topic_partition))
+            replace(position, unwritable=error)
+            if (error := errors.get(position.topic_partition))
+            else position
             for position in positions
         ]
 

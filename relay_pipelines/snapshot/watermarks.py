@@ -114,7 +114,9 @@ class Positions:
         to = self._targets[checkpoint.source.topic].of(checkpoint.source)
         if error := destination_changed(checkpoint, to, gone):
             return replace(position, destination_changed=error)
-        lost = f"topic {to.topic!r}, which held the copies, {gone}" if gone else ""
+        if not gone:
+            return position
+        lost = f"topic {to.topic!r}, which held the copies, {gone}"
         return replace(position, destination_lost=lost)
 
     def _gone(self, copies: DestinationPosition) -> str:
@@ -137,6 +139,8 @@ class Positions:
             {transaction.topic_partition: transaction.start for transaction in held_up},
         )
         return [
-            replace(position, open_since_ms=since.get(position.topic_partition))
+            replace(position, open_since_ms=since[position.topic_partition])
+            if position.topic_partition in since
+            else position
             for position in positions
         ]

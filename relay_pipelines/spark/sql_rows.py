@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from relay_pipelines.copy.columns import COLUMNS, garbage_collection_paused
+from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows, schema
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
+from relay_pipelines.garbage import garbage_collection_paused
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark.job import SCHEMA, collect, outcome_row
