@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,10 +11,12 @@ from confluent_kafka.admin import AdminClient
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient, Metadata
 from tests.copying import OPTIONS, Mirror, numbered
-from tests.support.independent import client, until
+from tests.support.independent import client, create, until
 
 PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
 
@@ -137,3 +139,25 @@ def test_an_unreachable_source_fails_after_give_up_after(mirror: Mirror) -> None
     assert "127.0.0.1:1" in outcomes[0].error
     assert "\n" not in outcomes[0].error
     assert not mirror.copied()
+
+
+def test_the_leaders_of_many_topics_are_asked_for_at_once(
+    source_cluster: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that knows none of the topics sends one question, not one for each of them."""
+    topics = [f"{topic_name}-{number}" for number in range(5)]
+    for topic in topics:
+        create(source_cluster.cluster(), topic, 2)
+    asked: list[object] = []
+    real = ClusterClient.metadata
+
+    def counted(self: ClusterClient, names: Sequence[str] | None = None) -> Metadata:
+        asked.append(names)
+        return real(self, names)
+
+    monkeypatch.setattr(ClusterClient, "metadata", counted)
+    wanted = [TopicPartition(topic, number) for topic in topics for number in range(2)]
+    with ClusterClient(source_cluster.cluster(), SourceError) as of_source:
+        ends = of_source.list_offsets(iter(wanted), LATEST, READ_COMMITTED)
+    assert ends == dict.fromkeys(wanted, 0)
+    assert asked == [topics]
