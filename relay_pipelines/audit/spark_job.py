@@ -132,7 +132,7 @@ def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
 def _submit(session: Any, job: AuditJob, group: list[Work], tag: str) -> TaskResult:
     def frame() -> Any:
         one_task = spark_job.uncompiled(session).range(0, 1, 1, 1)
-        return one_task.mapInArrow(partial(_do_group, job, group), spark_job.SCHEMA)
+        return one_task.mapInArrow(partial(_do_group, job, group), spark_job.outcome_schema())
 
     (text,) = spark_job.texts(session, frame, tag)
     return _RESULT.validate_json(text)

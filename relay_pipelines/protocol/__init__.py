@@ -10,4 +10,12 @@ producer                        batches under one transactional id
 batch, records                  record batches and the records inside
 error_codes                     from a broker's error code to our error tree
 retries, clock                  attempts, waits and time
+lazy_packages                   imports kafka-python and aiokafka without their clients
 """
+
+from __future__ import annotations
+
+from relay_pipelines.protocol.lazy_packages import defer
+
+for _package in ("kafka", "kafka.net", "aiokafka"):
+    defer(_package)

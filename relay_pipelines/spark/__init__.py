@@ -8,6 +8,7 @@ sql_rows            the job that passes records through SQL
 defaults            what a session is configured with
 answering           whether Spark, or a server of it, answers in time
 jvm                 the JVM of a driver, started without Spark's scripts
+without_pandas      keeps PySpark from importing pandas
 class_archive       an archive of Spark's classes, for a faster start
 settings_file       Spark's settings in a file that only its user may read
 connect_server      a Spark Connect server on this machine

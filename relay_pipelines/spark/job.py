@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 import platform
@@ -28,8 +29,17 @@ from relay_pipelines.spark.session import context_of, kill, unreachable
 _CANCEL_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
-SCHEMA = "outcome string"
-"""The schema of the rows that a copy job returns; each is an outcome as JSON."""
+
+
+@functools.cache
+def outcome_schema() -> Any:
+    """Return the schema of the rows that a copy job returns; each is an outcome as JSON.
+
+    It is not a text, because Spark would start its SQL parser for that.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField("outcome", StringType())])
 
 
 def submit(
@@ -48,7 +58,7 @@ def submit(
 
     def frame() -> Any:
         tasks = uncompiled(session).range(0, len(groups), 1, len(groups))
-        return tasks.mapInArrow(partial(_copy_groups, job, pickled), SCHEMA)
+        return tasks.mapInArrow(partial(_copy_groups, job, pickled), outcome_schema())
 
     return collect(session, frame, tag)
 
@@ -85,14 +95,14 @@ def python_version(session: Any) -> str:
     """
     (version,) = texts(
         session,
-        lambda: session.range(0, 1, 1, 1).mapInArrow(_say_version, SCHEMA),
+        lambda: session.range(0, 1, 1, 1).mapInArrow(_say_version, outcome_schema()),
         "relay-python",
     )
     return version
 
 
 def texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
-    """Run a job whose rows are texts, by `SCHEMA`.
+    """Run a job whose rows are texts, by `outcome_schema`.
 
     Args:
         frame: returns the DataFrame.
@@ -169,7 +179,7 @@ def _copy_groups(
 
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
-    """Return an outcome as a row of `SCHEMA`."""
+    """Return an outcome as a row of `outcome_schema`."""
     return text_row(to_json(outcome))
 
 
@@ -179,7 +189,7 @@ def _say_version(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def text_row(value: str) -> pa.RecordBatch:
-    """Return a text as a row of `SCHEMA`."""
+    """Return a text as a row of `outcome_schema`."""
     # making an Arrow array from Python objects imports pandas: 50 MB and half a second per worker
     text = value.encode()
     column = pa.StringArray.from_buffers(

@@ -1,9 +1,9 @@
 """The JVM of a driver, started without Spark's scripts. Runs on the driver.
 
-Spark's own launcher says by which command the JVM starts. Its last answer is in the cache folder,
+Spark's own launcher says by which command the JVM starts. Its last answers are in the cache folder,
 so that another start with the same settings needs neither bash nor a JVM for the launcher.
 
-relay_pipelines/spark-classes/<installation>.command    the last answer, and what was asked
+relay_pipelines/spark-classes/<installation>.command    the last answers, and what was asked
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _USAGE_ERROR = "--usage-error"
 _ADD_MODULES = "--add-modules="
 _POLL_SECONDS = 0.01
 _LAUNCHER_SECONDS = 60
+# that of a session, that of one without an archive of classes, and those of other settings
+_ANSWERS = 8
 _ASKED_OF_LAUNCHER = ("SPARK_", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "LD_LIBRARY_PATH")
 _ADDRESS, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
@@ -94,14 +96,16 @@ def command(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     }
     question = _question(words, variables)
     kept = CLASSES.folder / f"{CLASSES.installation(runtime)}.command"
-    with suppress(OSError, ValueError):
-        asked, *answer = json.loads(kept.read_text())
-        if asked == question:
-            return list(map(str, answer))
+    answers: dict[str, list[str]] = {}
+    with suppress(OSError, TypeError, ValueError):
+        answers = dict(json.loads(kept.read_text()))
+        if question in answers:
+            return answers[question]
     launched = _launcher(runtime, words, variables)
+    newest = dict([(question, launched), *answers.items()][:_ANSWERS])
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(kept, json.dumps([question, *launched]))
+        _write_whole(kept, json.dumps(newest))
     return launched
 
 

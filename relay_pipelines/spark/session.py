@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
-from relay_pipelines.spark import answering, jvm, package_archive, task_python
+from relay_pipelines.spark import answering, jvm, package_archive, task_python, without_pandas
 from relay_pipelines.spark.answering import ANSWER_SECONDS, within
 from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS, TASK_ATTEMPTS
 
@@ -397,6 +397,7 @@ def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
         return
     if archive := jvm.CLASSES.jvm_options(verbose=verbose):
         settings[_JAVA_OPTIONS] = f"{shlex.join(archive)} {settings.get(_JAVA_OPTIONS, '')}"
+    without_pandas.apply()
     gateway = jvm.start(settings, verbose=verbose)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
 

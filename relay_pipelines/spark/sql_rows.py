@@ -23,7 +23,7 @@ from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.garbage import garbage_collection_paused
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.spark.job import SCHEMA, collect, outcome_row
+from relay_pipelines.spark.job import collect, outcome_row, outcome_schema
 from relay_pipelines.spark.session import first_line
 
 
@@ -72,7 +72,9 @@ def submit(
 
     def frame() -> Any:
         rows = _rows(session, job, groups, sql, ("offset",) if only_where else RECORD_COLUMNS)
-        return rows.mapInArrow(partial(_copy_kept if only_where else _write, job, ranges), SCHEMA)
+        return rows.mapInArrow(
+            partial(_copy_kept if only_where else _write, job, ranges), outcome_schema()
+        )
 
     return collect(session, frame, tag)
 
@@ -124,7 +126,7 @@ def _sql_error(session: Any, job: CopyJob, copy_range: CopyRange, sql: Sql, tag:
     try:
         collect(
             session,
-            lambda: _rows(session, job, [[copy_range]], sql).mapInArrow(_discard, SCHEMA),
+            lambda: _rows(session, job, [[copy_range]], sql).mapInArrow(_discard, outcome_schema()),
             tag,
         )
     except RelayError as error:

@@ -7,13 +7,20 @@ import subprocess
 import sys
 
 import psutil
+import pyspark
 import pytest
 
 from tests.chaos.harness import ROOT
 from tests.support.independent import until
 
 PROGRAM = """
-from relay_pipelines.spark import session
+import sys
+from relay_pipelines.spark import job, session
+def archives(rows):
+    import sys, pyspark
+    used = [name for name, finder in sys.path_importer_cache.items() if "zip" in str(type(finder))]
+    yield job.text_row(f"{pyspark.__file__} {used}")
+    yield from ()
 spark = session.connect("local[1]", conf={
     "spark.driver.memory": "600m",
     "spark.driver.extraJavaOptions": '-XX:+UseSerialGC -Dof.the.user="a b"',
@@ -21,14 +28,19 @@ spark = session.connect("local[1]", conf={
 })
 java = spark.sparkContext._jvm.java.lang
 print(java.Runtime.getRuntime().maxMemory() >> 20, java.System.getProperty("of.the.user"),
-      spark.conf.get("spark.x.password"), spark.range(3).count(), sep=";", flush=True)
+      spark.conf.get("spark.x.password"), spark.range(3).count(),
+      spark.range(1).mapInArrow(archives, job.outcome_schema()).first().outcome,
+      "pandas" in sys.modules, sep=";", flush=True)
 while input():
     print(spark.range(5).count(), flush=True)
 """
 
 
 def test_it_ends_with_a_python_that_is_killed() -> None:
-    """It is a child of Python itself, which Ctrl-C does not end."""
+    """It is a child of Python itself, which Ctrl-C does not end.
+
+    A driver does not import pandas, and its workers read no zip of PySpark before each task.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT,
@@ -40,7 +52,7 @@ def test_it_ends_with_a_python_that_is_killed() -> None:
     try:
         megabytes, *answers = process.stdout.readline().strip().split(";")
         assert int(megabytes) in range(560, 601)
-        assert answers == ["a b", "correct-horse", "3"]
+        assert answers == ["a b", "correct-horse", "3", f"{pyspark.__file__} []", "False"]
         (jvm,) = (child for child in psutil.Process(process.pid).children() if _is_jvm(child))
         assert "correct-horse" not in " ".join(jvm.cmdline())
         below = jvm.children(recursive=True)

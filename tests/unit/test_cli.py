@@ -18,7 +18,7 @@ from relay_pipelines.errors import INTERRUPTED, LedgerLostError, together
 from relay_pipelines.model import TopicPartition
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-SLOW = ("pyspark", "pandas", "dagster", "pyarrow", "numpy")
+SLOW = ("pyspark", "pandas", "dagster", "pyarrow", "numpy", "kafka.admin", "aiokafka.client")
 AWAY = "bootstrap_servers: '127.0.0.1:1'"
 UNREACHABLE = (
     f"mirrors: {{m: {{source: {{nodes: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}},"
@@ -172,7 +172,7 @@ def test_ctrl_c_in_a_command_that_writes_nothing(
 @pytest.mark.parametrize(
     ("arguments", "slow"),
     [
-        (["--help"], (*SLOW, "pydantic", "kafka", "aiokafka", "rich")),
+        (["--help"], (*SLOW, "pydantic", "kafka.protocol", "aiokafka.record", "rich")),
         (["init"], SLOW),
         (["check"], SLOW),
         (["status"], SLOW),
@@ -183,7 +183,10 @@ def test_ctrl_c_in_a_command_that_writes_nothing(
 def test_slow_packages_are_imported_late(
     tmp_path: Path, arguments: list[str], slow: tuple[str, ...]
 ) -> None:
-    """No command imports Spark, Arrow or Dagster before it has records to copy."""
+    """No command imports Spark, Arrow or Dagster before it has records to copy.
+
+    None ever imports the clients of the Kafka libraries.
+    """
     (tmp_path / "relay.yaml").write_text(UNREACHABLE)
     program = (
         "import sys; from relay_pipelines.cli import main; code = main(sys.argv[1:])\n"
@@ -233,3 +236,21 @@ def test_one_cause_is_one_line():
     assert str(many) == "t-0, t-1, t-2 and 47 more topic-partitions: it is shorter"
     assert together([other]) == [other]
     assert {error.exit_code for error in together(lost)} == {3}
+
+
+def test_a_users_module_imports_the_clients_of_the_kafka_libraries() -> None:
+    """Relay imports parts of the packages alone, and whoever needs the rest gets it."""
+    program = (
+        "import relay_pipelines.protocol.security, relay_pipelines.protocol.records\n"
+        "import kafka.net, aiokafka\n"
+        "from kafka import KafkaProducer\n"
+        "from kafka.net import *\n"
+        "print(KafkaProducer.__name__, aiokafka.AIOKafkaConsumer.__name__,"
+        " KafkaConnection.__name__, kafka.protocol.metadata.MetadataRequest.__name__,"
+        " hasattr(kafka, 'other'))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [
+        *("KafkaProducer", "AIOKafkaConsumer", "KafkaConnection", "MetadataRequest", "False")
+    ], done.stderr

@@ -108,21 +108,22 @@ def test_the_environment_is_that_of_sparks_scripts(tmp_path, monkeypatch):
 
 
 def test_the_launcher_is_asked_once(tmp_path, cache):
-    """The file of its answer is the user's alone; another question replaces it."""
+    """The file of its answers is the user's alone, and keeps the newest."""
     environment = jvm._environment()
     arguments = words(tmp_path, SETTINGS)
     command = jvm.command(arguments, environment)
     (kept,) = (cache / "relay_pipelines" / "spark-classes").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
-    marked = [json.loads(kept.read_text())[0], "of the file"]
-    kept.write_text(json.dumps(marked))
+    (question,) = json.loads(kept.read_text())
+    of_others = {f"other {number}": ["another"] for number in range(20)}
+    kept.write_text(json.dumps({question: ["of the file"], **of_others}))
     assert jvm.command(arguments, environment) == ["of the file"]
     other = jvm.command(words(tmp_path, {**SETTINGS, f"{NAMED}memory": "1g"}), environment)
     assert set(other) ^ set(command) == {"-Xmx1g", "-Xmx600m"}
-    assert jvm.command(words(tmp_path, SETTINGS), environment) == command
-    kept.write_text(json.dumps(marked))
+    assert jvm.command(words(tmp_path, SETTINGS), environment) == ["of the file"]
     own = {**environment, "SPARK_SUBMIT_OPTS": "-Dx=1"}
-    assert "-Dx=1" in jvm.command(arguments, own)
+    assert "-Dx=1" in jvm.command(words(tmp_path, SETTINGS), own)
+    assert list(json.loads(kept.read_text()))[2:] == [question, *list(of_others)[:5]]
     assert [file.name for file in kept.parent.iterdir()] == [kept.name]
 
 
@@ -134,7 +135,7 @@ def test_a_damaged_answer_is_asked_for_again(tmp_path, cache, content):
     (kept,) = (cache / "relay_pipelines" / "spark-classes").iterdir()
     kept.write_text(content)
     assert jvm.command(arguments, jvm._environment()) == command
-    assert json.loads(kept.read_text())[1:] == command
+    assert [*json.loads(kept.read_text()).values()] == [command]
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, cache):
