@@ -12,6 +12,8 @@ merging, floor     what a small batch costs, and what the brokers alone need: ru
 growth             the cost as topics and executors grow: run on its own
 targets, report    the targets, and docs/benchmarks.md
 merging            when merging small batches pays, a benchmark of its own
-start, first_job   what a small run pays before it copies, a benchmark of its own
+start, first_job   what a small run pays besides the copy, a benchmark of its own
+start_marks        notes the parts of a run, for it
+first_record       from nothing to the first mirrored record, a benchmark of its own
 orchestration      the costs of Dagster, a benchmark of its own
 """
