@@ -23,7 +23,12 @@ from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.garbage import garbage_collection_paused
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.spark.job import collect, outcome_row, outcome_schema
+from relay_pipelines.spark.job import (
+    collect,
+    forget_folders_of_zips,
+    outcome_row,
+    outcome_schema,
+)
 from relay_pipelines.spark.session import first_line
 
 
@@ -181,6 +186,7 @@ def _read(
     columns: list[str],
     ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    forget_folders_of_zips()
     with garbage_collection_paused():
         for batch in ids:
             for group in batch.column(0).to_pylist():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,12 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.spark.job import outcome_row, python_version, submit
+from relay_pipelines.spark.job import (
+    forget_folders_of_zips,
+    outcome_row,
+    python_version,
+    submit,
+)
 
 
 class Ended:
@@ -114,3 +121,20 @@ def test_an_error_in_a_task_is_named_by_its_last_line() -> None:
     """It is the line below the traceback, not Spark's announcement of one."""
     with pytest.raises(RelayError, match=r"^the Spark job failed: ZeroDivisionError: division by"):
         python_version(Failing(RAISED % "ZeroDivisionError: division by zero"))
+
+
+def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would read the zip for each of them before each task."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for module in ("zipped/__init__.py", "zipped/one.py", "zipped/two.py"):
+            archive.writestr(module, "")
+    monkeypatch.syspath_prepend(str(tmp_path / "a.zip"))
+    folder = str(tmp_path / "a.zip" / "zipped")
+    import zipped.one
+
+    assert folder in sys.path_importer_cache
+    forget_folders_of_zips()
+    assert folder not in sys.path_importer_cache
+    import zipped.two  # noqa: F401
