@@ -86,7 +86,7 @@ def main() -> None:
                 _make_archive(way)
         for repetition in range(-1, arguments.repetitions):  # the first one fills caches
             for number, way in enumerate(ways.values()):
-                place = Path(folder, f"{number}.{repetition}")
+                place = Path(folder, f"{number}-{repetition + 1}")
                 _measure(way, place, source.cluster(), destination.cluster())
                 if repetition < 0:
                     way.seconds.clear()
