@@ -140,6 +140,8 @@ class Cluster:
     Args:
         name: shown to people: a node's name, or "destination".
         receive_buffer_bytes, send_buffer_bytes: socket buffers; the operating system may give less.
+        rack: of those who read it; empty if brokers need not know.
+        rack_variable: the variable of a task's environment that says it instead, where it is set.
     """
 
     name: str
@@ -147,6 +149,8 @@ class Cluster:
     security: Security = Security()
     receive_buffer_bytes: int = 4 << 20
     send_buffer_bytes: int = 4 << 20
+    rack: str = ""
+    rack_variable: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} ({','.join(self.bootstrap_servers)})"

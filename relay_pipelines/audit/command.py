@@ -66,7 +66,7 @@ def run(
         replayed: returns the mirror that is a replay, which is audited instead of its own.
     """
     settings, stop = invocation.settings(), StopSignal()
-    session = Session(settings.spark, stop, verbose=invocation.debug)
+    session = Session(settings.spark, stop, purpose="audit", verbose=invocation.debug)
     audits: list[tuple[str, AuditRequest, Audit | None]] = []
     with stop.heard():
         try:

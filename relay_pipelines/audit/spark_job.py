@@ -19,6 +19,7 @@ from relay_pipelines.audit.audit import Audit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk, compare_chunks
 from relay_pipelines.audit.part_count import PartResult, count_in_task
 from relay_pipelines.audit.recount_parts import RecountPart
+from relay_pipelines.plan.task_packing import FEW_TASKS
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
@@ -89,10 +90,11 @@ def in_spark(
     session: Any, job: AuditJob, parts: Sequence[Work], tag: str
 ) -> Generator[TaskResult, None, None]:
     """Do the same as `work`, whatever there is to read."""
-    slots = spark_session.slots(session)
+    now, most = spark_session.slots(session)
+    slots = most or max(now, FEW_TASKS)
     total = sum(each.size_bytes for each in parts)
     groups = groups_of(parts, max(_LEAST_BYTES, total // (_GROUPS_PER_SLOT * slots)))
-    pool = ThreadPoolExecutor(slots, tag)
+    pool = ThreadPoolExecutor(min(slots, max(1, len(groups))), tag)
     running = [pool.submit(_submit, session, job, group, tag) for group in groups]
     try:
         waiting = set(running)

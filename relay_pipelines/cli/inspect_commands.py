@@ -23,11 +23,12 @@ from relay_pipelines.run.session import Session, StopSignal
 def check(invocation: Invocation, names: Sequence[str]) -> int:
     """Print one line per finding."""
     clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
-    session = Session(settings.spark, stop, verbose=invocation.debug)
+    session = Session(settings.spark, stop, purpose="check", verbose=invocation.debug)
     with stop.heard():
-        found = [preflight.check_spark(settings.spark, session)]
+        mirrors = selected_mirrors(settings, names)
+        found = [preflight.check_spark(settings.spark, session, mirrors.values())]
         taken: preflight.Taken = {}
-        for name, mirror in selected_mirrors(settings, names).items():
+        for name, mirror in mirrors.items():
             found.append(preflight.check(name, mirror, clock, taken))
             found.append(preflight.check_sql(name, mirror, session))
         try:

@@ -61,7 +61,9 @@ def run(
     settings = invocation.settings()
     followed = FollowedMirrors(invocation, names, in_use="the version of the start")
     clock, stop = SystemClock(), StopSignal()
-    session = Session(settings.spark, stop, verbose=invocation.debug)
+    session = Session(
+        settings.spark, stop, purpose=", ".join(followed.mirrors), verbose=invocation.debug
+    )
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
     with stop.heard(), observed(settings.metrics) as publication:

@@ -25,7 +25,7 @@ def run(
     settings = invocation.settings()
     mirrors = selected_mirrors(settings, names)
     stop = StopSignal()
-    session = Session(settings.spark, stop, verbose=invocation.debug)
+    session = Session(settings.spark, stop, purpose=", ".join(mirrors), verbose=invocation.debug)
     with stop.heard(), observed(settings.metrics) as publication:
         metrics = None if publication is None else _serve(publication)
         try:

@@ -57,6 +57,8 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
+        # each broker has a rack of its own
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         # a killed broker cannot register again before this time has passed; 9 s by default
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
@@ -89,6 +91,7 @@ def broker_properties(
     protocols = {name: Listener.PLAINTEXT if name == CONTROLLER else name for name in ports}
     return {
         "node.id": str(node_id),
+        "broker.rack": f"rack-{node_id}",
         "controller.quorum.voters": ",".join(f"{voter}@127.0.0.1:{port}" for voter, port in voters),
         "listeners": ",".join(addresses.values()),
         "advertised.listeners": ",".join(

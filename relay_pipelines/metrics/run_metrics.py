@@ -82,6 +82,9 @@ class MetricsObserver:
         # from 0 on: an increase from no value to 1 would not be seen
         self._metrics["failures_total"].labels(snapshot.mirror, FencedError.__name__)
 
+    def submitted(self, application: str) -> None:
+        """Do nothing: it is no metric."""
+
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Count committed chunks."""
         for entry in entries:

@@ -52,6 +52,10 @@ class RunLog(Lines):
         for loss in plan.data_losses if not self._brief else ():  # a session has said so
             self._log.error("%s", loss)
 
+    def submitted(self, application: str) -> None:
+        """Log where Spark shows the job."""
+        self._log.info("Spark application %s", application)
+
     def end(self, result: RunResult) -> None:
         """Log what the run copied."""
         for difference in result.reconfigured:

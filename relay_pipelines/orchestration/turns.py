@@ -297,6 +297,9 @@ class Heartbeat:
         """Note that a copy begins."""
         self.move()
 
+    def submitted(self, application: str) -> None:
+        """Do nothing: a job that waits for executors has not come further."""
+
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Note that chunks were committed, if any were."""
         if entries:

@@ -243,6 +243,7 @@ def run(result: RunResult, now_ms: int) -> Document:
         "bytes": result.size_bytes,
         "seconds": round(result.seconds, 3),
         "copying_seconds": round(result.copying_seconds, 3),
+        "spark": result.spark,
         "throttled_seconds": {
             side: round(waited, 3) for side, waited in result.throttled_seconds.items()
         },

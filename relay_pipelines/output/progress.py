@@ -151,6 +151,11 @@ class Lines:
             if self._announce:
                 self._write(f"copying {records} of {topics} from {node}")
 
+    def submitted(self, application: str) -> None:
+        """Write where Spark shows the job."""
+        if self._announce:
+            self._write(f"Spark application {application}")
+
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Write the progress, unless the last line is too recent."""
         now = self._monotonic()
@@ -205,6 +210,10 @@ class Bars:
             self._topics[window.topic] = self.live.add_task(
                 window.topic, total=plan.offsets(window), visible=not self._crowded
             )
+
+    def submitted(self, application: str) -> None:
+        """Print, above the bars, where Spark shows the job."""
+        self.live.console.print(f"Spark application {application}", soft_wrap=True)
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Move the bars."""

@@ -22,6 +22,9 @@ TASK_SECONDS = 0.2
 """Less work than this is not worth a task of its own."""
 BIG_SECONDS = 2.0
 """A range of at least this much work gets its own task, so that Spark can queue it freely."""
+FEW_TASKS = 16
+WAVE_SECONDS = 1.0
+"""Work of a task if nobody knows how many run at once, and there are more than `FEW_TASKS`."""
 
 _Sizes = Mapping[TopicPartition, int]
 
@@ -37,7 +40,7 @@ def work_seconds(source: OffsetRange, size_bytes: int | None) -> float:
 
 
 def pack(
-    ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = None, most: int = 0
+    ranges: Sequence[CopyRange], slots: int | None, size_bytes: _Sizes | None = None, most: int = 0
 ) -> list[list[CopyRange]]:
     """Group ranges into tasks, the longest task first.
 
@@ -50,26 +53,29 @@ def pack(
        slots: Spark queues them.
     3. A topic with a `parallelism` of its own gets that many tasks at most.
     4. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most
-       `slots`, so a micro-batch of many small topics never costs more tasks than run at once. Each
-       range goes, longest first, to the task with the least work so far (longest processing time
-       first: no task gets more than an even share plus one such range).
+       `slots`, so a micro-batch of many small topics never costs more tasks than run at once. If
+       nobody knows how many the tasks that wait will start, at most `FEW_TASKS`, or one per
+       `WAVE_SECONDS` of work if these are more. Each range goes, longest first, to the task with
+       the least work so far (longest processing time first: no task gets more than an even share
+       plus one such range).
     5. With a limit on all tasks, `most`, no range gets its own task.
 
     Args:
-        slots: how many tasks run at once.
+        slots: how many tasks run at once, at most; None if nobody knows.
         size_bytes: estimated bytes of a range by its source topic-partition, where known.
         most: the largest number of tasks; 0 for any number.
 
     Raises:
         ValueError: slots is less than 1.
     """
-    if slots < 1:
+    if slots is not None and slots < 1:
         raise ValueError(f"slots must be at least 1, not {slots}")
     sizes = size_bytes or {}
     units = _limit_parallelism(_inseparable(ranges), sizes)
     big = [unit for unit in units if _seconds(unit, sizes) >= BIG_SECONDS and not most]
     small = [unit for unit in units if _seconds(unit, sizes) < BIG_SECONDS or most]
-    groups = big + _spread(small, min(slots, most or slots), sizes)
+    limits = [limit for limit in (slots, most) if limit]
+    groups = big + _spread(small, min(limits, default=None), sizes)
     return sorted(groups, key=lambda group: (-_seconds(group, sizes), group[0].source))
 
 
@@ -109,10 +115,13 @@ def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:
     return work + transactions * RANGE_SECONDS + (len(group) - transactions) * SHARED_RANGE_SECONDS
 
 
-def _spread(units: Sequence[list[CopyRange]], slots: int, sizes: _Sizes) -> list[list[CopyRange]]:
+def _spread(
+    units: Sequence[list[CopyRange]], slots: int | None, sizes: _Sizes
+) -> list[list[CopyRange]]:
     """Spread over as many groups as the work is worth, longest processing time first."""
     work = sum(_seconds(unit, sizes) for unit in units)
-    count = min(slots, len(units), ceil(work / TASK_SECONDS))
+    limit = slots or max(FEW_TASKS, ceil(work / WAVE_SECONDS))
+    count = min(limit, len(units), ceil(work / TASK_SECONDS))
     groups: list[list[CopyRange]] = [[] for _ in range(count)]
     loads = [(0.0, index) for index in range(count)]
     for unit in sorted(units, key=lambda unit: -_seconds(unit, sizes)):

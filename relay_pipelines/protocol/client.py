@@ -5,6 +5,7 @@ Every call is tried once, except by `ClusterClient.retry`: the caller owns the r
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,6 +101,7 @@ class ClusterClient:
         self.options = options
         self.clock = clock
         self.timeout_ms = options.request_timeout_ms
+        self.rack = os.environ.get(cluster.rack_variable) or cluster.rack
         self._client_id = "-".join(filter(None, ("relay", mirror, purpose)))
         self._metadata = Metadata()
         self._control: dict[int, Connection] = {}

@@ -21,11 +21,12 @@ _HEAD = struct.Struct(">iiiibiii")
 _COUNT = struct.Struct(">i")
 # partition, leader epoch, offset, log start, max bytes
 _PARTITION = struct.Struct(">iiqqi")
-_TAIL = struct.pack(">ih", 0, 0)  # no forgotten topics, no rack
+_NO_FORGOTTEN_TOPICS = _COUNT.pack(0)
 _RESPONSE = struct.Struct(">ihii")  # throttle, error, session, topics
 # partition, error, high watermark, last stable offset, log start, aborted
 _RESPONSE_PARTITION = struct.Struct(">ihqqqi")
 _ABORTED = struct.Struct(">qq")
+_RESPONSE_RECORDS = struct.Struct(">ii")  # preferred read replica, size
 
 
 def encode_string(text: str) -> bytes:
@@ -51,12 +52,14 @@ def encode(
     max_bytes: int,
     partition_max_bytes: int,
     max_wait_ms: int,
+    rack: str = "",
 ) -> bytes:
     """Return a request for committed records.
 
     Args:
         max_bytes: of the response; the broker exceeds it only for a single larger batch.
         partition_max_bytes: of each topic-partition; exceeded for a larger batch of the first only.
+        rack: of the client, to which the leader may name a replica that is nearer (KIP-392).
     """
     topics: dict[str, list[bytes]] = {}
     for tp, offset, leader_epoch in positions:
@@ -66,7 +69,7 @@ def encode(
     parts = [_HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, len(topics))]
     for topic, partitions in topics.items():
         parts += (encode_string(topic), _COUNT.pack(len(partitions)), *partitions)
-    return b"".join((*parts, _TAIL))
+    return b"".join((*parts, _NO_FORGOTTEN_TOPICS, encode_string(rack)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class FetchResponse:
 
     Args:
         aborted: (producer id, first offset) of every aborted transaction that overlaps the records.
+        preferred_replica: the broker to read from instead; -1 for none.
         records: a view into the connection's buffer, valid until the next receive.
     """
 
@@ -84,6 +88,7 @@ class FetchResponse:
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
+    preferred_replica: int
     records: memoryview
 
 
@@ -98,7 +103,7 @@ def decode(
     throttle_ms, error_code, _session, topics = _RESPONSE.unpack_from(body)
     empty = body[:0]
     if error_code or not topics:
-        failed = FetchResponse(throttle_ms, error_code, -1, -1, -1, (), empty)
+        failed = FetchResponse(throttle_ms, error_code, -1, -1, -1, (), -1, empty)
         return dict.fromkeys(asked, failed)
     at = _RESPONSE.size
     answers = {}
@@ -114,10 +119,9 @@ def decode(
             at += _RESPONSE_PARTITION.size
             aborted_bytes = max(count, 0) * _ABORTED.size
             aborted = tuple(_ABORTED.iter_unpack(body[at : at + aborted_bytes]))
-            # the preferred read replica follows, which only a request with a rack sets
-            at += aborted_bytes + 4
-            size = int.from_bytes(body[at : at + 4], "big", signed=True)
-            at += 4
+            at += aborted_bytes
+            preferred_replica, size = _RESPONSE_RECORDS.unpack_from(body, at)
+            at += _RESPONSE_RECORDS.size
             records = body[at : at + size] if size > 0 else empty
             at += max(size, 0)
             tp = TopicPartition(topic, partition)
@@ -130,6 +134,7 @@ def decode(
                 last_stable_offset,
                 log_start_offset,
                 aborted,
+                preferred_replica,
                 records,
             )
     if answers.keys() != set(asked):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 from relay_pipelines.errors import (
@@ -25,6 +27,7 @@ from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, Cl
 from relay_pipelines.protocol.connection import Connection
 
 _OFFSET_OUT_OF_RANGE = 1
+_NONE = -1
 _MAX_WAIT_MS = 500
 _EMPTY_ANSWERS = 3
 _TICK_MS = 250
@@ -48,6 +51,14 @@ class FetchedSpan(NamedTuple):
     leader_epoch: int = -1
 
 
+class _ReadElsewhereError(Exception):
+    """The records are to be read from another replica."""
+
+    def __init__(self, broker: int) -> None:
+        super().__init__()
+        self.broker = broker
+
+
 def read(
     client: ClusterClient,
     offset_range: OffsetRange,
@@ -56,6 +67,9 @@ def read(
     first: fetch.FetchResponse | None = None,
 ) -> Generator[list[FetchedSpan], None, None]:
     """Yield the spans of each fetch; together they cover `offset_range` without a gap.
+
+    If the client has a rack and the leader names a replica there, they are read from that one
+    (KIP-392); from the leader, if it fails or does not have them.
 
     The next fetch is under way while the caller uses one list. While an answer is arriving, an
     empty list comes every quarter of a second, so that the caller can look at the clock.
@@ -76,7 +90,47 @@ def read(
     if position >= offset_range.end:
         return
     leader = client.leader(topic_partition)
-    end_of_log = _EndOfLog(client, offset_range)
+    broker, rack = leader, client.rack
+    while True:
+        rest = replace(offset_range, start=position)
+        try:
+            with closing(
+                _read_from(client, broker, leader, rack, rest, max_bytes, small, first)
+            ) as lists:
+                for spans in lists:
+                    position = spans[-1].end if spans else position
+                    yield spans
+        except _ReadElsewhereError as named:
+            broker, first = named.broker, None
+        except RelayError:
+            if broker == leader:
+                raise
+            # whatever a replica says, only the leader knows; its next answer names no other
+            broker = leader = client.leader(topic_partition)
+            rack = ""
+        else:
+            return
+
+
+def _read_from(
+    client: ClusterClient,
+    broker: int,
+    leader: int,
+    rack: str,
+    offset_range: OffsetRange,
+    max_bytes: int,
+    small: SmallBatch | None,
+    first: fetch.FetchResponse | None,
+) -> Generator[list[FetchedSpan], None, None]:
+    """Yield the spans that a broker has.
+
+    Raises:
+        _ReadElsewhereError: the leader names a nearer replica.
+    """
+    topic_partition, position = offset_range.topic_partition, offset_range.start
+    # a replica that lags is not waited for: the leader has them
+    limit_ms = client.timeout_ms if broker == leader else _EMPTY_ANSWERS * _MAX_WAIT_MS
+    end_of_log = _EndOfLog(client, offset_range, limit_ms)
 
     def ask(offset: int) -> int:
         body = fetch.encode(
@@ -84,10 +138,11 @@ def read(
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
             max_wait_ms=_MAX_WAIT_MS,
+            rack=rack,
         )
         return connection.send(fetch.API_KEY, fetch.VERSION, body)
 
-    with client.lease(leader) as connection:
+    with client.lease(broker) as connection:
         request = ask(position) if first is None else -1
         while position < offset_range.end:
             response = first or _poll(client, connection, request, offset_range, position)
@@ -99,6 +154,8 @@ def read(
             for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client waits, too
                 client.clock.sleep(milliseconds / 1000)
                 yield []
+            if response.preferred_replica not in (_NONE, broker):
+                raise _ReadElsewhereError(response.preferred_replica)
             runs = _runs(response, topic_partition, small)
             following = (
                 runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
@@ -178,11 +235,15 @@ class _EndOfLog:
     A broker that reads from remote storage answers with nothing while it fetches the segment
     (KIP-405), so an empty answer alone proves nothing: the end of a range counts as a gap only if
     the log is compacted or showed other gaps.
+
+    Args:
+        limit_ms: for how long records may be late.
     """
 
-    def __init__(self, client: ClusterClient, offset_range: OffsetRange) -> None:
+    def __init__(self, client: ClusterClient, offset_range: OffsetRange, limit_ms: int) -> None:
         self._client = client
         self._wanted = offset_range
+        self._limit_ms = limit_ms
         self._empty = 0
         self._answers = 0
         self._compacted: bool | None = None
@@ -207,7 +268,7 @@ class _EndOfLog:
             if self._empty >= _EMPTY_ANSWERS and self._is_compacted():
                 return self._wanted.end
         self._answers += 1
-        if response.records or self._answers * _MAX_WAIT_MS > self._client.timeout_ms:
+        if response.records or self._answers * _MAX_WAIT_MS > self._limit_ms:
             raise self._unfinished(response, position)
         return position
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from relay_pipelines.copy import user_class
@@ -30,6 +30,7 @@ from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSna
 from relay_pipelines.user_sources import Sources
 
 _TOPICS_SHOWN = 3
+_TASK_REMEDY = "executors need a way to every broker, and certificate files at the same paths"
 
 
 Taken = dict[tuple[str, TopicPartition], str]
@@ -64,19 +65,48 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
             yield _error(name, error)
 
 
-def check_spark(spark: Spark, session: Callable[[], Any]) -> Iterator[Finding]:
-    """Yield whether the Spark Connect server answers and runs Python, if there is one."""
-    if spark.remote:
-        from relay_pipelines.spark import job
-        from relay_pipelines.spark.connect_server import ConnectServer
+def check_spark(
+    spark: Spark, session: Callable[[], Any], mirrors: Iterable[Mirror]
+) -> Iterator[Finding]:
+    """Yield whether a Spark elsewhere answers, and whether its tasks could copy.
 
-        server = ConnectServer(spark.remote)
-        try:
+    Args:
+        mirrors: whose clusters the tasks must reach.
+    """
+    if spark.master and spark.master.startswith("local"):
+        return
+    from relay_pipelines.spark import job
+    from relay_pipelines.spark import session as spark_session
+    from relay_pipelines.spark.connect_server import ConnectServer
+
+    try:
+        if spark.remote:
+            server = ConnectServer(spark.remote)
             yield _ok("spark", f"{server.address} answers: Spark {server.version()}")
-            version = job.python_version(session())
-            yield _ok("spark", f"its tasks run Python {version}, with all packages")
-        except RelayError as error:
-            yield _error("spark", error)
+        clusters = {
+            cluster: None
+            for mirror in mirrors
+            for cluster in (*mirror.nodes, mirror.destination_cluster)
+        }
+        places = job.probe(session(), list(clusters))
+        if spark.master:
+            size = spark_session.cluster_size(session())
+            executors = _count(size.executors, "executor")
+            memory = f"{size.memory_bytes / (1 << 30):.1f} GiB of memory for tasks"
+            cores = _count(size.cores, "core")
+            yield _ok("spark", f"{spark.master} has started {executors} with {cores} and {memory}")
+    except RelayError as error:
+        yield _error("spark", error)
+        return
+    (version, *_) = sorted({place.python for place in places})
+    yield _ok("spark", f"its tasks run Python {version}, with all packages")
+    problems = {
+        (place.host, cluster): why for place in places for cluster, why in place.problems.items()
+    }
+    for (host, _), why in sorted(problems.items()):
+        yield _error(f"spark: tasks at {host}", RetriableError(why, remedy=_TASK_REMEDY))
+    if not problems:
+        yield _ok("spark", f"its tasks reach the brokers of {_count(len(clusters), 'cluster')}")
 
 
 def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator[Finding]:

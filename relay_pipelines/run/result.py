@@ -47,6 +47,7 @@ class RunResult:
         reconfigured: the topic configurations that the run set.
         diverged: nodes that do not hold what was copied, and why; the run quarantined them.
         seconds: the whole run.
+        spark: the application of a Spark cluster, with the address of its page; empty elsewhere.
         copying_seconds: the part from the submission of the copy to its end, without Spark's start.
     """
 
@@ -57,6 +58,7 @@ class RunResult:
     errors: list[RelayError] = field(default_factory=list)
     reconfigured: Sequence[Difference] = ()
     diverged: dict[str, str] = field(default_factory=dict)
+    spark: str = ""
     seconds: float = 0.0
     copying_seconds: float = 0.0
     interrupted: bool = False

@@ -44,6 +44,13 @@ class Observer(Protocol):
     def begin(self, plan: RunPlan) -> None:
         """A run starts."""
 
+    def submitted(self, application: str) -> None:
+        """A cluster has got the job; called only if it tells which application that is.
+
+        Args:
+            application: its id, and the address of its page.
+        """
+
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Chunks were committed; called about twice a second, also with none."""
 
@@ -144,9 +151,14 @@ class _Run:
                 return
             self._follower.start()
             from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
+            from relay_pipelines.spark.session import application
 
             while not wait([spark], _POLL_SECONDS).done:
                 pass  # a cluster may have no room for long, and who waits for ever seems to hang
+        if about := application(spark.result()):
+            self._result.spark = about
+            for observer in self._observers:
+                observer.submitted(about)
         job = self._job(plan)
         jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._clock)
         self._watch(jobs)
@@ -218,7 +230,7 @@ class _Run:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
                 entries = self._follower.poll()
                 self._count(entries)
-                jobs.give_up(moved=bool(entries))
+                jobs.give_up(entries)
                 result.interrupted = self._stop()
         except KeyboardInterrupt:
             result.interrupted = True

@@ -22,14 +22,21 @@ class Session:
 
     Args:
         stop_signal: the signals of a command; None in a program, which handles its own.
+        purpose: what it is for, such as the mirror; in the name that a cluster shows.
         verbose: whether Spark may print.
     """
 
     def __init__(
-        self, spark: Spark, stop_signal: StopSignal | None = None, *, verbose: bool = False
+        self,
+        spark: Spark,
+        stop_signal: StopSignal | None = None,
+        *,
+        purpose: str = "",
+        verbose: bool = False,
     ) -> None:
         self.stop_signal = stop_signal
         self._spark = spark
+        self._purpose = purpose
         self._verbose = verbose
         self._session: Any = None
 
@@ -54,7 +61,9 @@ class Session:
             # an interrupted start would leave a JVM that never ends
             with self.stop_signal.shielded() if self.stop_signal else nullcontext():
                 self._session = connect(
-                    self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose
+                    *(self._spark.master, self._spark.remote, self._spark.conf),
+                    purpose=self._purpose,
+                    verbose=self._verbose,
                 )
         return self._session
 

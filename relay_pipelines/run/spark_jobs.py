@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tenacity import retry_if_result
 
@@ -25,6 +25,7 @@ from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
     CopyRange,
+    LedgerEntry,
     Outcome,
     Sql,
     Status,
@@ -34,6 +35,7 @@ from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
+from relay_pipelines.run.silent_tasks import Groups, SilentTasks
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 from relay_pipelines.spark.answering import ANSWER_SECONDS
@@ -44,8 +46,8 @@ _ASK_SECONDS = 2.0
 _LONGEST_LOOK_SECONDS = 1.0
 _STANDSTILL_SECONDS = 300.0
 _SHOWN = 3
-
-Groups = Sequence[Sequence[CopyRange]]
+_TASKS_PER_JOB = 1_000
+"""Each task gets the ranges of all tasks of its job: with more of them, it would cost too much."""
 
 
 class _Answers:
@@ -68,6 +70,13 @@ class _Answers:
         return self._open_seconds if self._is_open else 0.0
 
 
+class _Job(NamedTuple):
+    """A Spark job: its SQL, or None, and the ranges of each of its tasks."""
+
+    sql: Sql | None
+    groups: Groups
+
+
 class SparkJobs:
     """The jobs, submitted by the constructor; the main thread watches them and handles Ctrl-C.
 
@@ -85,8 +94,10 @@ class SparkJobs:
     ) -> None:
         self._session = session
         self._clock = clock
-        self._tag = f"relay-{job.run_id}"
-        slots = spark_session.slots(session)
+        self._name = f"relay-{job.run_id}"
+        now, most = spark_session.slots(session)
+        # a limit of bytes per second is divided among all tasks that may run at once: few, then
+        slots = now if job.options.max_bytes_per_second else most
         by_sql: dict[Sql | None, list[CopyRange]] = defaultdict(list)
         for copy_range in ranges:
             by_sql[
@@ -97,33 +108,50 @@ class SparkJobs:
             for sql, ranges_of_sql in by_sql.items()
         }
         all_groups = [group for groups in packed.values() for group in groups]
-        self._job = replace(job, options=_share(job.options, min(slots, len(all_groups))))
+        self._job = replace(
+            job, options=_share(job.options, min(most or len(all_groups), len(all_groups)))
+        )
         self._planned = [copy_range.source for copy_range in ranges]
         self._failures: list[RelayError] = []
         self._lost: RelayError | None = None
         self._answers = _Answers(session)
+        self._silent = SilentTasks(self._job.options)
         self._had_executors = self._looked = clock.monotonic()
         self._still_seconds = 0.0
         self._ended_tasks: tuple[tuple[int, int], ...] = ()
         self.outcomes: list[Outcome] = []
-        shared = {sql: _with_shares(groups, all_groups) for sql, groups in packed.items()}
+        shared = [
+            (sql, _with_shares(groups[first : first + _TASKS_PER_JOB], all_groups))
+            for sql, groups in packed.items()
+            for first in range(0, len(groups), _TASKS_PER_JOB)
+        ]
+        self._jobs = {f"{self._name}-{number}": _Job(*each) for number, each in enumerate(shared)}
         # a limit on the tasks of a run is one for all its jobs: they then run one after another
-        sequences = (
-            [shared]
-            if job.options.parallelism
-            else [{sql: groups} for sql, groups in shared.items()]
-        )
+        tags = list(self._jobs)
+        sequences = [tags] if job.options.parallelism else [[tag] for tag in tags]
         self._threads = [
-            threading.Thread(target=self._submit, name=self._tag, daemon=True, args=(sequence,))
+            threading.Thread(target=self._submit, name=self._name, daemon=True, args=(sequence,))
             for sequence in sequences
         ]
         for thread in self._threads:
             thread.start()
-        threading.Thread(target=self._ask, name=f"{self._tag}-watch", daemon=True).start()
+        threading.Thread(target=self._ask, name=f"{self._name}-watch", daemon=True).start()
 
     def _ask(self) -> None:
         while not self.ended(_ASK_SECONDS):
             self._answers.ask()
+            try:
+                self._end_silent_tasks()
+            except RetriableError as error:
+                self._lost = error
+                self.cancel()
+
+    def _end_silent_tasks(self) -> None:
+        for tag, job in self._jobs.items():
+            if self._silent.has_any(job.groups):
+                running = spark_session.running_tasks(self._session, tag)
+                for task in self._silent.find(job.groups, running):
+                    spark_session.end_task(self._session, task)
 
     def ended(self, within_seconds: float) -> bool:
         """Wait for the jobs, and return whether all have ended."""
@@ -154,19 +182,20 @@ class SparkJobs:
             RelayError(what, remedy="what is committed stays; run again to copy the rest"),
         ]
 
-    def give_up(self, *, moved: bool) -> None:
+    def give_up(self, entries: Sequence[LedgerEntry]) -> None:
         """End the jobs if Spark hangs, has no executors, or if nothing moves for too long.
 
-        Never waits for Spark itself.
+        Never waits for Spark itself. A task that hangs is ended alone, see `SilentTasks`.
 
         Args:
-            moved: whether something was committed since the last call.
+            entries: what was committed since the last call.
         """
         now = self._clock.monotonic()
         # a process that was stopped must not blame Spark for it
         passed, self._looked = min(now - self._looked, _LONGEST_LOOK_SECONDS), now
         self._still_seconds += passed
-        if moved or self._answers.executors.ended_tasks != self._ended_tasks:
+        self._silent.note(entries, passed)
+        if entries or self._answers.executors.ended_tasks != self._ended_tasks:
             self._still_seconds = 0.0
             self._ended_tasks = self._answers.executors.ended_tasks
         if self._answers.open_seconds(passed) > ANSWER_SECONDS:
@@ -214,17 +243,19 @@ class SparkJobs:
 
     def cancel(self) -> None:
         """End the jobs and their tasks; after that, none of them begins another range."""
-        spark_job.cancel(self._session, self._tag)
+        for tag in self._jobs:
+            spark_job.cancel(self._session, tag)
         self.ended(_CANCEL_SECONDS)
         spark_session.end(self._session)
 
-    def _submit(self, sequence: Mapping[Sql | None, Groups]) -> None:
-        for sql, groups in sequence.items():
+    def _submit(self, tags: Iterable[str]) -> None:
+        for tag in tags:
+            job = self._jobs[tag]
             try:
-                if sql is None:
-                    self.outcomes += spark_job.submit(self._session, self._job, groups, self._tag)
+                if job.sql is None:
+                    self.outcomes += spark_job.submit(self._session, self._job, job.groups, tag)
                 else:
-                    self._submit_rows(sql, groups)
+                    self._submit_rows(tag, job.sql)
             except RelayError as error:
                 self._failures.append(error)
             except Exception as error:  # noqa: BLE001 - what a thread raises is lost
@@ -234,18 +265,19 @@ class SparkJobs:
                 )
                 self._failures.append(RelayError(what, remedy="this is a bug: please report it"))
 
-    def _submit_rows(self, sql: Sql, groups: Groups) -> None:
+    def _submit_rows(self, tag: str, sql: Sql) -> None:
         """Copy rows, and retry from its checkpoint what the destination may accept later."""
         from relay_pipelines.spark import sql_rows
 
         sql_rows.check(self._session, sql)
         outcomes: dict[TopicPartition, Outcome] = {}
-        waiting, last_progress, job = groups, self._clock.monotonic(), self._job
+        waiting, last_progress, job = self._jobs[tag].groups, self._clock.monotonic(), self._job
 
         def copy() -> Groups:
             nonlocal waiting, last_progress, job
             waiting = self._with_checkpoints(waiting) if outcomes else waiting
-            new = self._copy_rows(job, waiting, sql)
+            self._jobs[tag] = _Job(sql, waiting)
+            new = self._copy_rows(job, waiting, sql, tag)
             if any(outcome.chunks or outcome.status is Status.DONE for outcome in new):
                 last_progress = self._clock.monotonic()
             outcomes.update({outcome.range.topic_partition: outcome for outcome in new})
@@ -269,18 +301,18 @@ class SparkJobs:
         finally:
             self.outcomes += outcomes.values()
 
-    def _copy_rows(self, job: CopyJob, groups: Groups, sql: Sql) -> list[Outcome]:
+    def _copy_rows(self, job: CopyJob, groups: Groups, sql: Sql, tag: str) -> list[Outcome]:
         from relay_pipelines.spark import sql_rows
 
         try:
-            return sql_rows.submit(self._session, job, groups, sql, self._tag)
+            return sql_rows.submit(self._session, job, groups, sql, tag)
         except RelayError as error:
             if not sql_rows.is_sql_error(error):
                 raise
             ranges = [
                 copy_range for group in self._with_checkpoints(groups) for copy_range in group
             ]
-            failing = sql_rows.find_failing_record(self._session, job, ranges, sql, self._tag)
+            failing = sql_rows.find_failing_record(self._session, job, ranges, sql, tag)
             raise (failing or error) from error
 
     def _with_checkpoints(self, groups: Groups) -> Groups:

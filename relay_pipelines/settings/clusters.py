@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
@@ -199,11 +200,15 @@ class Node(_Connection):
 
     name: Name
     """The name in messages and checkpoints; do not change it later."""
+    rack: Text = ""
+    """The rack or zone of those who copy, as in `broker.rack`: they read the nearest replica."""
+    rack_variable: Text = ""
+    """A variable of the environment of each task that says its rack; `rack` is for the others."""
 
     @property
     def cluster(self) -> model.Cluster:
         """The value that connections take."""
-        return self._cluster(self.name)
+        return replace(self._cluster(self.name), rack=self.rack, rack_variable=self.rack_variable)
 
 
 class Health(Section):

@@ -5,11 +5,11 @@ TASK_ATTEMPTS = 4
 # than half the CPU time
 SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DEFAULTS = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.task.maxFailures": str(TASK_ATTEMPTS),
 }
 LOCAL_DEFAULTS = {
+    "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",

@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from zipimport import zipimporter
@@ -21,14 +22,17 @@ from zipimport import zipimporter
 import pyarrow as pa
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.json_codec import from_json, to_json
-from relay_pipelines.model import CopyJob, CopyRange, Outcome
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Outcome
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.spark import task_python
 from relay_pipelines.spark.answering import within
-from relay_pipelines.spark.session import context_of, kill, unreachable
+from relay_pipelines.spark.session import context_of, kill, slots, unreachable
 
 _CANCEL_SECONDS = 5.0
+_PROBE_MS = 10_000
+_SHOWN = 3
 _LOG = logging.getLogger(__name__)
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
 
@@ -62,7 +66,16 @@ def submit(
         tasks = uncompiled(session).range(0, len(groups), 1, len(groups))
         return tasks.mapInArrow(partial(_copy_groups, job, pickled), outcome_schema())
 
-    return collect(session, frame, tag)
+    ranges = [copy_range for group in groups for copy_range in group]
+    return collect(session, frame, tag, described(job, ranges))
+
+
+def described(job: CopyJob, ranges: Sequence[CopyRange]) -> str:
+    """Return what Spark shows of a job."""
+    shown = [str(copy_range.source.topic_partition) for copy_range in ranges[:_SHOWN]]
+    more = f" and {len(ranges) - _SHOWN} more" if len(ranges) > _SHOWN else ""
+    when = f"window {job.window}" if job.window else f"run {job.run_id}"
+    return f"{job.mirror}: {when}, {', '.join(shown)}{more}"
 
 
 def uncompiled(session: Any) -> Any:
@@ -75,40 +88,62 @@ def uncompiled(session: Any) -> Any:
     return uncompiled
 
 
-def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
+def collect(
+    session: Any, frame: Callable[[], Any], tag: str, description: str = ""
+) -> list[Outcome]:
     """Run a job whose rows are outcomes.
 
     Args:
         frame: returns the DataFrame.
         tag: `cancel` finds the job by it.
+        description: what Spark's page shows of it.
 
     Raises:
         RelayError: the Spark job failed.
     """
-    return [from_json(Outcome, text) for text in texts(session, frame, tag)]
+    return [from_json(Outcome, text) for text in texts(session, frame, tag, description)]
 
 
-def python_version(session: Any) -> str:
-    """Run a job that imports what a copy does, and return the version of the tasks' Python.
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Where a task ran, and what it found there.
+
+    Args:
+        host: its name.
+        python: the version.
+        problems: what a copy would fail on there, by cluster; empty for those that answer.
+    """
+
+    host: str
+    python: str
+    problems: dict[str, str]
+
+
+def probe(session: Any, clusters: Sequence[Cluster]) -> list[TaskPlace]:
+    """Let tasks import what a copy does, and connect to all brokers; as many as run at once.
 
     Raises:
-        ConfigError: that Python is missing, has another version, or has not all packages.
+        ConfigError: their Python is missing, has another version, or has not all packages.
         RelayError: the Spark job failed for another reason.
     """
-    (version,) = texts(
+    tasks = slots(session).now
+    found = texts(
         session,
-        lambda: session.range(0, 1, 1, 1).mapInArrow(_say_version, outcome_schema()),
-        "relay-python",
+        lambda: session.range(0, tasks, 1, tasks).mapInArrow(
+            partial(_say_place, list(clusters)), outcome_schema()
+        ),
+        "relay-probe",
     )
-    return version
+    return [from_json(TaskPlace, text) for text in found]
 
 
-def texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
+def texts(session: Any, frame: Callable[[], Any], tag: str, description: str = "") -> list[str]:
     """Run a job whose rows are texts, by `outcome_schema`.
 
     Args:
         frame: returns the DataFrame.
         tag: `cancel` finds the job by it.
+        description: what Spark's page shows of it.
 
     Raises:
         RelayError: the Spark job failed.
@@ -117,10 +152,12 @@ def texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
     try:
         # not the session's tag: only this thread would know it, and another thread cancels
         (session.addTag if context is None else context.addJobTag)(tag)
+        if description and context is not None:
+            context.setJobDescription(description)  # of this thread
         rows = frame().collect()
     except Exception as error:  # py4j and gRPC raise many kinds
         raise (
-            task_python.problem(error)
+            task_python.problem(error, remote=context is None)
             or unreachable(session)
             or RelayError(
                 f"the Spark job failed: {_reason(error)}",
@@ -197,9 +234,22 @@ def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     return text_row(to_json(outcome))
 
 
-def _say_version(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _say_place(clusters: list[Cluster], ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        yield text_row(platform.python_version())
+        problems = {str(cluster): why for cluster in clusters if (why := _problem(cluster))}
+        yield text_row(to_json(TaskPlace(platform.node(), platform.python_version(), problems)))
+
+
+def _problem(cluster: Cluster) -> str:
+    """Return why a copy could not read or write a cluster from here; empty if it could."""
+    options = CopyOptions(request_timeout_ms=_PROBE_MS)
+    with ClusterClient(cluster, RetriableError, options=options) as client:
+        try:
+            for broker in client.metadata().brokers:
+                client.connection(broker)
+        except RelayError as error:
+            return str(error)
+    return ""
 
 
 def text_row(value: str) -> pa.RecordBatch:

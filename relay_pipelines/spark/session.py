@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
 _SERVER_STARTS_SECONDS = 120.0
 _END_SECONDS = 20.0
+_ALL = 2**31 - 1
+_CALL = "An error occurred while calling"
 _WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _AT_START = (
     *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
@@ -45,6 +48,7 @@ def connect(
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
     *,
+    purpose: str = "",
     verbose: bool = False,
 ) -> Any:
     """Return a Spark session of our own; of the Spark of this process if it has one already.
@@ -53,20 +57,25 @@ def connect(
         master: any Spark master. A local one also retries failed tasks, unlike Spark's default.
         remote: a Spark Connect server, `sc://host:port`; then `master` is None.
         conf: the user's Spark configuration, which overrides our defaults.
+        purpose: what it is for, such as the mirror; in the name that a cluster shows.
         verbose: whether to show the output of Spark.
 
     Raises:
         ConfigError: speculation is on, so that a second copy of a task would fence the first.
         RelayError: Spark cannot be reached or does not start.
     """
-    # tasks must run this Python, not whichever comes first on an executor's PATH
+    # tasks must run this Python, not whichever comes first on an executor's PATH; PySpark reads no
+    # setting
+    if chosen := (conf or {}).get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = chosen
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = {"spark.app.name": f"relay {purpose}".strip(), **(conf or {})}
     try:
         answering.check(remote or master or "")
         session = (
-            within(_SERVER_STARTS_SECONDS, lambda: _remote(remote, conf or {}))
+            within(_SERVER_STARTS_SECONDS, lambda: _remote(remote, conf))
             if remote
-            else _classic(master or "local[*]", conf or {}, verbose=verbose)
+            else _classic(master or "local[*]", conf, verbose=verbose)
         )
     except RelayError:
         raise
@@ -197,32 +206,64 @@ def is_alive(session: Any, remote: str | None) -> bool:
     return True
 
 
-def slots(session: Any) -> int:
-    """Return how many tasks run at once.
+class Slots(NamedTuple):
+    """How many tasks of a session run at once.
 
-    Spark Connect does not say; there it is spark.default.parallelism, or 4.
+    Args:
+        now: on the executors that have registered; a cluster starts them as tasks wait.
+        most: once all executors have; None if nobody knows.
+    """
+
+    now: int
+    most: int | None
+
+
+def slots(session: Any) -> Slots:
+    """Return how many tasks run at once, now and with all executors that may come.
+
+    Spark Connect does not say; there it is spark.default.parallelism or 4, and any number to come.
 
     Raises:
         RelayError: the session has ended.
     """
+    context = context_of(session)
     try:
-        context = context_of(session)
-        unknown = str(_UNKNOWN_SLOTS)
-        known = within(
-            ANSWER_SECONDS,
-            lambda: (
-                session.conf.get("spark.default.parallelism", unknown)
-                if context is None
-                else context.defaultParallelism
-            ),
-        )
+        return within(ANSWER_SECONDS, lambda: _slots(session, context))
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         where = f" at {server}" if (server := server_of(session)) else ""
         raise RelayError(
             f"Spark{where} no longer answers: {first_line(error)}",
             remedy="check whether its JVM or server was killed, then run again",
         ) from error
-    return max(1, int(known))
+
+
+def _slots(session: Any, context: Any) -> Slots:
+    if context is None:
+        now = session.conf.get("spark.default.parallelism", str(_UNKNOWN_SLOTS))
+        return Slots(max(1, int(now)), None)
+    now = max(1, int(context.defaultParallelism))
+    spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
+    return Slots(
+        now, now if spark.isLocal() else _most_slots(dict(context.getConf().getAll()), now)
+    )
+
+
+def _most_slots(conf: Mapping[str, str], now: int) -> int | None:
+    """Return how many slots a cluster may give this application; None if its settings do not say.
+
+    Args:
+        conf: the application's.
+        now: the slots of the executors that have registered.
+    """
+    if "spark.cores.max" in conf:
+        cores = int(conf["spark.cores.max"])
+    else:
+        grows = conf.get("spark.dynamicAllocation.enabled") == "true"
+        key = "spark.dynamicAllocation.maxExecutors" if grows else "spark.executor.instances"
+        if key not in conf or "spark.executor.cores" not in conf:
+            return None
+        cores = int(conf[key]) * int(conf["spark.executor.cores"])
+    return max(now, cores // int(conf.get("spark.task.cpus", "1")))
 
 
 class Executors(NamedTuple):
@@ -262,6 +303,95 @@ def _ended_tasks(context: Any) -> Iterator[tuple[int, int]]:
             yield stage, found.numCompletedTasks + found.numFailedTasks
 
 
+class RunningTask(NamedTuple):
+    """A task that runs.
+
+    Args:
+        id: of this attempt.
+        number: of its partition, from 0.
+        executor: "driver" on this machine.
+        host: of the executor.
+        seconds: for how long it has run.
+    """
+
+    id: int
+    number: int
+    executor: str
+    host: str
+    seconds: float
+
+
+def running_tasks(session: Any, tag: str) -> list[RunningTask]:
+    """Ask Spark for the running tasks of the jobs under a tag; waits without a limit.
+
+    Spark Connect does not tell: there are none.
+    """
+    context = context_of(session)
+    if context is None:
+        return []
+    try:
+        spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
+        store, now_ms = spark.statusStore(), time.time() * 1000
+        running = []
+        for job in spark.statusTracker().getJobIdsForTag(tag):
+            for stage in context.statusTracker().getJobInfo(job).stageIds:
+                attempt = store.lastStageAttempt(stage).attemptId()
+                tasks = store.taskList(stage, attempt, _ALL)
+                for place in range(tasks.size()):
+                    task = tasks.apply(place)
+                    if task.status() == "RUNNING":
+                        seconds = (now_ms - task.launchTime().getTime()) / 1000
+                        running.append(
+                            RunningTask(
+                                task.taskId(), task.index(), task.executorId(), task.host(), seconds
+                            )
+                        )
+    except Exception:  # noqa: BLE001 - the session or the job has ended
+        return []
+    return running
+
+
+def application(session: Any) -> str:
+    """Return a cluster's name of a session, and the address of its page; empty elsewhere."""
+    context = context_of(session)
+    if context is None or context.master.startswith("local"):
+        return ""
+    with suppress(Exception):  # it has ended, and the job says why
+        page = f" at {context.uiWebUrl}" if context.uiWebUrl else ""
+        return f"{context.applicationId}{page}"
+    return ""
+
+
+class ClusterSize(NamedTuple):
+    """The executors that have registered; all zero if Spark does not say."""
+
+    executors: int
+    cores: int
+    memory_bytes: int
+
+
+def cluster_size(session: Any) -> ClusterSize:
+    """Return what a session has now; Spark Connect does not say."""
+    context = context_of(session)
+    if context is None:
+        return ClusterSize(0, 0, 0)
+    found = context._jsc.sc().statusStore().executorList(True)  # noqa: FBT003, SLF001
+    executors = [found.apply(number) for number in range(found.size())]
+    others = [each for each in executors if each.id() != "driver"]
+    return ClusterSize(
+        len(others),
+        sum(each.totalCores() for each in others),
+        sum(each.maxMemory() for each in others),
+    )
+
+
+def end_task(session: Any, task: RunningTask) -> None:
+    """End an attempt of a task, with its Python worker; Spark starts another one."""
+    with suppress(Exception):  # it has ended
+        spark = context_of(session)._jsc.sc()  # noqa: SLF001 - PySpark lacks it
+        spark.killTaskAttempt(task.id, True, "it hangs")  # noqa: FBT003 - whether to interrupt
+
+
 def first_executor_seconds(session: Any) -> float:
     """Return how long a classic session may wait for its first executor, by Spark's own setting."""
     try:
@@ -276,7 +406,7 @@ def slots_beside_copy(session: Any) -> int:
 
     Spark Connect does not say how many there are, and other sessions share them.
     """
-    return 1 if context_of(session) is None else max(1, slots(session) - 1)
+    return 1 if context_of(session) is None else max(1, slots(session).now - 1)
 
 
 def free_slots(session: Any) -> bool:
@@ -364,7 +494,6 @@ def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     settings = {
         **DEFAULTS,
         **(LOCAL_DEFAULTS if local else {}),
-        "spark.app.name": "relay",
         "spark.master": f"local[{local[2] or '*'},{TASK_ATTEMPTS}]" if local else master,
         **conf,
     }
@@ -409,7 +538,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user cannot change what the client warns about
         # not one that the program has, which may even be one of another server
-        session = SparkSession.builder.appName("relay").remote(remote).create()
+        session = SparkSession.builder.remote(remote).create()
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         ignored = [key for key, value in conf.items() if not _set(session, key, value)]
         session.addArtifacts(str(package_archive.archive()), pyfile=True)
@@ -453,7 +582,11 @@ def _refuse_speculation(session: Any) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message; its class if it has none."""
-    return next(
-        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-    )
+    """Return the first line of an error's message; its class if it has none.
+
+    Of an error of the JVM that is the second, because the first one names the call.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith(_CALL):
+        return lines[1].removeprefix(": ")
+    return lines[0] if lines else type(error).__name__

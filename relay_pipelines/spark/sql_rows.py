@@ -25,6 +25,7 @@ from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark.job import (
     collect,
+    described,
     forget_folders_of_zips,
     outcome_row,
     outcome_schema,
@@ -81,7 +82,7 @@ def submit(
             partial(_copy_kept if only_where else _write, job, ranges), outcome_schema()
         )
 
-    return collect(session, frame, tag)
+    return collect(session, frame, tag, described(job, ranges))
 
 
 def find_failing_record(

@@ -28,11 +28,14 @@ def use_ours(context: Any) -> None:
         context.pythonExec = sys.executable
 
 
-def problem(error: Exception) -> ConfigError | None:
+def problem(error: Exception, *, remote: bool) -> ConfigError | None:
     """Return the error that names the cause, or None if the job failed for another reason.
 
-    Spark starts tasks with PYSPARK_PYTHON as set where the executors or the Spark Connect server
-    were started, and else with the first `python3` there.
+    The driver tells executors which Python to start, by its path. That of a Spark Connect server
+    is PYSPARK_PYTHON as set where it was started, and else the first `python3` there.
+
+    Args:
+        remote: whether the tasks are those of a Spark Connect server.
     """
     text = str(error)
     if match := _NO_PROGRAM.search(text):
@@ -44,8 +47,11 @@ def problem(error: Exception) -> ConfigError | None:
         what = f"the Python of Spark's tasks has no package {package}"
     else:
         return None
-    return ConfigError(
-        what,
-        remedy=f"start Spark with PYSPARK_PYTHON set to a Python {_OURS} that has the packages of"
-        " requirements.lock; for a Spark Connect server on this machine, `relay spark start` does",
+    python = f"a Python {_OURS} that has the packages of requirements.lock"
+    remedy = (
+        f"start the Spark Connect server with PYSPARK_PYTHON set to {python}; on this machine,"
+        " `relay spark start` does"
+        if remote
+        else f"set spark.pyspark.python, in spark.conf, to the path on the executors of {python}"
     )
+    return ConfigError(what, remedy=remedy)

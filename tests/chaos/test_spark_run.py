@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import psutil
@@ -28,6 +29,22 @@ def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
     run = mirror.start_run(f"{Failpoint.AFTER_END_TXN}=SIGKILL@2")
     assert run.end() == 0, run.errors.read_text()[-2000:]
     assert run.token.exists()
+    mirror.assert_all_arrived()
+
+
+def test_a_task_that_hangs_is_started_again(mirror: Mirror) -> None:
+    """Its worker is killed, another attempt copies the rest in the same run, and it is named."""
+    copy = {"transaction_timeout": "4s", "chunk_interval": "1s"}
+    mirror.more = {"give_up_after": "2s", "copy": copy}
+    run = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
+    assert run.end() == 0, run.errors.read_text()[-2000:]
+    assert run.token.exists()
+    (line,) = [each for each in run.errors.read_text().splitlines() if "hangs" in each]
+    assert re.search(
+        r"the task of .*-1.* on \S+ has committed nothing for (7|9) s: it hangs; it is ended, and"
+        r" Spark starts it again",
+        line,
+    )
     mirror.assert_all_arrived()
 
 

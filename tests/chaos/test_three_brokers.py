@@ -8,9 +8,11 @@ import json
 import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
@@ -19,15 +21,28 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.local_kafka import Broker, LocalCluster
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import own_id
+from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.connection import Connection
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 from tests.chaos.storm.background import BackgroundThread
+from tests.contract.sources import account_read, client_of
 from tests.copying import KEPT, numbered
 from tests.support import commands
-from tests.support.independent import client, producer, put, read, transactional, until, write
+from tests.support.independent import (
+    Record,
+    client,
+    create,
+    producer,
+    put,
+    read,
+    transactional,
+    until,
+    write,
+)
 
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30
@@ -188,6 +203,79 @@ def assert_equal(mirror: Mirror) -> None:
     mirror.source = Source.of(mirror.source.cluster, mirror.source.topic)  # with its last markers
     mirror.copy()
     mirror.assert_all_arrived()
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Bytes of the answers with records, by the port of the broker that sent them."""
+    seen: Counter[int] = Counter()
+    decoded = reader._decoded
+
+    def counted(client: ClusterClient, connection: Connection, *rest: Any) -> Any:
+        answers = decoded(client, connection, *rest)
+        seen[connection.address[1]] += sum(len(each.records) for each in answers.values())
+        return answers
+
+    monkeypatch.setattr(reader, "_decoded", counted)
+    return seen
+
+
+def test_the_nearest_replica_is_read(
+    three: LocalCluster,
+    topic_name: str,
+    read_bytes: Counter[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All bytes come from the broker of the client's rack; from the leader if it has none there.
+
+    A replica that hangs or has died costs no record: the leader has them all.
+    """
+    create(three.cluster(), topic_name)
+    at, count = TopicPartition(topic_name, 0), 400
+    Operator(three).wait_until_in_sync()
+    batches = [[Record(b"k", f"{number}".encode() * 2_000)] for number in range(count)]
+    write(three.cluster(), at, *batches)
+    wanted = OffsetRange(at, 0, count)
+    ports = {
+        broker.node_id: int(address.rpartition(":")[2])
+        for broker, address in zip(three.brokers, three.bootstrap_servers, strict=True)
+    }
+    leader = Operator(three).leader(topic_name).node_id
+
+    def read_as(rack: str, variable: str = "") -> tuple[dict[int, str], list[int]]:
+        read_bytes.clear()
+        near = dataclasses.replace(three.cluster(), rack=rack, rack_variable=variable)
+        with client_of(near) as asked:
+            account = account_read(asked, wanted, 100_000)
+        return account, [node for node, port in ports.items() if read_bytes[port]]
+
+    everything, read_from = read_as("")
+    assert (len(everything), read_from) == (count, [leader])
+    for node in ports:
+        assert read_as(f"rack-{node}") == (everything, [node])
+    assert read_as("a rack without a broker") == (everything, [leader])
+    (other, third) = (node for node in ports if node != leader)
+    monkeypatch.setenv("ZONE", f"rack-{other}")
+    assert read_as(f"rack-{third}", "ZONE") == (everything, [other])
+    assert read_as(f"rack-{third}", "NO_ZONE") == (everything, [third])
+
+    near = dataclasses.replace(three.cluster(), rack=f"rack-{other}")
+    (replica,) = (broker for broker in three.brokers if broker.node_id == other)
+    for end, again, begun in (
+        (replica.pause, replica.resume, False),
+        (replica.kill, replica.start, True),
+    ):
+        read_bytes.clear()
+        with client_of(near, timeout_ms=3_000) as asked:
+            spans = reader.read(asked, wanted, 100_000)
+            found = list(next(filter(None, spans))) if begun else []
+            end()
+            found += [span for some in spans for span in some]
+        again()
+        Operator(three).wait_until_in_sync()
+        assert sum(span.end - span.start for span in found) == count
+        assert bool(read_bytes[ports[other]]) == begun
+        assert read_bytes[ports[leader]] > 0
 
 
 @pytest.mark.long

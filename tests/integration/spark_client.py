@@ -85,7 +85,7 @@ def cancelled(
 def _copied(session: Any, request: Request) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        cores = slots(session)
+        cores = slots(session).now
     found: dict[str, Any] = {
         "slots": cores,
         "warnings": [str(message.message) for message in said],

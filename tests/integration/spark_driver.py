@@ -19,6 +19,8 @@ ON_LOOPBACK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
+    # it would listen on all addresses
+    "spark.ui.enabled": "false",
 }
 
 

@@ -45,8 +45,8 @@ def test_several_topics_in_one_job(
     for copied in mirrors:
         copied.prepare()
     ranges = list(itertools.chain.from_iterable(copied.job()[1] for copied in mirrors))
-    groups = pack(ranges, slots(local_session), {})
-    assert slots(local_session) == 2
+    groups = pack(ranges, slots(local_session).most, {})
+    assert slots(local_session) == (2, 2)
     assert len(groups) < len(ranges)
 
     outcomes = submit(local_session, mirror.job()[0], groups, "several")
@@ -152,7 +152,7 @@ def test_a_task_that_hangs_is_given_up(
 
     deadline = time.monotonic() + 60
     while not jobs.ended(0.2) and time.monotonic() < deadline:
-        jobs.give_up(moved=False)
+        jobs.give_up([])
 
     (error,) = jobs.errors
     assert str(error) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.run import abort_open_transactions
 from tests.chaos.harness import PATIENCE_SECONDS, Mirror, kill
@@ -21,7 +24,7 @@ from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 from tests.support import command_lines, commands
-from tests.support.independent import records_of, until
+from tests.support.independent import Record, create, producer, put, records_of, until
 
 
 def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) -> None:
@@ -53,6 +56,90 @@ def test_a_standalone_cluster_receives_the_package(
     assert "relay_pipelines.zip" in answer["package"]
     assert answer["slots"] == 2
     mirror.assert_all_arrived()
+
+
+def test_a_cold_cluster_gets_as_many_tasks_as_the_work_is_worth(
+    standalone_master: str,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not as many as cores of executors have registered, of which there are none yet."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic_name, partitions=36)
+    sender = producer(source)
+    for number in range(36):
+        put(sender, TopicPartition(topic_name, number), [Record(None, b"one")])
+    sender.flush()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # where the page of the driver listens
+    conf = ON_LOOPBACK | {
+        "spark.ui.enabled": "true",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": tmp_path.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    # ranges of topics with their own settings share no transactional ids, and so no tasks
+    own = {"overrides": {topic_name: {"copy": {"chunk": "8MiB"}}}}
+    topics = {"rename": "copy.{topic}", **own}
+    section = commands.mirror(source, destination, topic_name, topics=topics)
+    spark = {"master": standalone_master, "conf": conf}
+    config = commands.configured(tmp_path, {topic_name: section}, spark=spark)
+    done = commands.relay(config, "run", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["records"] == 36
+    assert re.fullmatch(r"app-\S+ at http://127.0.0.1:\d+", result["spark"])
+    assert f"Spark application {result['spark']}" in done.stderr
+    events = [
+        json.loads(line)
+        for log in tmp_path.rglob("events_*")
+        for line in log.read_text().splitlines()
+    ]
+    assert [each["Event"] for each in events].count("SparkListenerTaskEnd") == 4
+    assert f"relay {topic_name}" in [each.get("App Name") for each in events]
+    (described,) = (
+        each["Properties"]["spark.job.description"]
+        for each in events
+        if each["Event"] == "SparkListenerJobStart"
+    )
+    assert described.startswith(f"{topic_name}: run {result['run_id']}, {topic_name}-")
+
+
+def test_the_check_runs_a_job_on_the_cluster(
+    standalone_master: str,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    bare_python: Path,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """It says which Python tasks have, what has started, and whether they reach the brokers."""
+    create(source_cluster.cluster(), topic_name)
+    section = commands.mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    section["topics"]["rename"] = "copy.{topic}"
+
+    def check(master: str, python: str) -> list[str]:
+        spark = {"master": master, "conf": ON_LOOPBACK | {"spark.pyspark.python": python}}
+        config = commands.configured(tmp_path, {topic_name: section}, spark=spark)
+        done = commands.relay(config, "check")
+        lines = [line for line in done.stdout.splitlines() if "spark" in line]
+        assert (done.returncode == 0) == all(line.startswith("ok") for line in lines), lines
+        return lines
+
+    ours = ".".join(map(str, sys.version_info[:3]))
+    python, found, size = sorted(check(standalone_master, str(bare_python)))
+    assert size.startswith(
+        f"ok      spark: {standalone_master} has started 1 executor with 2 cores"
+    )
+    assert python == "ok      spark: its tasks reach the brokers of 2 clusters"
+    assert found == f"ok      spark: its tasks run Python {ours}, with all packages"
+    (line,) = check(standalone_master, "/no/python")
+    assert "Spark's tasks have no Python: there is no /no/python where they run; set" in line
+    (port,) = free_ports(1)
+    (line,) = check(f"spark://127.0.0.1:{port}", str(bare_python))
+    assert f"no Spark answers at spark://127.0.0.1:{port}: " in line
 
 
 def test_a_killed_executor_costs_no_record(

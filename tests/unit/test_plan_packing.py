@@ -57,6 +57,36 @@ def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
     assert 1 <= len(pack(ranges, slots)) <= slots
 
 
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("partitions", "mebibytes", "known", "unknown"),
+    [
+        (36, 0, 4, 4),
+        (36, 13, 11, 11),
+        (100, 500, 16, 100),
+        (1_000, 10, 16, 50),
+        (10_000, 1, 16, 230),
+        (50, 1_000, 50, 50),
+    ],
+    ids=[
+        "a micro-batch is a few tasks anywhere",
+        "half a gigabyte starts executors",
+        "a task each on a cold cluster that may have a hundred cores",
+        "ten gigabytes in waves of a second",
+        "small topic-partitions share tasks",
+        "big ranges stand alone anywhere",
+    ],
+)
+def test_tasks_on_a_cluster(partitions, mebibytes, known, unknown):
+    """With 16 slots, and where nobody knows how many executors the tasks that wait will start."""
+    ranges = of_topic("t", partitions, 1)
+    estimates = {each.source.topic_partition: mebibytes * MIB for each in ranges}
+    assert len(pack(ranges, 16, estimates)) == known
+    assert len(pack(ranges, None, estimates)) == unknown
+
+
 def of_topic(topic: str, partitions: int, records: int, parallelism: int = 0) -> list[CopyRange]:
     record_policy = (
         RecordPolicy(options=CopyOptions(parallelism=parallelism))

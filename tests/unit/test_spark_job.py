@@ -23,8 +23,8 @@ from relay_pipelines.model import (
 from relay_pipelines.spark.job import (
     forget_folders_of_zips,
     outcome_row,
-    python_version,
     submit,
+    texts,
 )
 
 
@@ -111,16 +111,18 @@ class Failing:
 
 def test_a_python_of_another_version_is_one_line() -> None:
     """Both versions are named; nothing but a change of the user's helps."""
+    failing = Failing(RAISED % MISMATCH)
     with pytest.raises(ConfigError) as caught:
-        python_version(Failing(RAISED % MISMATCH))
+        texts(failing, failing.range, "a tag")
     ours = "{}.{}".format(*sys.version_info)
     assert caught.value.what == f"Spark's tasks run Python 3.1, and relay runs Python {ours}"
 
 
 def test_an_error_in_a_task_is_named_by_its_last_line() -> None:
     """It is the line below the traceback, not Spark's announcement of one."""
+    failing = Failing(RAISED % "ZeroDivisionError: division by zero")
     with pytest.raises(RelayError, match=r"^the Spark job failed: ZeroDivisionError: division by"):
-        python_version(Failing(RAISED % "ZeroDivisionError: division by zero"))
+        texts(failing, failing.range, "a tag")
 
 
 def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(
