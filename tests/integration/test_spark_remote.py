@@ -129,7 +129,9 @@ def test_the_check_runs_a_job_on_the_cluster(
         return lines
 
     ours = ".".join(map(str, sys.version_info[:3]))
-    python, found, size = sorted(check(standalone_master, str(bare_python)))
+    lines = sorted(check(standalone_master, str(bare_python)))
+    assert len(lines) == 3, lines
+    python, found, size = lines
     assert size.startswith(
         f"ok      spark: {standalone_master} has started 1 executor with 2 cores"
     )

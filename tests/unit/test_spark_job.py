@@ -37,6 +37,9 @@ class Ended:
     def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
         """Succeed: the session still runs."""
 
+    def setJobDescription(self, description: str) -> None:  # noqa: N802 - Spark's name
+        """Succeed: the session still runs."""
+
     def removeJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
         """Fail as PySpark does, whose Java context is None by then."""
         raise AttributeError(f"'NoneType' object has no attribute 'removeJobTag' ({tag})")
