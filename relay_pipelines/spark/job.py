@@ -31,7 +31,7 @@ from relay_pipelines.spark.answering import within
 from relay_pipelines.spark.session import context_of, kill, slots, unreachable
 
 _CANCEL_SECONDS = 5.0
-_PROBE_MS = 10_000
+_PROBE, _PROBE_SECONDS, _PROBE_MS = "relay-probe", 120.0, 10_000
 _SHOWN = 3
 _LOG = logging.getLogger(__name__)
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
@@ -127,13 +127,19 @@ def probe(session: Any, clusters: Sequence[Cluster]) -> list[TaskPlace]:
         RelayError: the Spark job failed for another reason.
     """
     tasks = slots(session).now
-    found = texts(
-        session,
-        lambda: session.range(0, tasks, 1, tasks).mapInArrow(
-            partial(_say_place, list(clusters)), outcome_schema()
-        ),
-        "relay-probe",
-    )
+
+    def frame() -> Any:
+        rows = session.range(0, tasks, 1, tasks)
+        return rows.mapInArrow(partial(_say_place, list(clusters)), outcome_schema())
+
+    try:
+        found = within(_PROBE_SECONDS, lambda: texts(session, frame, _PROBE))
+    except TimeoutError:
+        cancel(session, _PROBE)
+        raise RelayError(
+            f"Spark has not run a small job in {_PROBE_SECONDS:g} s",
+            remedy="see whether its workers have free cores and memory for an executor",
+        ) from None
     return [from_json(TaskPlace, text) for text in found]
 
 
