@@ -69,13 +69,12 @@ def connect(
     if chosen := (conf or {}).get("spark.pyspark.python"):
         os.environ["PYSPARK_PYTHON"] = chosen
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = {"spark.app.name": f"relay {purpose}".strip(), **(conf or {})}
     try:
         answering.check(remote or master or "")
         session = (
-            within(_SERVER_STARTS_SECONDS, lambda: _remote(remote, conf))
+            within(_SERVER_STARTS_SECONDS, lambda: _remote(remote, conf or {}))
             if remote
-            else _classic(master or "local[*]", conf, verbose=verbose)
+            else _classic(master or "local[*]", conf or {}, purpose, verbose=verbose)
         )
     except RelayError:
         raise
@@ -457,7 +456,7 @@ def unreachable(session: Any) -> RetriableError | None:
     return None
 
 
-def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+def _classic(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -> Any:
     if "SPARK_REMOTE" in os.environ:
         raise ConfigError(
             f"PySpark takes SPARK_REMOTE from the environment instead of {master}",
@@ -467,7 +466,7 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
 
     with _starting:  # two threads would start two JVMs
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - no other way to know
-            return _own(master, conf, verbose=verbose)
+            return _own(master, conf, purpose, verbose=verbose)
         return _of_this_process(conf)
 
 
@@ -487,13 +486,14 @@ def _of_this_process(conf: Mapping[str, str]) -> Any:
     return session
 
 
-def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -> Any:
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)
     settings = {
         **DEFAULTS,
         **(LOCAL_DEFAULTS if local else {}),
+        "spark.app.name": f"relay {purpose}".strip(),
         "spark.master": f"local[{local[2] or '*'},{TASK_ATTEMPTS}]" if local else master,
         **conf,
     }
