@@ -493,12 +493,13 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
     settings = {
         **DEFAULTS,
         **(LOCAL_DEFAULTS if local else {}),
-        "spark.app.name": f"relay {purpose}".strip(),
         "spark.master": f"local[{local[2] or '*'},{TASK_ATTEMPTS}]" if local else master,
         **conf,
     }
     _start_jvm(settings, verbose=verbose)
-    session = SparkSession.builder.config(map=settings).getOrCreate()
+    # not among what the JVM starts with: the launcher is asked again when that changes
+    named = {"spark.app.name": f"relay {purpose}".strip(), **settings}
+    session = SparkSession.builder.config(map=named).getOrCreate()
     if not verbose:
         # these print tracebacks when the JVM is killed, and a run reports that in one line
         session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
