@@ -227,6 +227,10 @@ class ClusterClient:
             self.metadata(sorted(unknown))
 
     def _take_metadata(self, answer: Any) -> Metadata:
+        if not answer.brokers:  # it would name no topic either
+            raise self.retriable(
+                f"a broker of {self.cluster} knows no broker yet, because it has just started"
+            )
         self._metadata.cluster_id = answer.cluster_id or ""
         self._metadata.brokers = {
             broker.node_id: (broker.host, broker.port) for broker in answer.brokers

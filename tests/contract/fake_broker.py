@@ -64,6 +64,7 @@ class FakeBroker:
         bounds: the log's start and end offset.
         served: request -> oldest and newest version.
         cleanup_policy: of the topic.
+        starting: how often it answers Metadata as one that has just started, and knows nothing yet.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class FakeBroker:
         bounds: Callable[[], tuple[int, int]] = lambda: (0, 1000),
         served: Mapping[int, tuple[int, int]] = SERVED,
         cleanup_policy: str = "delete",
+        starting: int = 0,
     ) -> None:
+        self._starting = starting
         self._cleanup_policy = cleanup_policy
         self.at = at
         self.asked: Counter[int] = Counter()
@@ -136,6 +139,7 @@ class FakeBroker:
     def _metadata(self, request: bytes, version: int) -> bytes:
         asked = MetadataRequest.decode(request, version=version, header=True, framed=True)
         host, port = self._server.server_address[:2]
+        knows = self.asked[METADATA] > self._starting
         topic = MetadataResponse.MetadataResponseTopic
         broker = MetadataResponse.MetadataResponseBroker
         partition = topic.MetadataResponsePartition(
@@ -147,17 +151,17 @@ class FakeBroker:
         )
         topics = [
             topic(
-                error_code=0 if asked_topic.name == self.at.topic else _UNKNOWN_TOPIC,
+                error_code=0 if knows and asked_topic.name == self.at.topic else _UNKNOWN_TOPIC,
                 name=asked_topic.name,
                 is_internal=False,
-                partitions=[partition] if asked_topic.name == self.at.topic else [],
+                partitions=[partition] if knows and asked_topic.name == self.at.topic else [],
             )
             for asked_topic in asked.topics or ()
         ]
         answer = MetadataResponse(
-            brokers=[broker(node_id=NODE_ID, host=host, port=port, rack=None)],
+            brokers=[broker(node_id=NODE_ID, host=host, port=port, rack=None)] * knows,
             cluster_id="fake",
-            controller_id=NODE_ID,
+            controller_id=NODE_ID if knows else -1,
             topics=topics,
         )
         # a flexible answer has tagged fields after the correlation id

@@ -62,6 +62,17 @@ def values(*offsets: int) -> log.Account:
     return {offset: log.value_of(offset) for offset in offsets}
 
 
+def test_a_broker_that_starts_knows_no_topic_yet(start: Start) -> None:
+    """With ZooKeeper, it answers before it has any metadata: no topic was deleted."""
+    broker = start(starting=3)
+    with client_of(broker.cluster) as client:
+        for topics in (None, [AT.topic]):
+            with pytest.raises(SourceError, match="knows no broker yet"):
+                client.metadata(topics)
+        found = client.retry(lambda: client.metadata([AT.topic]))
+        assert found.topics[AT.topic].has_leader(AT.partition)
+
+
 def test_aborted_transactions_over_several_answers(start: Start) -> None:
     """A transaction whose abort comes in a later answer is left out of both; nothing else is."""
     one, two = 11, 22
