@@ -43,6 +43,7 @@ from tests.support.independent import (
     until,
     write,
 )
+from tests.support.quota import quota
 
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30
@@ -349,6 +350,49 @@ def test_elections_in_the_middle_of_a_transaction(
         for point, what in zip(itertools.cycle(POINTS), ELECTIONS):
             copy_through(mirror, point, what)
     assert_equal(mirror)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("local_session")
+def test_elections_during_a_recount(three: LocalCluster, topic_name: str, tmp_path: Path) -> None:
+    """It counts each record once, whoever leads; replays lie between the mirror's chunks."""
+    cluster, copy = three.cluster(), f"copy.{topic_name}"
+    create(cluster, topic_name, 2, KEPT)
+    mirror = commands.mirror(
+        cluster, cluster, topic_name, topics={"rename": "copy.{topic}"}, copy={"chunk": "64KiB"}
+    )
+    config = commands.configured(tmp_path, {topic_name: mirror}, spark={"master": "local[1]"})
+    for number in range(3):
+        for partition in range(2):
+            for first in range(0, 600, 60):
+                write(cluster, TopicPartition(topic_name, partition), numbered(60, 1000, first))
+        assert commands.relay_here(config, "run").returncode == 0
+        offsets = ("--partition", "1", "--offsets", f"{number * 600}:{number * 600 + 90}")
+        again = (topic_name, "--to", copy, "--into-itself", *offsets, "--yes")
+        assert commands.relay_here(config, "replay", *again).returncode == 0
+    quota(cluster.bootstrap_servers, f"relay-{topic_name}-recount", "consumer_byte_rate", 512 << 10)
+    operator = Operator(three)
+    elections = 0
+
+    def disturb(over: threading.Event) -> None:
+        nonlocal elections
+        while not over.wait(3.0):
+            broker = operator.leader(copy)
+            broker.kill()
+            broker.start()
+            operator.wait_until_in_sync()
+            operator.elect_preferred_leaders()
+            elections += 1
+
+    with BackgroundThread("elections", disturb) as disturbing:
+        for _ in range(6):
+            done = commands.relay_here(config, "audit", "--level", "recount", "--json")
+            assert done.returncode == 0, done.stderr
+            (found,) = json.loads(done.stdout)["mirrors"]
+            assert found["summary"] == "agrees: 3,600 of 3,600 records compared by content"
+        disturbing.stop()
+    assert elections > 2
 
 
 @pytest.mark.usefixtures("local_session")
