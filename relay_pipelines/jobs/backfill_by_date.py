@@ -5,7 +5,7 @@ looks them up once.
 """
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -91,7 +91,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             problems += yield from copying.finish_checks()
         if stop():
             raise dg.DagsterExecutionInterruptedError
-        if problems := [*problems, *failures(reports)]:
+        if problems := [*problems, *_once(failures(reports))]:
             raise dg.Failure("; ".join(problems))
 
     first = next(iter(settings.mirrors))
@@ -148,6 +148,17 @@ def _copy(
             snapshot = copying.survey(start=start, only=window.topics)
             reports.append((yield from copying.copy(snapshot, window)))
     return left_out
+
+
+def _once(lines: Sequence[str]) -> Iterator[str]:
+    """Yield what fails in many windows with the first of them: there may be thousands."""
+    windows: dict[str, list[str]] = {}
+    for line in lines:
+        window, _, what = line.partition(": ")
+        windows.setdefault(what, []).append(window)
+    for what, (first, *others) in windows.items():
+        more = f" (and in {plural(len(others), 'more window')})" if others else ""
+        yield f"{first}: {what}{more}"
 
 
 def _use_change(copying: LaneRun, watch: ConfigWatch) -> None:
