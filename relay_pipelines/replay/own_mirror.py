@@ -14,7 +14,7 @@ from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import select, target
 from relay_pipelines.replay.request import ReplayRequest, Side, digest
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.clusters import Health, Node, Source
+from relay_pipelines.settings.clusters import Destination, Health, Node, Source
 from relay_pipelines.settings.copying import FilterSettings, RecordSettings
 from relay_pipelines.settings.models import Start
 from relay_pipelines.settings.topics import Topics
@@ -110,7 +110,9 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
     there = mirror.destination
     node = Node.model_construct(
         name="destination",
-        **{key: getattr(there, key) for key in Node.model_fields if key != "name"},
+        **{
+            key: getattr(there, key) for key in Node.model_fields if key in Destination.model_fields
+        },
     )
     return mirror.model_copy(
         update={
