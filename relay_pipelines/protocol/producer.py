@@ -471,6 +471,8 @@ MAX_IN_FLIGHT = 5
 _ACKS_ALL = -1
 _HEAD = struct.Struct(">hi")  # acks, timeout
 _COUNT = struct.Struct(">i")
+_LENGTH = struct.Struct(">H")
+_NULL = 0xFFFF  # -1 as a length
 _PARTITION = struct.Struct(">ii")  # partition, size of the batch
 _NO_STRING = b"\xff\xff"
 # partition, error, base offset, append time, log start, record errors
@@ -522,31 +524,37 @@ def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
 
     Raises:
         ValueError: it names a topic-partition twice.
+        struct.error: it is shorter than it says.
     """
     answers = {}
-    topics, at = int.from_bytes(body[:4], "big"), 4
+    (throttle_ms,) = _COUNT.unpack_from(body, len(body) - _COUNT.size)  # the last field
+    (topics,), at = _COUNT.unpack_from(body), _COUNT.size
     for _ in range(topics):
-        end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+        (length,) = _LENGTH.unpack_from(body, at)
+        end = at + _LENGTH.size + length
         topic = bytes(body[at:end])
-        partitions, at = int.from_bytes(body[end : end + 4], "big"), end + 4
+        (partitions,), at = _COUNT.unpack_from(body, end), end + _COUNT.size
         for _ in range(partitions):
             partition, error_code, base_offset, _append_time, _log_start, record_errors = (
                 _ANSWER.unpack_from(body, at)
             )
             at += _ANSWER.size
             message = ""
-            for _ in range(max(record_errors, 0)):
+            for _ in range(record_errors):
                 record_message, at = _nullable_string(body, at + 4)
                 message = message or record_message
             summary, at = _nullable_string(body, at)
             if (topic, partition) in answers:
                 raise ValueError("a topic-partition is named twice")
-            answers[topic, partition] = (error_code, base_offset, message or summary)
-    throttle_ms = int.from_bytes(body[at : at + 4], "big")
-    return {key: ProduceResponse(*answer, throttle_ms) for key, answer in answers.items()}
+            answers[topic, partition] = ProduceResponse(
+                error_code, base_offset, message or summary, throttle_ms
+            )
+    return answers
 
 
 def _nullable_string(body: memoryview, at: int) -> tuple[str, int]:
-    length = int.from_bytes(body[at : at + 2], "big", signed=True)
-    end = at + 2 + max(length, 0)
-    return bytes(body[at + 2 : end]).decode(), end
+    (length,) = _LENGTH.unpack_from(body, at)
+    at += _LENGTH.size
+    if length == _NULL:
+        return "", at
+    return bytes(body[at : at + length]).decode(), at + length
