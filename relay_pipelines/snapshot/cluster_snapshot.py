@@ -216,7 +216,15 @@ class ClusterSnapshot:
 
     def positions_of(self, topic: str) -> list[Position]:
         """The positions of one topic."""
-        return [position for position in self.positions if position.topic_partition.topic == topic]
+        return self._by_topic.get(topic, [])
+
+    @cached_property
+    def _by_topic(self) -> dict[str, list[Position]]:
+        """The positions of every topic."""
+        found: dict[str, list[Position]] = {}
+        for position in self.positions:
+            found.setdefault(position.topic_partition.topic, []).append(position)
+        return found
 
     @cached_property
     def destinations(self) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Copies one frozen window, then recounts it at the destination."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from relay_pipelines.audit import coverage, window_recount
 from relay_pipelines.audit.recount import Recount, gap_finding, records_gone
@@ -13,7 +14,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.verified import read_verified_ledger
-from relay_pipelines.model import OffsetRange, Status, TopicPartition
+from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.output.formatting import held_back
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import lag_records
@@ -30,6 +31,8 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
 _NOT_COUNTED = "copied, but not counted"
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -279,50 +282,59 @@ def _topic_reports(
         and next_offsets.get(planned.topic_partition, -1) < planned.end
         and planned not in plan.superseded
     ]
-    return [
-        TopicReport(
+    ranges = _by_topic(plan.frozen.ranges, lambda planned: planned.topic_partition)
+    left = _by_topic(missing, lambda planned: planned.topic_partition)
+    outcomes = _by_topic(result.outcomes, lambda outcome: outcome.range.topic_partition)
+    guarded = _by_topic(snapshot.guarded.items(), lambda held: held[0])
+    reports = []
+    for topic in sorted(topics):
+        end_offsets = {
+            position.topic_partition: position.end_offset
+            for position in snapshot.positions_of(topic)
+        }
+        report = TopicReport(
             topic=topic,
-            ranges=_of_topic(topic, plan.frozen.ranges),
-            failure=_failure(topic, _of_topic(topic, missing), snapshot, result),
+            ranges=ranges[topic],
+            failure=_failure(topic, left[topic], outcomes[topic], snapshot, result),
             totals=result.topics.get(topic, TopicTotals()),
-            lag_before=_sum_of_topic(topic, lag_before),
-            lag_after=_sum_of_topic(topic, lag_after),
-            end_offsets={
-                position.topic_partition: position.end_offset
-                for position in snapshot.positions_of(topic)
-            },
-            held_back=[error for tp, error in snapshot.guarded.items() if tp.topic == topic],
+            lag_before=sum(lag_before[tp] for tp in end_offsets),
+            lag_after=sum(lag_after[tp] for tp in end_offsets),
+            end_offsets=end_offsets,
+            held_back=[error for _, error in guarded[topic]],
             copying_seconds=sum(
-                outcome.seconds + outcome.commit_seconds
-                for outcome in result.outcomes
-                if outcome.range.topic_partition.topic == topic
+                outcome.seconds + outcome.commit_seconds for outcome in outcomes[topic]
             ),
         )
-        for topic in sorted(topics)
-    ]
+        reports.append(report)
+    return reports
 
 
-def _of_topic(topic: str, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    return [planned for planned in ranges if planned.topic_partition.topic == topic]
-
-
-def _sum_of_topic(topic: str, lags: Mapping[TopicPartition, int]) -> int:
-    return sum(lag for partition, lag in lags.items() if partition.topic == topic)
+def _by_topic(
+    items: Iterable[_Item], place: Callable[[_Item], TopicPartition]
+) -> defaultdict[str, list[_Item]]:
+    """Group items by the topic of their place, in their order."""
+    grouped = defaultdict[str, list[_Item]](list)
+    for item in items:
+        grouped[place(item).topic].append(item)
+    return grouped
 
 
 def _failure(
-    topic: str, missing: Sequence[OffsetRange], snapshot: ClusterSnapshot, result: RunResult
+    topic: str,
+    missing: Sequence[OffsetRange],
+    outcomes: Sequence[Outcome],
+    snapshot: ClusterSnapshot,
+    result: RunResult,
 ) -> str:
     """Say why a topic is incomplete; empty if it is complete.
 
     The checkpoints decide what is missing, no matter which run copied it. Only a takeover by
     another run is reported in any case: two schedulers on one mirror are a mistake.
+
+    Args:
+        missing, outcomes: of the topic.
     """
-    failed = [
-        outcome
-        for outcome in result.outcomes
-        if outcome.range.topic_partition.topic == topic and outcome.status is not Status.DONE
-    ]
+    failed = [outcome for outcome in outcomes if outcome.status is not Status.DONE]
     fenced = next((outcome.error for outcome in failed if outcome.status is Status.FENCED), "")
     if fenced:
         return fenced
