@@ -285,7 +285,7 @@ def _topic_reports(
     ranges = _by_topic(plan.frozen.ranges, lambda planned: planned.topic_partition)
     left = _by_topic(missing, lambda planned: planned.topic_partition)
     outcomes = _by_topic(result.outcomes, lambda outcome: outcome.range.topic_partition)
-    guarded = _by_topic(snapshot.guarded.items(), lambda held: held[0])
+    guarded = _by_topic(snapshot.guarded, lambda tp: tp)
     reports = []
     for topic in sorted(topics):
         end_offsets = {
@@ -300,7 +300,7 @@ def _topic_reports(
             lag_before=sum(lag_before[tp] for tp in end_offsets),
             lag_after=sum(lag_after[tp] for tp in end_offsets),
             end_offsets=end_offsets,
-            held_back=[error for _, error in guarded[topic]],
+            held_back=[snapshot.guarded[tp] for tp in guarded[topic]],
             copying_seconds=sum(
                 outcome.seconds + outcome.commit_seconds for outcome in outcomes[topic]
             ),
@@ -312,7 +312,7 @@ def _topic_reports(
 def _by_topic(
     items: Iterable[_Item], place: Callable[[_Item], TopicPartition]
 ) -> defaultdict[str, list[_Item]]:
-    """Group items by the topic of their place, in their order."""
+    """Group items by the topic of their topic-partition, in their order."""
     grouped = defaultdict[str, list[_Item]](list)
     for item in items:
         grouped[place(item).topic].append(item)
@@ -382,15 +382,12 @@ def _recount_complete(
     _explain_expired(
         counts.counted.values(), plan.frozen.generations, plan.snapshot.mirror, mirror, clock
     )
+    counted = _by_topic(counts.counted, lambda tp: tp)
+    errors = _by_topic(counts.errors, lambda tp: tp)
     for report in complete:
-        report.recounts = {
-            partition: recounted
-            for partition, recounted in counts.counted.items()
-            if partition.topic == report.topic
-        }
-        errors = [error for tp, error in counts.errors.items() if tp.topic == report.topic]
-        if errors:
-            report.failure = f"{_NOT_COUNTED}: {errors[0]}"
+        report.recounts = {tp: counts.counted[tp] for tp in counted[report.topic]}
+        if of_topic := errors[report.topic]:
+            report.failure = f"{_NOT_COUNTED}: {counts.errors[of_topic[0]]}"
     return [*counts.errors.values()]
 
 
@@ -438,6 +435,7 @@ def _add_ages(
         if next_offsets.get(tp, end) < end
     }
     found = lag.timestamps_ms(snapshot, offsets, mirror.copy_options)
+    of_topics = _by_topic(found, lambda tp: tp)
     for report in behind:
-        known = [ms for tp, ms in found.items() if tp.topic == report.topic]
+        known = [found[tp] for tp in of_topics[report.topic]]
         report.lag_after_seconds = max(0, clock.now_ms() - min(known)) / 1000 if known else None
