@@ -101,25 +101,29 @@ class RangeCopy:
         self.has_sent = self.is_finished = False
         self.is_done = self.is_read
 
-    def note_fenced(self, error: RelayError, clock: Clock) -> None:
+    def note_fenced(self, error: RelayError, now: float) -> None:
         """Remember that another task has taken the transactional id, which is final if it is own.
 
         One that several topic-partitions share may have been taken for another one.
         """
-        self._begin_failing(clock)
+        self._begin_failing(now)
         self.error = self.last_error = error
         if not (self.progress.shares_owner and self._can_reopen):
             self.fail_for_good(error)
 
-    def _begin_failing(self, clock: Clock) -> None:
+    def _begin_failing(self, since: float) -> None:
         self.failures += 1
         if self.failing_since < 0:
-            self.failing_since = clock.monotonic()
+            self.failing_since = since
         self.is_finished = False
 
-    def note_failure(self, error: RelayError, clock: Clock) -> None:
-        """Remember a failure, which is final if another attempt cannot succeed."""
-        self._begin_failing(clock)
+    def note_failure(self, error: RelayError, since: float) -> None:
+        """Remember a failure, which is final if another attempt cannot succeed.
+
+        Args:
+            since: when it began, in seconds of `clock.monotonic()`.
+        """
+        self._begin_failing(since)
         if self.made_source is not None and not self._breaks_other_rule(error):
             error = self.made_source.fail(error)
         self.error = self.last_error = error
@@ -233,6 +237,7 @@ class Copier:
             range_copy.begin_attempt()
         self._forget_prepared()
         self._finished_bytes = 0
+        began = self._clock.monotonic()
         try:
             found = self._committer.begin([range_copy.progress for range_copy in waiting])
             self._look(waiting, found)
@@ -259,10 +264,10 @@ class Copier:
                 self._committer.fail()
             else:
                 self._fenced(waiting, broken.fenced)
-        except FencedError as error:  # of `start`
+        except FencedError as error:  # of `begin`
             self._fenced(waiting, error)
-        except RelayError as error:  # of `start`
-            self._all_failed(waiting, error)
+        except RelayError as error:  # of `begin`, which may have waited for long
+            self._all_failed(waiting, error, began)
             self._committer.fail()
         left = [range_copy for range_copy in waiting if range_copy.is_waiting]
         errors = [range_copy.error for range_copy in left if range_copy.error is not None]
@@ -279,14 +284,14 @@ class Copier:
         except _TransactionBrokenError:
             raise
         except RelayError as error:
-            range_copy.note_failure(error, self._clock)
+            range_copy.note_failure(error, self._clock.monotonic())
         except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
             traceback.print_exc()  # for the executor's log
             failed = RelayError(
                 f"the copy failed: {describe(error)}",
                 remedy="see the trace in the log of the Spark executor",
             )
-            range_copy.note_failure(failed, self._clock)
+            range_copy.note_failure(failed, self._clock.monotonic())
         finally:
             range_copy.seconds += self._clock.monotonic() - wall
             range_copy.cpu_seconds += time.process_time() - cpu
@@ -303,14 +308,18 @@ class Copier:
         except RelayError as error:
             refused = error.topic_partition and self._by_destination.get(error.topic_partition)
             if refused and refused.is_waiting and not isinstance(error, AbortableError):
-                refused.note_failure(error, self._clock)
+                refused.note_failure(error, self._clock.monotonic())
             else:
                 self._all_failed(self._waiting(), error)
             raise _TransactionBrokenError from error
 
-    def _all_failed(self, ranges: Iterable[RangeCopy], error: RelayError) -> None:
+    def _all_failed(
+        self, ranges: Iterable[RangeCopy], error: RelayError, since: float | None = None
+    ) -> None:
+        """Note a failure that several ranges share, by default as of now."""
+        since = self._clock.monotonic() if since is None else since
         for range_copy in ranges:
-            range_copy.note_failure(self._shared(error, range_copy), self._clock)
+            range_copy.note_failure(self._shared(error, range_copy), since)
 
     def _shared(self, error: RelayError, range_copy: RangeCopy) -> RelayError:
         """Return an error of several ranges as that of one; it must not name another."""
@@ -331,7 +340,7 @@ class Copier:
         self._committer.forget()
         for range_copy in ranges:
             if range_copy.is_waiting:
-                range_copy.note_fenced(self._shared(error, range_copy), self._clock)
+                range_copy.note_fenced(self._shared(error, range_copy), self._clock.monotonic())
 
     def _give_up(self, error: RelayError) -> None:
         """Fail the ranges that have failed for too long; there is at least one."""

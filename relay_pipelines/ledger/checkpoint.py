@@ -24,6 +24,7 @@ from relay_pipelines.json_codec import NOT_READABLE, from_fields, to_json
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
+    CopyOptions,
     DestinationPosition,
     Intervals,
     LedgerHead,
@@ -65,6 +66,7 @@ _NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED)
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 _UNBLOCK_SECONDS = 1.0
+_ABORT_SECONDS = 10.0  # in which a coordinator looks for timeouts, as Kafka comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +443,11 @@ class Seen:
         return Current(checkpoint, owner)
 
 
+def stable_seconds(options: CopyOptions) -> float:
+    """Return after how many seconds the transaction of a dead task is aborted at the latest."""
+    return options.transaction_timeout_ms / 1000 + _ABORT_SECONDS
+
+
 def wait_until_stable(
     client: ClusterClient,
     tp: TopicPartition,
@@ -449,13 +456,14 @@ def wait_until_stable(
 ) -> None:
     """Wait until no open transaction holds the last stable offset of `tp` below `end`.
 
+    That of a dead task of the mirror is aborted within `stable_seconds`.
+
     Args:
         unblock: called once after a second, to abort what a killed process has left open: nobody
             else would, before the transaction timeout.
     """
-    seconds = 2 * client.options.transaction_timeout_ms / 1000
     began = client.clock.monotonic()
-    deadline = began + seconds
+    deadline = began + stable_seconds(client.options)
     while client.list_offsets([tp], LATEST, READ_COMMITTED)[tp] < end:
         if client.clock.monotonic() > deadline:
             for transaction in open_transactions.find(client, [tp]):

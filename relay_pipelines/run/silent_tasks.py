@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from relay_pipelines.errors import RetriableError
+from relay_pipelines.ledger.checkpoint import stable_seconds
 from relay_pipelines.model import CopyOptions, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.spark.defaults import TASK_ATTEMPTS
 from relay_pipelines.spark.session import RunningTask
@@ -86,18 +87,18 @@ class SilentTasks:
     def _limit_seconds(self, group: Sequence[CopyRange]) -> float:
         """Return how long a task may commit nothing; -1 for ever.
 
-        Its transactions end within the first part, and each of its transactional ids may fail for
-        `give_up_after`, one after the other.
+        It may wait for the transaction of a dead task before each chunk, and each of its
+        transactional ids may fail for `give_up_after`, one after the other.
         """
         options = self._options
         if options.give_up_after_ms < 0:
             return -1
         ids = len({each.owner or each.source for each in group})
-        milliseconds = options.transaction_timeout_ms + options.chunk_ms
         limits = [options, *(each.record_policy.options or options for each in group)]
         speeds = [each.max_bytes_per_second for each in limits if each.max_bytes_per_second]
         throttled = options.fetch_max_bytes / min(speeds) if speeds else 0.0
-        return (milliseconds + ids * options.give_up_after_ms) / 1000 + throttled
+        failing = ids * options.give_up_after_ms / 1000
+        return failing + stable_seconds(options) + options.chunk_ms / 1000 + throttled
 
 
 def _described(group: Sequence[CopyRange], task: RunningTask) -> str:

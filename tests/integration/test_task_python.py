@@ -30,8 +30,8 @@ IGNORED = (
     " `relay spark start --conf`"
 )
 REMEDY = (
-    "start Spark with PYSPARK_PYTHON set to a Python {}.{} that has the packages of"
-    " requirements.lock; for a Spark Connect server on this machine, `relay spark start` does"
+    "start the Spark Connect server with PYSPARK_PYTHON set to a Python {}.{} that has the packages"
+    " of requirements.lock; on this machine, `relay spark start` does"
 ).format(*sys.version_info)
 
 
