@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test long chaos storm soak versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test long chaos storm soak versions kerberos check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -58,6 +58,10 @@ versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as de
 	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -m "not long and not newer_kafka" $(COPY_TESTS) || exit 1; \
 	done
 
+kerberos: setup  ## Test Kerberos with a real KDC; needs a compiler and Debian's libkrb5-dev, krb5-kdc, krb5-admin-server, krb5-user.
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation-package relay-pipelines --editable '.[kerberos]'
+	$(BIN)/python -m pytest tests/integration/test_kerberos.py
+
 deploy-check: setup  ## Run every step of the container image in a folder, and the demo without a JDK, with all downloads; a quarter of an hour.
 	$(BIN)/python -m pytest -m long tests/integration/test_image.py tests/integration/test_java_from_pypi.py
 
@@ -89,7 +93,7 @@ bench-dagster: setup  ## Measure the overhead of Dagster; writes docs/benchmarks
 	$(BIN)/python -m benchmarks.orchestration
 
 lock: setup  ## Update requirements.lock from pyproject.toml.
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra expectations --extra java --extra postgres --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
 
 clean:  ## Remove what make created.
 	rm -rf $(VENV) var

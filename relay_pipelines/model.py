@@ -106,10 +106,15 @@ class Security:
 
     Args:
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; only with a SASL protocol.
+        mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI; only with a SASL
+            protocol.
         token_endpoint: where OAUTHBEARER gets tokens, with the client credentials grant.
         token_provider: the user's function that OAUTHBEARER gets tokens from instead.
         sasl_extensions: what OAUTHBEARER sends beside the token, by name (KIP-342).
+        service_name: of the brokers' Kerberos principals.
+        principal: who GSSAPI connects as; None is the owner of the ticket cache.
+        keytab: file with the principal's key.
+        ticket_cache: file with tickets; None is the environment's.
         ca_location: PEM file with the authorities to trust; None trusts the system's.
         certificate_location: PEM file with the client certificate chain, if the broker needs one.
         key_location: PEM file with the client's private key.
@@ -131,6 +136,10 @@ class Security:
     scope: str | None = None
     token_provider: ClassSpec | None = field(default=None, repr=False)
     sasl_extensions: tuple[tuple[str, str], ...] = ()
+    service_name: str = "kafka"
+    principal: str | None = None
+    keytab: str | None = None
+    ticket_cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ _PASSING = {
 def settings_of(cluster: Cluster) -> dict[str, Any]:
     """Return how librdkafka connects to a cluster, in the names of its configuration."""
     security = cluster.security
+    if security.mechanism == "GSSAPI":
+        raise UnsupportedError(
+            f"{cluster}: librdkafka of the package confluent-kafka has no GSSAPI",
+            remedy="audit without --client librdkafka",
+        )
     known = {
         "bootstrap.servers": ",".join(cluster.bootstrap_servers),
         "security.protocol": security.protocol,

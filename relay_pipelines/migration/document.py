@@ -76,6 +76,8 @@ def _sasl(
             "username": username,
             "password": document.secret(cluster, "password"),
         }
+    if mechanism == "GSSAPI":
+        return _kerberos(take, note, jaas)
     if mechanism == "AWS_MSK_IAM":
         note("sasl.mechanism", _MSK)
         return {
@@ -91,6 +93,33 @@ def _sasl(
         "username": "relay",
         "password": document.secret(cluster, "password"),
     }
+
+
+def _kerberos(take: Take, note: Callable[[str, str], None], jaas: dict[str, str]) -> dict[str, Any]:
+    """Return the options of Krb5LoginModule; the keytab has to be where tasks run, too."""
+    found = {"mechanism": "GSSAPI"}
+    service = take("sasl.kerberos.service.name") or jaas.get("serviceName")
+    if service and service != "kafka":
+        found["service_name"] = service
+    if "principal" in jaas:
+        found["principal"] = jaas["principal"]
+    for theirs, ours, asked in (
+        ("keyTab", "keytab", "useKeyTab"),
+        ("ticketCache", "ticket_cache", "useTicketCache"),
+    ):
+        file = jaas.get(theirs)
+        if not file or jaas.get(asked, "false").lower() != "true":
+            continue
+        if Path(file).is_file():
+            found[ours] = file
+        else:
+            note("sasl.jaas.config", f"{file} is not here; set security.{ours}")
+    if "keytab" in found:
+        found.pop("ticket_cache", None)
+        if "principal" not in found:
+            note("sasl.jaas.config", "it names no principal; set security.principal")
+            found["principal"] = "relay"
+    return found
 
 
 def _oauth(

@@ -1,6 +1,7 @@
 """What we say to a Kafka broker: bytes, connections, requests; nothing about mirrors or plans.
 
 connection, security            one connection; SASL and TLS
+kerberos                        SASL GSSAPI with a keytab or a ticket cache
 tokens                          the tokens of SASL OAUTHBEARER: kept, requested, or the user's
 client                          one cluster: its brokers, leaders, coordinators; clients of a mirror
 open_transactions               which transactions are open, and since when

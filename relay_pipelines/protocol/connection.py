@@ -215,7 +215,7 @@ class Connection:
         tokens = TokenProvider(
             self.cluster.security, str(self), self._retriable, self.timeout_seconds
         )
-        seconds = security.authenticate(self, self.cluster.security, tokens)
+        seconds = security.authenticate(self, self.cluster.security, tokens, self._retriable)
         self._authenticate_at = time.monotonic() + max(
             _SESSION_LEAST_SECONDS, seconds * _SESSION_SHARE
         )

@@ -1,6 +1,6 @@
 """TLS: verifies the broker's certificate, and shows ours if the broker asks for it.
 
-SASL authentication, with kafka-python's mechanisms (KIP-43, KIP-152).
+SASL authentication, with kafka-python's mechanisms and our GSSAPI (KIP-43, KIP-152).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from kafka.net.sasl import get_sasl_mechanism
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from relay_pipelines import redaction
-from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
+from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, RetriableError
 from relay_pipelines.model import Security
+from relay_pipelines.protocol.kerberos import Kerberos
 from relay_pipelines.protocol.tokens import TokenProvider
 
 _RECEIVED_BYTES = 256 << 10
@@ -269,15 +270,23 @@ _NONE = 0
 class Caller(Protocol):
     """A connection, as far as a handshake needs it; `str` names the broker."""
 
+    address: tuple[str, int]
+
     def call(self, request: Any, version: int) -> Any:
         """Send a request and return its decoded answer."""
 
 
-def authenticate(connection: Caller, security: Security, tokens: TokenProvider) -> float:
+def authenticate(
+    connection: Caller,
+    security: Security,
+    tokens: TokenProvider,
+    retriable: type[RetriableError],
+) -> float:
     """Authenticate if the protocol asks for it, for the first time or again (KIP-368).
 
     Args:
         tokens: only for OAUTHBEARER.
+        retriable: the error for a KDC that does not answer.
 
     Returns:
         The session's time in seconds; infinity if it does not end.
@@ -285,7 +294,7 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
     Raises:
         PermissionDeniedError: the broker refuses the mechanism, the user, the password or the
             token.
-        RelayError: the token endpoint or provider gives no token.
+        RelayError: the token endpoint or provider gives no token, or Kerberos no ticket.
     """
     if not security.protocol.startswith("SASL"):
         return math.inf
@@ -301,14 +310,7 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
         raise PermissionDeniedError(
             f"{connection} does not offer {security.mechanism}", remedy=remedy
         )
-    mechanism = get_sasl_mechanism(security.mechanism)(
-        # only to avoid a warning in the log; the user chose the protocol
-        security_protocol="SASL_SSL",
-        sasl_mechanism=security.mechanism,
-        sasl_plain_username=_as_sent(security),
-        sasl_plain_password=security.password,
-        sasl_oauth_token_provider=tokens,
-    )
+    mechanism = _mechanism(connection, security, tokens, retriable)
     while not mechanism.is_done():
         step = connection.call(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), 1)
         if step.error_code != _NONE:
@@ -319,6 +321,24 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
         except ValueError as error:
             raise _refused(connection, security, str(error)) from error
     return step.session_lifetime_ms / 1000 or math.inf
+
+
+def _mechanism(
+    connection: Caller,
+    security: Security,
+    tokens: TokenProvider,
+    retriable: type[RetriableError],
+) -> Any:
+    if security.mechanism == "GSSAPI":
+        return Kerberos(security, connection.address[0], str(connection), retriable)
+    return get_sasl_mechanism(security.mechanism)(
+        # only to avoid a warning in the log; the user chose the protocol
+        security_protocol="SASL_SSL",
+        sasl_mechanism=security.mechanism,
+        sasl_plain_username=_as_sent(security),
+        sasl_plain_password=security.password,
+        sasl_oauth_token_provider=tokens,
+    )
 
 
 def _as_sent(security: Security) -> str | None:
@@ -338,6 +358,11 @@ def _refused(connection: Caller, security: Security, said: str) -> RelayError:
         who, remedy = (
             f"the token of client {security.client_id!r}",
             "see what it expects of a token; check security.scope and sasl_extensions",
+        )
+    elif security.mechanism == "GSSAPI":
+        who, remedy = (
+            f"the Kerberos ticket of {security.principal or 'the ticket cache'}",
+            "see the broker's log, and check its keytab and clock",
         )
     else:
         who, remedy = (

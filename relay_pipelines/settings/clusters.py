@@ -37,6 +37,8 @@ _PASSWORD_KEYS = ("username", "password")
 _ENDPOINT_KEYS = ("token_endpoint", "client_id", "client_secret")
 _PROVIDER_KEYS = ("token_provider", "token_provider_config")
 _TOKEN_KEYS = (*_ENDPOINT_KEYS, "scope", *_PROVIDER_KEYS, "sasl_extensions")
+_KERBEROS_KEYS = ("service_name", "principal", "keytab", "ticket_cache")
+_SASL_KEYS = (*_PASSWORD_KEYS, *_TOKEN_KEYS, *_KERBEROS_KEYS)
 _TLS_KEYS = (
     "ca_location",
     "certificate_location",
@@ -52,10 +54,12 @@ class SecuritySettings(Section):
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """The listener's security protocol."""
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
+    mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None
+    ) = None
     """The SASL mechanism; only with a SASL protocol."""
     username: Text | None = None
-    """The SASL user; not with OAUTHBEARER."""
+    """The SASL user; not with OAUTHBEARER or GSSAPI."""
     password: Secret | None = None
     """The SASL password; prefer `${ENV_VAR}` or `${file:path}` to the password itself."""
     token_endpoint: Endpoint | None = None
@@ -76,6 +80,14 @@ class SecuritySettings(Section):
     """Keyword arguments for the token provider."""
     sasl_extensions: dict[ExtensionName, ExtensionValue] = Field(default={})
     """What OAUTHBEARER sends beside the token, such as `logicalCluster` (KIP-342)."""
+    service_name: Text = "kafka"
+    """The first part of the brokers' Kerberos principals (`sasl.kerberos.service.name`)."""
+    principal: Text | None = None
+    """Who GSSAPI connects as, such as `relay@EXAMPLE.COM`; the ticket cache's owner by default."""
+    keytab: ExistingFile | None = None
+    """File with the principal's key, at the same path on every machine that runs tasks."""
+    ticket_cache: ExistingFile | None = None
+    """File with the tickets of `kinit`; by default what `KRB5CCNAME` or krb5.conf says."""
     ca_location: ExistingFile | None = None
     """PEM file of the certificate authorities to trust; the system's by default."""
     certificate_location: ExistingFile | None = None
@@ -103,19 +115,35 @@ class SecuritySettings(Section):
 
     def _sasl_problems(self) -> Iterator[Problem]:
         if not self.protocol.startswith("SASL_"):
-            for key in ("mechanism", *_PASSWORD_KEYS, *_TOKEN_KEYS):
-                if getattr(self, key):
+            for key in ("mechanism", *_SASL_KEYS):
+                if self._has(key):
                     yield (key,), f"needs a SASL protocol, not {self.protocol}"
             return
         if self.mechanism is None:
             yield ("mechanism",), f"is missing; {self.protocol} needs it"
             return
-        with_token = self.mechanism == "OAUTHBEARER"
-        for key in _PASSWORD_KEYS if with_token else _TOKEN_KEYS:
-            if getattr(self, key):
+        own = {"OAUTHBEARER": _TOKEN_KEYS, "GSSAPI": _KERBEROS_KEYS}.get(
+            self.mechanism, _PASSWORD_KEYS
+        )
+        for key in _SASL_KEYS:
+            if key not in own and self._has(key):
                 why = f"{self.mechanism} does not use it; remove it or choose another mechanism"
                 yield (key,), why
-        yield from self._token_problems() if with_token else self._missing(_PASSWORD_KEYS)
+        if own is _TOKEN_KEYS:
+            yield from self._token_problems()
+        elif own is _KERBEROS_KEYS:
+            yield from self._kerberos_problems()
+        else:
+            yield from self._missing(_PASSWORD_KEYS)
+
+    def _has(self, key: str) -> bool:
+        return key in self.model_fields_set and bool(getattr(self, key))
+
+    def _kerberos_problems(self) -> Iterator[Problem]:
+        if self.keytab and not self.principal:
+            yield ("principal",), "is missing; keytab needs it"
+        if self.keytab and self.ticket_cache:
+            yield ("ticket_cache",), "has no effect: the tickets come from keytab"
 
     def _token_problems(self) -> Iterator[Problem]:
         if self.token_provider:
@@ -155,6 +183,10 @@ class SecuritySettings(Section):
             scope=self.scope,
             token_provider=self._token_provider(),
             sasl_extensions=tuple(sorted(self.sasl_extensions.items())),
+            service_name=self.service_name,
+            principal=self.principal,
+            keytab=self.keytab,
+            ticket_cache=self.ticket_cache,
             ca_location=self.ca_location,
             certificate_location=self.certificate_location,
             key_location=self.key_location,

@@ -32,6 +32,7 @@ TOKEN = {
     "client_id": "relay",
     "client_secret": "s",
 }
+KERBEROS = {"protocol": "SASL_SSL", "mechanism": "GSSAPI"}
 PROVIDER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_provider": "tokens:signed"}
 
 

@@ -421,6 +421,31 @@ def test_a_user_name_of_a_config_provider(
     assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
 
 
+def test_kerberos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Principal, keytab and service name are taken; a file that is not here is a note."""
+    (tmp_path / "relay.keytab").touch()
+    login = "com.sun.security.auth.module.Krb5LoginModule required"
+    text = "clusters=a,b\na->b.enabled=true\n"
+    for name, file in (("a", tmp_path / "relay.keytab"), ("b", "/none/relay.keytab")):
+        text += (
+            f"{name}.bootstrap.servers={name}:1\n{name}.security.protocol=SASL_SSL\n"
+            f"{name}.sasl.kerberos.service.name=broker\n{name}.sasl.jaas.config={login}"
+            f' useKeyTab=true storeKey=true keyTab="{file}" principal="relay@EXAMPLE.COM";\n'
+        )
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    (mirror,) = tree["mirrors"].values()
+    expected = {
+        "protocol": "SASL_SSL",
+        "mechanism": "GSSAPI",
+        "service_name": "broker",
+        "principal": "relay@EXAMPLE.COM",
+    }
+    keytab = {"keytab": str(tmp_path / "relay.keytab")}
+    assert mirror["source"]["nodes"][0]["security"] == expected | keytab
+    assert mirror["destination"]["security"] == expected
+    assert "/none/relay.keytab is not here; set security.keytab" in comments
+
+
 def test_names_in_single_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Java reads both kinds of quotes, also in one value."""
     text = (

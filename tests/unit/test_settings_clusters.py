@@ -8,7 +8,7 @@ import pytest
 
 from relay_pipelines import model
 from relay_pipelines.settings import load
-from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, cases, changed
+from tests.support.config_files import KERBEROS, PROVIDER, SASL, SECRET, TOKEN, cases, changed
 
 REFUSED = [
     (
@@ -46,8 +46,36 @@ REFUSED = [
     ("an unknown protocol", {"@node/security": {"protocol": "TLS"}}, "@node.security.protocol"),
     (
         "an unsupported mechanism",
-        {"@node/security": SASL | {"mechanism": "GSSAPI"}},
+        {"@node/security": SASL | {"mechanism": "NTLM"}},
         "@node.security.mechanism",
+    ),
+    (
+        "GSSAPI with a password",
+        {"@node/security": KERBEROS | {"password": "p"}},
+        "@node.security.password",
+    ),
+    (
+        "a keytab without a principal",
+        {"@node/security": KERBEROS | {"keytab": "relay.yaml"}},
+        "@node.security.principal",
+    ),
+    (
+        "a keytab that is not there",
+        {"@node/security": KERBEROS | {"principal": "relay@A", "keytab": "none"}},
+        "@node.security.keytab",
+    ),
+    (
+        "a ticket cache beside a keytab",
+        {
+            "@node/security": KERBEROS
+            | {"principal": "relay@A", "keytab": "relay.yaml", "ticket_cache": "relay.yaml"}
+        },
+        "@node.security.ticket_cache",
+    ),
+    (
+        "PLAIN with a principal",
+        {"@node/security": SASL | {"principal": "relay@A"}},
+        "@node.security.principal",
     ),
     (
         "SASL without a mechanism",
