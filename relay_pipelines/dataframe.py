@@ -52,7 +52,7 @@ from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, Cl
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
-from relay_pipelines.spark import task_python
+from relay_pipelines.spark import package_archive, task_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,15 +68,17 @@ _FETCH_BYTES = 4 << 20
 
 
 def register(session: Any) -> None:
-    """Register the format `relay` with a Spark session.
+    """Register the format `relay` with a Spark session, classic or Connect.
 
-    A local one then runs the tasks of Python with the Python of this program.
+    Executors receive the package. Except with Connect, tasks then run `spark.pyspark.python`, else
+    PYSPARK_PYTHON, else the Python of this program, by its path.
     """
     context = getattr(session, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         task_python.use_ours(context)
         # Spark refuses a format that the active session has, be it another one, or one that ended
         context._jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+    package_archive.ship(session)  # a data source knows the files that there were before it
     session.dataSource.register(KafkaRangeDataSource)
 
 

@@ -7,6 +7,7 @@ import functools
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 @functools.cache
@@ -21,3 +22,19 @@ def archive() -> Path:
     return Path(
         shutil.make_archive(str(folder / package.name), "zip", package.parent, package.name)
     )
+
+
+def ship(session: Any) -> None:
+    """Give the package to the executors of a session; local ones have it.
+
+    It is there for functions and data sources that are made afterwards.
+    """
+    context = getattr(session, "sparkContext", None)  # Spark Connect has none
+    if context is None:
+        session.addArtifacts(str(archive()), pyfile=True)
+    elif (
+        not context.master.startswith("local")
+        # Spark warns of a file that it has
+        and archive().name not in context._python_includes  # noqa: SLF001 - no other way to know
+    ):
+        context.addPyFile(str(archive()))

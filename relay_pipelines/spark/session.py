@@ -481,8 +481,7 @@ def _of_this_process(conf: Mapping[str, str]) -> Any:
         [key for key, value in conf.items() if not _set(session, key, value)],
         "the Spark of this process ignores %s; set this where it is started",
     )
-    if not session.sparkContext.master.startswith("local"):
-        session.sparkContext.addPyFile(str(package_archive.archive()))
+    package_archive.ship(session)
     return session
 
 
@@ -505,8 +504,7 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
         session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(_is_not_of_py4j)
-    if not local:
-        session.sparkContext.addPyFile(str(package_archive.archive()))
+    package_archive.ship(session)
     return session
 
 
@@ -542,7 +540,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
         session = SparkSession.builder.remote(remote).create()
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         ignored = [key for key, value in conf.items() if not _set(session, key, value)]
-        session.addArtifacts(str(package_archive.archive()), pyfile=True)
+        package_archive.ship(session)
     # our own error follows
     warnings.filterwarnings("ignore", re.escape("[RETRIES_EXCEEDED]"))
     _warn_of(

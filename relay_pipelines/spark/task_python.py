@@ -19,12 +19,14 @@ _OURS = "{}.{}".format(*sys.version_info)
 
 
 def use_ours(context: Any) -> None:
-    """Let the tasks of a program's own local Spark run the Python of this process.
+    """Let the tasks of a program's own Spark run `spark.pyspark.python`, or this process's Python.
 
-    PySpark takes the first `python3` on PATH if PYSPARK_PYTHON was not set when it started; that is
-    not the program's own if nobody has activated its environment.
+    PySpark reads no setting, and takes the first `python3` on PATH if PYSPARK_PYTHON was not set
+    when it started; that is not the program's own if nobody has activated its environment.
     """
-    if context.master.startswith("local") and context.pythonExec == _FIRST_ON_PATH:
+    if chosen := context.getConf().get("spark.pyspark.python"):
+        context.pythonExec = chosen
+    elif context.pythonExec == _FIRST_ON_PATH:
         context.pythonExec = sys.executable
 
 

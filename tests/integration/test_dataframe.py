@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +23,24 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import Mirror
+from tests.integration.spark_driver import ON_LOOPBACK
 from tests.support import commands
 from tests.support.data_source import reading
 from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before, write
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+from relay_pipelines.dataframe import register
+
+spark = eval(sys.argv[1]).getOrCreate()
+register(spark)
+register(spark)
+frame = spark.read.format("relay").options(**eval(sys.argv[2])).load()
+print(frame.where("value like '%1%'").count())
+spark.stop()
+"""
 
 
 @pytest.fixture
@@ -60,6 +76,35 @@ def test_a_second_session_registers_it_too(spark: Any) -> None:
     other = spark.newSession()
     register(other)
     assert other.sparkContext._jvm.SparkSession.active().equals(other._jsparkSession)
+
+
+@pytest.mark.parametrize("kind", ["standalone_master", "connect_remote"])
+def test_registering_is_all_that_a_cluster_needs(
+    mirror: Mirror, kind: str, bare_python: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Executors whose Python lacks the package receive it, and run the Python of the setting."""
+    address = request.getfixturevalue(kind)
+    conf = ON_LOOPBACK | {"spark.pyspark.python": str(bare_python)}
+    session = (
+        f"SparkSession.builder.remote({address!r})"
+        if kind == "connect_remote"
+        else f"SparkSession.builder.master({address!r}).config(map={conf})"
+    )
+    settings = commands.mirror(mirror.source, mirror.destination, mirror.topic)
+    config = commands.configured(tmp_path, {mirror.name: settings})
+    options = {"config": str(config), "topic": mirror.topic}
+    unset = {key: value for key, value in os.environ.items() if key != "PYSPARK_PYTHON"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, session, str(options)],
+        cwd=tmp_path,
+        env=unset | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "11\n", done.stderr[-3000:]
+    assert "has been added already" not in done.stderr
 
 
 def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
