@@ -62,6 +62,15 @@ NAME = "relay"
 _OPTIONS = ("config", "mirror", "topic", "side", "node", "start", "end", "window", "chunks")
 _LEDGER_OPTIONS = ("config", "mirror", "topic", "window")
 _STREAM_OPTIONS = ("config", "mirror", "topic", "side", "node", "start", "max_offsets")
+_SPARK_NAMES = {
+    "subscribe": "topic",
+    "startingOffsets": "start",
+    "endingOffsets": "end",
+    "maxOffsetsPerTrigger": "max_offsets",
+}
+"""What spark-sql-kafka calls options that mean the same."""
+_SPARK_POSITIONS = {-2: EARLIEST, -1: LATEST}
+"""Offsets by which Kafka and spark-sql-kafka mean where a log begins and ends."""
 _KINDS = ("records", "ledger")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
@@ -94,7 +103,8 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         side: `source` (the default) or `destination`.
         node: of the source; the first one by default, and of a window the one that was read last.
         start, end: `earliest`, `latest`, a time (2026-01-31T12:00:00Z), an offset, or JSON of
-            partition to offset; the whole topic by default.
+            partition to offset, also within its topic; the whole topic by default. -2 is where a
+            log begins, and -1 where it ends.
         window: the key of a Dagster window, instead of start and end: the chunks that the ledger
             has for it.
         chunks: instead of start and end, exactly these chunks of the side: JSON of partition to
@@ -102,6 +112,9 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
             a chunk, which begins with a record of its own.
         max_offsets: of a stream: how many offsets a micro-batch may read; all that is new by
             default.
+
+    The names of spark-sql-kafka for topic, start, end and max_offsets are accepted, too: subscribe,
+    startingOffsets, endingOffsets, maxOffsetsPerTrigger.
     """
 
     @classmethod
@@ -124,7 +137,7 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
             ConfigError: an option or a column is wrong.
         """
         self._check_columns(schema)
-        options = dict(self.options)
+        options = _our_names(self.options)
         if _kind(options) == "ledger":
             return _ledger_reader(options, schema.names)
         return _Reader(_ranges(options), schema.names)
@@ -140,7 +153,7 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
             raise ConfigError(
                 "a stream of the format relay has no ledger", remedy="read it with spark.read"
             )
-        return _StreamReader(dict(self.options), schema.names)
+        return _StreamReader(_our_names(self.options), schema.names)
 
     def _check_columns(self, schema: StructType) -> None:
         refuse_unknown_columns(schema.names, self._columns)
@@ -411,8 +424,25 @@ def _kind(options: Mapping[str, str]) -> str:
     return kind
 
 
+def _our_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options by our names.
+
+    Raises:
+        ConfigError: one is given by both names.
+    """
+    found = dict(options)  # Spark converts option names to lower case, which all of ours are
+    for theirs, ours in _SPARK_NAMES.items():
+        if (value := found.pop(theirs.lower(), None)) is None:
+            continue
+        if ours in found:
+            raise ConfigError(
+                f"options {ours} and {theirs} mean the same", remedy="give one of them"
+            )
+        found[ours] = value
+    return found
+
+
 def _refuse_unknown(options: Mapping[str, str], known: Sequence[str], subject: str) -> None:
-    # Spark converts option names to lower case, which all of ours are
     for key in options:
         if key not in ("what", *known):
             raise ConfigError(
@@ -468,6 +498,11 @@ def _place(options: Mapping[str, str]) -> _Place:
         )
     if not topic:
         raise ConfigError("option topic is missing", remedy="name a topic of the source")
+    if "," in topic:
+        raise ConfigError(
+            f"option topic: {topic!r} is more than one topic",
+            remedy="read each one by itself, and join the DataFrames with `union`",
+        )
     node, nodes = options.get("node", ""), [node.name for node in mirror.nodes]
     if node and node not in nodes:
         raise ConfigError(
@@ -552,7 +587,11 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:
 def _offsets(
     client: ClusterClient, partitions: Sequence[TopicPartition], option: str, text: str
 ) -> dict[TopicPartition, int]:
-    """Return the offset that an option means in every topic-partition, within its log."""
+    """Return the offset that an option means in every topic-partition, within its log.
+
+    Raises:
+        ConfigError: it means none, or one outside the log.
+    """
     low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     if text in {"earliest", "latest"}:
@@ -561,22 +600,61 @@ def _offsets(
         given = json.loads(text)
     except ValueError:
         given = None
-    if isinstance(given, int):
+    if type(given) is int:  # `true` is none
         found = dict.fromkeys(partitions, given)
     elif isinstance(given, dict):
-        missing = low if option == "start" else end
-        found = {
-            topic_partition: int(
-                given.get(str(topic_partition.partition), missing[topic_partition])
-            )
-            for topic_partition in partitions
-        }
+        found = _given_offsets(partitions, option, given)
     else:
-        found = client.first_offsets(_timestamp_ms(option, text), end)
+        times = client.first_offsets(_timestamp_ms(option, text), end)
+        return {tp: min(max(offset, low[tp]), end[tp]) for tp, offset in times.items()}
+    positions = {EARLIEST: low, LATEST: end}
+    default = low if option == "start" else end
     return {
-        topic_partition: min(max(offset, low[topic_partition]), end[topic_partition])
-        for topic_partition, offset in found.items()
+        tp: _within_log(
+            option,
+            tp,
+            positions[_SPARK_POSITIONS[found[tp]]][tp]
+            if found.get(tp) in _SPARK_POSITIONS
+            else found.get(tp, default[tp]),
+            (low[tp], end[tp]),
+        )
+        for tp in partitions
     }
+
+
+def _given_offsets(
+    partitions: Sequence[TopicPartition], option: str, given: Mapping[str, Any]
+) -> dict[TopicPartition, int]:
+    """Return the offsets of JSON, of partition to offset or, as spark-sql-kafka has it, by topic.
+
+    Raises:
+        ConfigError: a partition or topic is not there, or what it has is no offset.
+    """
+    if not partitions:  # the pinned one is not there
+        return {}
+    by_name = {str(tp.partition): tp for tp in partitions}
+    topic = partitions[0].topic
+    inner = given.get(topic)
+    offsets = inner if isinstance(inner, dict) and len(given) == 1 else given
+    for name, offset in offsets.items():
+        if name not in by_name or type(offset) is not int:
+            raise ConfigError(
+                f"option {option}: {json.dumps({name: offset})} is not an offset of a partition of"
+                f" topic {topic}",
+                remedy=f"name some of its partitions {', '.join(by_name)}, as in"
+                f' {{"{partitions[0].partition}": 120}}',
+            )
+    return {by_name[name]: offset for name, offset in offsets.items()}
+
+
+def _within_log(option: str, tp: TopicPartition, offset: int, log: tuple[int, int]) -> int:
+    low, end = log
+    if not low <= offset <= end:
+        raise ConfigError(
+            f"option {option}: {tp} has offsets {low} to {end}, and not {offset}",
+            remedy="write earliest or latest (in JSON -2 or -1), or an offset that it has",
+        )
+    return offset
 
 
 def _timestamp_ms(option: str, text: str) -> int:

@@ -151,7 +151,11 @@ def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -
     assert offsets(start="2026-01-01T12:17:30Z") == [18, 19]
     assert offsets(end="2026-01-01T12:02:00+00:00") == [0, 1]
     assert offsets(start="latest") == []
-    assert offsets(start="0", end="999") == list(range(20))
+    assert offsets(start="-2", end="-1") == list(range(20))
+    assert offsets(startingOffsets='{"0": -1}') == []
+    by_topic = f'{{"{mirror.topic}": {{"0": %d}}}}'
+    assert offsets(startingOffsets=by_topic % 5, endingOffsets=by_topic % 8) == [5, 6, 7]
+    assert offsets(startingOffsets="earliest", end="3") == [0, 1, 2]
     assert offsets(window="a-window") == list(range(10))
     assert offsets(window="a-window", side="destination") == list(range(10))
 
@@ -240,7 +244,7 @@ def test_a_stream_stops_at_the_end_and_resumes(spark: Any, mirror: Mirror, tmp_p
 
     numbers = list(range(20))
     assert read(start="3", max_offsets="8") == [numbers[3:11], numbers[11:19], numbers[19:]]
-    assert read(max_offsets="8") == []
+    assert read(maxOffsetsPerTrigger="8") == []
     mirror.write([Record(b"k", b"later")])
     assert read() == [[20]]
 
@@ -346,6 +350,15 @@ def test_where_a_micro_batch_ends(begins, ends, limit, found) -> None:
         ({"topic": ""}, "option topic is missing; name a topic of the source"),
         ({"mirror": "nobody"}, "no mirror is called 'nobody'"),
         ({"start": "noon"}, "option start: 'noon' is not a position in a topic; write earliest"),
+        (
+            {"start": "0", "end": "999"},
+            r"option end: \S+-0 has offsets 0 to 20, and not 999; write",
+        ),
+        ({"start": '{"0": -3}'}, r"option start: \S+-0 has offsets 0 to 20, and not -3; write"),
+        ({"startingOffsets": '{"7": 1}'}, 'option start: {"7": 1} is not an offset of a partition'),
+        ({"start": '{"0": "x"}'}, 'option start: {"0": "x"} is not an offset of a partition'),
+        ({"end": "5", "endingOffsets": "5"}, "options end and endingOffsets mean the same; give"),
+        ({"topic": "a,b"}, "option topic: 'a,b' is more than one topic; read each one by itself"),
         ({"window": "w"}, "the ledger has no entries of topic"),
         ({"began": "1"}, "the format relay has no option 'began'; it has config"),
         ({"what": "all"}, "option what: 'all' is neither records nor ledger"),
