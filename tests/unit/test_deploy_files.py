@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import kubernetes_validate
+import pyspark
 import pytest
 import yaml
 from dagster_postgres.utils import get_conn_string
@@ -178,6 +180,36 @@ def test_manifests_fit_the_schemas_of_kubernetes(document):
 def manifest(kind: str) -> dict[str, Any]:
     (found,) = [one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == kind]
     return found
+
+
+def test_the_role_has_what_sparks_driver_asks_for():
+    """Every kind of resource that the driver's classes name is in the Role, or switched off.
+
+    Other allocators of pods, which we do not use, are left out.
+    """
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
+    kinds = ("pods", "configMaps", "services", "persistentVolumeClaims", "apps")
+    asked: set[str] = set()
+    with zipfile.ZipFile(jar) as classes:
+        for name in classes.namelist():
+            folder, _, own = name.rpartition("/")
+            if folder.endswith("/cluster/k8s") and own.startswith(("KubernetesCl", "ExecutorPods")):
+                code = classes.read(name)
+                # a name in the constant pool: tag and length before it
+                asked |= {
+                    kind.lower()
+                    for kind in kinds
+                    if b"\x01\x00" + bytes([len(kind)]) + kind.encode() in code
+                }
+    (rule,) = manifest("Role")["rules"]
+    assert asked == {*rule["resources"], "services"}
+    relay = next(text for text in config_map_texts() if "spark.kubernetes.driver.pod.name" in text)
+    assert 'spark.kubernetes.driver.service.deleteOnTermination: "false"' in relay
+
+
+def config_map_texts() -> list[str]:
+    maps = [one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == "ConfigMap"]
+    return [text for each in maps for text in each["data"].values()]
 
 
 def pod() -> dict[str, Any]:
