@@ -50,8 +50,8 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
     except RAISED_BY_USERS as error:
         raise ConfigError(
             f"{kind} {spec.name!r} cannot be imported: {describe(error)}",
-            remedy=f"put {module}.py next to the configuration, or install it; remote executors"
-            " need it, too",
+            remedy=f"put {module}.py next to the configuration, or install it; executors on other"
+            " machines need what it imports, too, such as by spark.submit.pyFiles",
         ) from error
 
 

@@ -519,11 +519,15 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
     ] = False,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster", help="Copy on a Spark cluster, and kill one of its workers."),
+    ] = False,
 ) -> int:
     """Show a mirror between local clusters, with failures."""
     from relay_pipelines.demo import main
 
-    return int(main(keep=keep))
+    return int(main(keep=keep, cluster=cluster))
 
 
 @app.command()

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.demo.spark_cluster import LOOPBACK
 from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka.ports import free_ports
 
@@ -213,6 +214,7 @@ class RelayProcess:
             # the folder's removal also removes the files of a killed Spark
             "TMPDIR": str(temporary),
             "SPARK_LOCAL_DIRS": str(temporary),
+            **LOOPBACK,
             "SPARK_SUBMIT_OPTS": f"{java_options} -Djava.io.tmpdir={temporary}",
         }
         with self._log.open("wb") as output:

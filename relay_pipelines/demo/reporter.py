@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from relay_pipelines.demo.proof import Comparison, Share
+from relay_pipelines.demo.spark_cluster import Executor
 from relay_pipelines.output.formatting import count, seconds
 from relay_pipelines.protocol.clock import Clock
 
@@ -110,6 +111,16 @@ def shares_table(shares: Sequence[Share]) -> Table:
         records = count(sum(share.records for share in shares if share.node == node))
         chunks = count(sum(share.chunks for share in shares if share.node == node))
         table.add_row("total", node, "", "", records, chunks, style="bold")
+    return table
+
+
+def executors_table(executors: Sequence[Executor]) -> Table:
+    """One line per executor."""
+    table = _table(["worker", "executor"], ["tasks", "that ended"])
+    for each in executors:
+        state = "alive" if each.is_active else "dead"
+        style = None if each.is_active else "red"
+        table.add_row(each.worker, state, count(each.started), count(each.ended), style=style)
     return table
 
 

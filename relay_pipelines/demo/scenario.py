@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from relay_pipelines.audit.window_recount import recount
+from relay_pipelines.demo import spark_cluster
 from relay_pipelines.demo.dagster import RelayProcess
 from relay_pipelines.demo.proof import Ledger, compare_all, read_all, shares
-from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table
+from relay_pipelines.demo.reporter import Reporter, comparison_table, executors_table, shares_table
 from relay_pipelines.demo.shop import (
+    MANY_PARTITIONS,
     MIRROR,
     PARTITIONS,
-    TOPIC_PARTITIONS,
     Arrivals,
     Environment,
     NodeWriters,
@@ -23,9 +25,10 @@ from relay_pipelines.demo.shop import (
     start_clusters,
     temporary_folder,
 )
+from relay_pipelines.demo.spark_cluster import Executor, SparkCluster
 from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, DestinationError, RelayError
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
+from relay_pipelines.model import CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.output.formatting import count, plural, seconds, stdout
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -35,10 +38,16 @@ _NIGHT_MS = 4 * 3600 * 1000
 _CHUNKS = 8
 _SHARE = 5
 _POLL_SECONDS = 0.005
+_LOOK_SECONDS = 0.5
+_APPLICATION = re.compile(r"(?P<id>app-\S+) at (?P<page>http\S+)")
 _OPENING = """\
 Two identical upstream Kafka clusters are mirrored to a third while events keep
 arriving. First the mirror is killed, then the upstream node that it reads. In the
 end all three are read and compared."""
+_OPENING_ON_CLUSTER = """\
+Two identical upstream Kafka clusters are mirrored to a third by a Spark cluster. In
+the middle one of its workers dies, as with its machine. In the end the clusters are
+read and compared."""
 _COPY_YAML = """\
     copy:
       # commit often, fetch little at once, and slowly, so that kills hit the middle
@@ -46,14 +55,20 @@ _COPY_YAML = """\
       fetch_max: {size}KiB
       max_bytes_per_second: {rate}KiB
 """
+_SPARK_YAML = """\
+spark:
+  master: {address}
+  conf: {{spark.executor.memory: 512m, spark.cores.max: {workers}, spark.driver.host: 127.0.0.1}}
+"""
 
 
-def main(*, keep: bool = False, events: int = EVENTS) -> int:
+def main(*, keep: bool = False, events: int = EVENTS, cluster: bool = False) -> int:
     """Mirror two identical nodes, kill the mirror and a node, and prove that nothing is lost.
 
     Args:
         keep: leave the folder with relay.yaml, logs and data.
         events: how many there are before the mirror starts.
+        cluster: copy on a Spark cluster instead, and kill one of its workers.
 
     Returns:
         0 if both sides are equal, 4 if they differ, 130 after Ctrl-C.
@@ -66,7 +81,7 @@ def main(*, keep: bool = False, events: int = EVENTS) -> int:
     try:
         with temporary_folder(keep=keep) as folder:
             try:
-                return _run(folder, events, reporter, clock)
+                return (_run_on_cluster if cluster else _run)(folder, events, reporter, clock)
             finally:
                 if keep:
                     reporter.say(f"kept in {folder}: relay.yaml, all logs and the brokers' data")
@@ -93,23 +108,45 @@ def _run(folder: Path, events: int, reporter: Reporter, clock: Clock) -> int:
         return 0 if equal else DIFFERENCE
 
 
+def _run_on_cluster(folder: Path, events: int, reporter: Reporter, clock: Clock) -> int:
+    reporter.console.print(_OPENING_ON_CLUSTER, style="bold")
+    with (
+        open_shop(folder, events, reporter, clock, MANY_PARTITIONS) as (environment, _, writers),
+        closing(Ledger(environment.destination, clock)) as ledger,
+    ):
+        scenario = _Scenario(environment, writers, ledger, reporter, clock)
+        with (
+            reporter.step(f"Start a Spark master and {spark_cluster.WORKERS} workers"),
+            spark_cluster.running(folder / "spark") as cluster,
+        ):
+            reporter.say(f"{cluster.address}, its page {cluster.page}")
+            scenario.kill_worker(events, cluster)
+        equal = scenario.prove()
+        reporter.conclude(equal=equal)
+        return 0 if equal else DIFFERENCE
+
+
 @contextmanager
 def open_shop(
-    folder: Path, events: int, reporter: Reporter, clock: Clock
+    folder: Path,
+    events: int,
+    reporter: Reporter,
+    clock: Clock,
+    partitions: Mapping[str, int] = PARTITIONS,
 ) -> Iterator[tuple[Environment, Shop, NodeWriters]]:
     """Start the clusters and write a day of events to both nodes."""
     clusters = f"three clusters of Kafka {KAFKA_VERSION}: upstream-a, upstream-b, destination"
     with ExitStack() as until_the_end:
         doing = "brokers start (the first start downloads Kafka, about 100 MB)"
         with reporter.step(f"Start {clusters}", doing):
-            environment = until_the_end.enter_context(start_clusters(folder))
-        shop, writers = Shop(events), NodeWriters(environment.nodes)
+            environment = until_the_end.enter_context(start_clusters(folder, partitions))
+        shop, writers = Shop(events, partitions), NodeWriters(environment.nodes)
         with reporter.step(f"Write {count(events)} events of a web shop to both upstream clusters"):
             writers.write(shop.history(events, clock.now_ms() - _NIGHT_MS))
             writers.flush()
-            for topic, partitions in PARTITIONS.items():
+            for topic, number in partitions.items():
                 records = count(writers.written[topic])
-                reporter.say(f"{topic:<15} {partitions} partitions {records:>8} records")
+                reporter.say(f"{topic:<15} {number} partitions {records:>8} records")
         yield environment, shop, writers
 
 
@@ -139,12 +176,40 @@ class _Scenario:
                 self._wait_for_middle(process, end, show)
             self.ledger.poll()
             self._say_killed("relay, its Spark and its workers", known, end)
-            transactions, unread = _open_transactions(self.environment.destination)
+            transactions, unread = _open_transactions(self.environment)
             if transactions:
                 self.reporter.say(
                     f"it left {plural(transactions, 'open transaction')} with"
                     f" {plural(unread, 'record')} that consumers cannot read"
                 )
+
+    def kill_worker(self, events: int, cluster: SparkCluster) -> None:
+        """Copy on a Spark cluster and kill one of its workers in the middle."""
+        with self.reporter.step("Mirror, and kill a worker with its executor") as show:
+            size = max(16, min(1024, events // 1000))
+            options = _COPY_YAML.format(size=size, rate=20 * size)
+            spark = _SPARK_YAML.format(address=cluster.address, workers=len(cluster.workers))
+            text = self.environment.write_relay_yaml(options + spark)
+            self.reporter.say("relay.yaml:")
+            self.reporter.quote(text.splitlines())
+            known, end = self.ledger.poll(), self.writers.written.total()
+            with closing(self._start_run("run-cluster.log")) as process:
+                self._wait_for_middle(process, end, show)
+                page, application = _application(process)
+                self.reporter.say(f"Spark shows it at {page}")
+                victim = next(iter(cluster.workers.values()))
+                victim.kill_with_children()
+                self._say_killed(f"{victim.name} and its executor", known, end)
+                show(f"{victim.name} is dead, the copy continues")
+                seen: list[Executor] = []
+                while process.running:
+                    with suppress(OSError):  # it has just ended
+                        seen = spark_cluster.executors(page, application, cluster)
+                    time.sleep(_LOOK_SECONDS)
+                process.check()
+            self.reporter.quote(process.output)
+            self.ledger.poll()
+            self.reporter.show(executors_table(seen))
 
     def kill_node(self) -> str:
         """Run the mirror to its end, kill the node that it reads in the middle, and return it."""
@@ -182,7 +247,7 @@ class _Scenario:
         """Compare all clusters and the ledger; True if they agree."""
         with self.reporter.step("Read all clusters with another client and compare every record"):
             clusters = [*self.environment.nodes, self.environment.destination]
-            first, second, destination = read_all(clusters, TOPIC_PARTITIONS)
+            first, second, destination = read_all(clusters, self.environment.topic_partitions)
             comparisons = compare_all(first, destination)
             self.reporter.show(comparison_table(comparisons))
             identical = "yes" if first == second else "NO"
@@ -256,10 +321,18 @@ class _Scenario:
         )
 
 
-def _open_transactions(destination: Cluster) -> tuple[int, int]:
+def _application(process: RelayProcess) -> tuple[str, str]:
+    """The address of the page of a run's Spark application, and its id."""
+    (found,) = filter(None, map(_APPLICATION.search, process.output))
+    return found["page"], found["id"]
+
+
+def _open_transactions(environment: Environment) -> tuple[int, int]:
     """The topic-partitions with an open transaction, and the records that it hides."""
-    with ClusterClient(destination, DestinationError, purpose="demo") as client:
-        stable = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_COMMITTED)
-        written = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_UNCOMMITTED)
-    hidden = [written[tp] - stable[tp] for tp in TOPIC_PARTITIONS if written[tp] > stable[tp]]
+    with ClusterClient(environment.destination, DestinationError, purpose="demo") as client:
+        stable, written = (
+            client.list_offsets(environment.topic_partitions, LATEST, isolation)
+            for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
+        )
+    hidden = [end - stable[tp] for tp, end in written.items() if end > stable[tp]]
     return len(hidden), sum(hidden)

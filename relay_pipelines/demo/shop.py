@@ -34,6 +34,8 @@ from relay_pipelines.protocol.clock import Clock
 
 EVENTS, PAYMENTS, STATUS = "orders.events", "orders.payments", "orders.status"
 PARTITIONS = {EVENTS: 4, PAYMENTS: 2, STATUS: 2}
+MANY_PARTITIONS = {EVENTS: 24, PAYMENTS: 12, STATUS: 12}
+"""For a Spark cluster."""
 TRACE_ID = "trace-id"
 
 _COMPRESSION = {EVENTS: "lz4", PAYMENTS: "zstd", STATUS: "none"}
@@ -64,10 +66,17 @@ class Shop:
 
     Args:
         events: about how many, which decides the number of orders.
+        partitions: how many each topic has.
         seed: of the random numbers.
     """
 
-    def __init__(self, events: int, seed: int = 20_240_229) -> None:
+    def __init__(
+        self,
+        events: int,
+        partitions: Mapping[str, int] = PARTITIONS,
+        seed: int = 20_240_229,
+    ) -> None:
+        self._partitions = partitions
         self._random = random.Random(seed)  # noqa: S311 - order data, not secrets
         self._orders = max(1, events // _EVENTS_PER_ORDER)
         self._count = 0
@@ -94,7 +103,7 @@ class Shop:
         trace_id = b"%016x" % (self._count * _GOLDEN & 0xFFFFFFFFFFFFFFFF)
         return Event(
             topic,
-            zlib.crc32(order.encode()) % PARTITIONS[topic],
+            zlib.crc32(order.encode()) % self._partitions[topic],
             None if topic == PAYMENTS and self._count % 40 == 0 else order.encode(),
             None if tombstone else json.dumps(value).encode(),
             [(TRACE_ID, trace_id), ("source", b"web-shop"), ("schema-version", b"3")],
@@ -192,11 +201,6 @@ def _produce(producer: Producer, event: Event) -> None:
 
 
 MIRROR = "shop"
-TOPIC_PARTITIONS = [
-    TopicPartition(topic, partition)
-    for topic, count in PARTITIONS.items()
-    for partition in range(count)
-]
 _NAMES = ("upstream-a", "upstream-b", "destination")
 _TIMEOUT_SECONDS = 30
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -223,12 +227,23 @@ class Environment:
     Args:
         nodes: the two identical upstream clusters.
         processes: the embedded clusters by name.
+        partitions: how many each topic has.
     """
 
     folder: Path
     nodes: tuple[Cluster, Cluster]
     destination: Cluster
     processes: Mapping[str, LocalCluster]
+    partitions: Mapping[str, int]
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """Those of all topics."""
+        return [
+            TopicPartition(topic, partition)
+            for topic, count in self.partitions.items()
+            for partition in range(count)
+        ]
 
     def write_relay_yaml(self, options: str) -> str:
         """Write the configuration and return its text.
@@ -275,8 +290,13 @@ def temporary_folder(*, keep: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def start_clusters(folder: Path) -> Iterator[Environment]:
+def start_clusters(
+    folder: Path, partitions: Mapping[str, int] = PARTITIONS
+) -> Iterator[Environment]:
     """Start three clusters in parallel and create the upstream topics.
+
+    Args:
+        partitions: how many each topic has.
 
     Raises:
         RelayError: no Java, no network for the first download, or a broker does not start.
@@ -294,17 +314,18 @@ def start_clusters(folder: Path) -> Iterator[Environment]:
             for started in [pool.submit(cluster.start) for cluster in made]:
                 started.result()
         a, b, destination = (cluster.cluster() for cluster in made)
-        _create_topics(a)
-        _create_topics(b)
-        yield Environment(folder, (a, b), destination, {cluster.name: cluster for cluster in made})
+        _create_topics(a, partitions)
+        _create_topics(b, partitions)
+        processes = {cluster.name: cluster for cluster in made}
+        yield Environment(folder, (a, b), destination, processes, partitions)
 
 
-def _create_topics(node: Cluster) -> None:
+def _create_topics(node: Cluster, partitions: Mapping[str, int]) -> None:
     """Create the shop's topics; the mirror creates those at the destination."""
     compacted = {"cleanup.policy": "compact"}
     topics = [
         NewTopic(topic, count, config=compacted if topic == STATUS else {})
-        for topic, count in PARTITIONS.items()
+        for topic, count in partitions.items()
     ]
     admin = AdminClient({"bootstrap.servers": ",".join(node.bootstrap_servers), "log_level": 0})
     for created in admin.create_topics(topics).values():

@@ -1,8 +1,9 @@
 """Real Apache Kafka brokers as child processes, for the demo, the tests and the benchmarks.
 
 cluster            a cluster of brokers: start, addresses, end
-broker             one broker process: start, stop, kill, pause
-guardian           the script between this process and a broker, which ends with either
+broker             one broker process
+local_process      a server process: start, stop, kill, pause
+guardian           the script between this process and a server, which ends with either
 configuration      listeners, server.properties and the data folders
 ports              free ports, and the errors of this package
 jars               Kafka's jars from Maven Central

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from relay_pipelines.local_kafka.broker import tail
+from relay_pipelines.local_kafka.local_process import tail
 from relay_pipelines.local_kafka.ports import LocalKafkaError
 from relay_pipelines.model import Security
 

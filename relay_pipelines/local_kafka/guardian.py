@@ -1,12 +1,12 @@
-"""Runs one broker and kills it when the process that started it is gone, for whatever reason.
+"""Runs one server and kills it when the process that started it is gone, for whatever reason.
 
 The script `guardian.py <pid of the parent> <command ...>` imports only the standard library:
 
     stdin    one byte per signal to send, see SIGNALS; end of file when the parent is gone
-    stdout   the broker's pid and a line feed, then one byte for every signal sent
-    stderr   the broker's log
+    stdout   the server's pid and a line feed, then one byte for every signal sent
+    stderr   the server's log
 
-As the broker's parent it never signals a reused pid. It exits with the broker's exit code.
+As the server's parent it never signals a reused pid. It exits with the server's exit code.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _child_signal() -> int:
 
 
 def _die_with_guardian() -> None:
-    """Let the kernel, if it can, kill the broker when the guardian is killed."""
+    """Let the kernel, if it can, kill the server when the guardian is killed."""
     if sys.platform == "linux":
         import ctypes
 

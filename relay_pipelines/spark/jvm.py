@@ -75,7 +75,7 @@ def start(settings: Mapping[str, str], *, verbose: bool) -> Any:
 
 def jars() -> Iterator[Path]:
     """Return the jars of Spark."""
-    return Path(_home(), "jars").iterdir()
+    return Path(home(), "jars").iterdir()
 
 
 CLASSES = ClassArchive("spark", jars, "relay_pipelines.spark.class_archive")
@@ -145,8 +145,8 @@ def _question(words: Sequence[str], variables: Mapping[str, str]) -> str:
 
 def _environment() -> dict[str, str]:
     """Return the variables of the JVM, as Spark's scripts set them."""
-    environment = {**os.environ, "SPARK_HOME": _home()}
-    environment.setdefault("SPARK_CONF_DIR", str(Path(_home(), "conf")))
+    environment = {**os.environ, "SPARK_HOME": home()}
+    environment.setdefault("SPARK_CONF_DIR", str(Path(home(), "conf")))
     own = Path(environment["SPARK_CONF_DIR"], "spark-env.sh")
     if "SPARK_ENV_LOADED" not in environment and own.exists():
         said = subprocess.run(  # noqa: S603 - the user's own script
@@ -158,23 +158,29 @@ def _environment() -> dict[str, str]:
         ).stdout
         pairs = (os.fsdecode(pair).partition("=") for pair in said.split(b"\0") if pair)
         environment = {name: value for name, _, value in pairs}
-    (jar,) = _launcher_jars()
     return environment | {
         "PYTHONHASHSEED": "0",
         "SPARK_CONNECT_MODE": "0",
         "SPARK_ENV_LOADED": "1",
-        "SPARK_SCALA_VERSION": jar.name.split("_")[1].split("-")[0],
+        "SPARK_SCALA_VERSION": scala_version(),
     }
 
 
-def _home() -> str:
+def home() -> str:
+    """Return the folder of Spark."""
     from pyspark.find_spark_home import _find_spark_home
 
     return str(_find_spark_home())
 
 
+def scala_version() -> str:
+    """Return the version of Scala that Spark was built with, such as 2.13."""
+    (jar,) = _launcher_jars()
+    return jar.name.split("_")[1].split("-")[0]
+
+
 def _launcher_jars() -> list[Path]:
-    return list(Path(_home(), "jars").glob("spark-launcher_*.jar"))
+    return list(Path(home(), "jars").glob("spark-launcher_*.jar"))
 
 
 def _ignore_interrupts() -> None:

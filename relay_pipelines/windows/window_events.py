@@ -125,6 +125,7 @@ def of_topic(
         "code": ", ".join(sorted(topic.totals.code)) or None,
         "topic-partitions": counts(topic),
         "topic-partitions, details": _details(topic),
+        "Spark": window.result.spark or None,
         "plan": dg.MetadataValue.asset(lane.windows_asset),
         "run": dg.MetadataValue.dagster_run(run_id),
     }

@@ -22,6 +22,7 @@ TAKEOVER = re.compile(
     r" (\S+) s later came the first one from (\S+)\n"
 )
 SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events={events}))"
+ON_CLUSTER = SHORT.format(events="20_000, cluster=True")
 UI = "import sys; from relay_pipelines.demo.ui import main; sys.exit(main({port}, keep=False))"
 
 
@@ -110,6 +111,32 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert not still_running(list(seen))
     assert list(tmp_path.iterdir()) == []
     assert_provenance(lines, number(records))
+
+
+@pytest.mark.timeout(600)
+def test_a_worker_of_a_spark_cluster_is_killed(tmp_path, site):
+    """Its tasks run on the others, in the same run, and every record has arrived."""
+    seen: set[psutil.Process] = set()
+    with run(tmp_path, site, ON_CLUSTER) as process:
+        lines = read(process, "", seen)
+    said = "".join(lines)
+    assert process.returncode == 0, said
+    assert "kill -9 of worker-1 and its executor" in said, said
+    assert re.search(r"Spark shows it at http://127.0.0.1:\d+\n", said), said
+    rows = [line.split() for line in lines if line.strip().startswith("worker-")]
+    assert [row[:2] for row in rows] == [
+        ["worker-1", "dead"],
+        ["worker-2", "alive"],
+        ["worker-3", "alive"],
+    ], said
+    # so few records are one task or two; the dead one had one, which ended elsewhere
+    assert number(rows[0][2]) > number(rows[0][3])
+    assert sum(number(row[2]) for row in rows[1:]) > 0, said
+    total = next(line for line in lines if line.strip().startswith("total")).split()
+    assert total[3:] == ["0", "0", "0", "equal"]
+    assert "Nothing lost, nothing duplicated" in said
+    assert not still_running(list(seen))
+    assert list(tmp_path.iterdir()) == []
 
 
 def assert_provenance(lines: list[str], records: int) -> None:

@@ -12,7 +12,7 @@ NOT_RUN = "not run in tests"
 CANNOT_RUN = {
     "git clone ": "it needs the network",
     "uv ": "the same",
-    "relay demo ": "tests/integration/test_demo.py runs it",
+    "relay demo": "tests/integration/test_demo.py runs it",
     "make ": "the tests of the demo and of the UI run the same code",
     "docker ": "Docker is not there",
     "docker-compose ": "Docker is not there",
