@@ -339,6 +339,7 @@ def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
         Operator(cluster).wait_until_in_sync()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_elections_in_the_middle_of_a_transaction(
     three: LocalCluster, new_mirror: NewMirror

@@ -131,6 +131,7 @@ def test_a_run_that_is_stopped_does_not_wait(
     assert not result.outcomes
 
 
+@pytest.mark.long
 def test_new_topics_with_many_partitions_are_waited_for(
     own_cluster: LocalCluster, filled: TopicPartition, tmp_path: Path
 ) -> None:

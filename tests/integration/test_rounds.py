@@ -463,6 +463,7 @@ def test_two_daemons_with_one_metrics_port(
             assert second.stop(signal.SIGTERM) == 130, "nothing fails any more"
 
 
+@pytest.mark.long
 def test_of_two_daemons_one_copies(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,

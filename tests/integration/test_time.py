@@ -54,7 +54,9 @@ def test_a_batch_that_waits_longer_than_a_transaction(mirror: Mirror) -> None:
     assert len(mirror.copied()) == 60
 
 
-@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_rows])
+@pytest.mark.parametrize(
+    "copy", [copy_as_rows, pytest.param(copy_as_it_is, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
 def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str, copy: Callable[..., Any]) -> None:
     """A broker quota of 32 KiB/s is obeyed with short transactions; the outcome has the wait."""

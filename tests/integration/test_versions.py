@@ -33,7 +33,8 @@ from tests.support.independent import CREATE_TIME, assert_equal, create, read, u
 from tests.support.odd_records import CODECS, ODD
 from tests.support.old_kafka import OldKafka
 
-VERSIONS = ("2.4.1", "3.9.1")
+OLDEST = "2.4.1"
+VERSIONS = (pytest.param(OLDEST, marks=pytest.mark.long), "3.9.1")
 CLOCK = SystemClock()
 
 
@@ -145,9 +146,10 @@ def test_append_times_arrive(
     ]
 
 
+@pytest.mark.long
 def test_the_controller_creates_and_grows_topics(tmp_path: Path) -> None:
     """Before KRaft only the controller creates and grows topics: each broker leads to it."""
-    old = OldKafka(VERSIONS[0], tmp_path, count=2)
+    old = OldKafka(OLDEST, tmp_path, count=2)
     try:
         for number, server in enumerate(old.start().bootstrap_servers):
             create_and_grow(Cluster("old", (server,)), f"topic-{number}")

@@ -141,6 +141,7 @@ def jvm() -> int | None:
     return gateway and gateway.proc.pid
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_an_expectation_that_never_ends_holds_up_no_copy(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
