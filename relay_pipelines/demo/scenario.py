@@ -197,7 +197,8 @@ class _Scenario:
                 self._wait_for_middle(process, end, show)
                 page, application = _application(process)
                 self.reporter.say(f"Spark shows it at {page}")
-                victim = next(iter(cluster.workers.values()))
+                busy = max(spark_cluster.executors(page, application, cluster), key=_started)
+                (victim,) = (each for each in cluster.workers.values() if each.name == busy.worker)
                 victim.kill_with_children()
                 self._say_killed(f"{victim.name} and its executor", known, end)
                 show(f"{victim.name} is dead, the copy continues")
@@ -319,6 +320,10 @@ class _Scenario:
             f"{last.node} was killed {lived} after the first commit of this run;"
             f" {gap} later came the first one from {following.node}"
         )
+
+
+def _started(executor: Executor) -> int:
+    return executor.started
 
 
 def _application(process: RelayProcess) -> tuple[str, str]:

@@ -59,7 +59,12 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
         "source_rate": 12.34,
     }
     topic = TopicReport("orders", **(fields | changes))
-    result = RunResult("m", "run", {"orders": topic.totals}, seconds=9.0, copying_seconds=2.5)
+    result = RunResult(
+        *("m", "run", {"orders": topic.totals}),
+        spark="app-1 at http://127.0.0.1:4040",
+        seconds=9.0,
+        copying_seconds=2.5,
+    )
     window = WindowReport(FrozenWindow(KEY, (RANGE,)), "a", [topic], result, (), 1_012_500, 0.25)
     return window, topic
 
