@@ -13,11 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from relay_pipelines.spark.answering import without_parameters
 from tests.chaos.harness import Mirror, Process, family, kill
 from tests.integration import spark_processes
 from tests.support.commands import relay
 from tests.support.trap import Trap
 
+TOKEN = "a-token"
 CONF = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "3",
@@ -60,9 +62,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("wrong-python")
     trap, python = Trap.unset(folder), folder / "python"
     before = psutil.Process().children(recursive=True)
+    conf = {"spark.connect.authenticate.token": TOKEN}
     with spark_processes.connect_server(
-        folder / "server", python, {}, {"RELAY_FAULT": trap.fault}
-    ) as remote:
+        folder / "server", python, conf, {"RELAY_FAULT": trap.fault}
+    ) as address:
+        # PySpark sends no token over an open connection, but to this name
+        remote = f"{address.replace('127.0.0.1', 'localhost')}/;token={TOKEN}"
         started = set(psutil.Process().children(recursive=True)).difference(before)
         (jvm,) = (process for process in started if process.name() == "java")
         yield Server(remote, python, trap, jvm)
@@ -105,6 +110,17 @@ def test_a_python_without_packages_is_one_line(
     fails(server, mirror, "the Python of Spark's tasks has no package pyarrow")
 
 
+def test_a_wrong_token_is_one_line(server: Server, mirror: Mirror) -> None:
+    """The server's own reason, and neither token; all other tests here have the right one."""
+    run = mirror.start_run(spark={"remote": server.remote.replace(TOKEN, "another")})
+    assert run.end() != 0
+    (line,) = messages(run, mirror)
+    assert line.startswith(f"error: {mirror.name}: Spark at {without_parameters(server.remote)}")
+    assert "UNAUTHENTICATED" in line or "authentication" in line.lower()
+    assert "another" not in line
+    assert TOKEN not in line
+
+
 def test_a_server_that_dies_in_the_middle_costs_no_record(
     server: Server, connect_remote: str, mirror: Mirror
 ) -> None:
@@ -117,7 +133,7 @@ def test_a_server_that_dies_in_the_middle_costs_no_record(
     began = time.monotonic()
     assert run.end() == 1
     assert time.monotonic() - began < 60
-    died = f"no Spark answers at {server.remote}: Connection refused; start it"
+    died = f"no Spark answers at {without_parameters(server.remote)}: Connection refused; start it"
     remedy = "what is committed stays, run again to copy the rest"
     assert messages(run, mirror) == [f"error: {mirror.name}: {died}; {remedy}"]
 
