@@ -249,18 +249,16 @@ class TransactionalProducer:
         The broker refuses those before it asks the coordinator, so that they tell nothing.
         """
         partitions = set(self._added)
-        while True:
+        while partitions:
             try:
                 return self._add(partitions, expected=_NOTHING_OPEN)
             except RelayError as error:
                 refused = error.topic_partition
-                if (
-                    isinstance(error, FencedError)
-                    or refused not in partitions
-                    or len(partitions) == 1
-                ):
+                if isinstance(error, FencedError) or refused not in partitions:
                     raise
                 partitions.discard(refused)
+        # no batch in flight can follow the marker where nobody may write any more
+        return self._end(committed=False, expected=_NOTHING_OPEN)
 
     def _add(
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from relay_pipelines import settings
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import PermissionDeniedError, SourceError
+from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
@@ -39,7 +39,10 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.prepare import topics
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.protocol.records import BatchBuilder, Record
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered
@@ -255,6 +258,45 @@ def test_a_right_that_is_taken_away_in_the_middle(
     )
     for copy_range, records in zip(ranges, written.values(), strict=True):
         assert independent.records_of(cluster, copy_range.destination) == records
+
+
+def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
+    guarded: LocalCluster, topic_name: str
+) -> None:
+    """Its id goes on with another topic: none of its neighbours fails with it."""
+    cluster, user = guarded.cluster(), guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+    topic, other = (f"{topic_name}-{number}" for number in range(2))
+    for name in (topic, other):
+        independent.create(cluster, name)
+    admin = AdminClient(independent.client(cluster))
+    who = ResourcePatternType.LITERAL, "User:owner", "*", WRITE, AclPermissionType.DENY
+    denied = AclBinding(ResourceType.TOPIC, topic, *who)
+    builder = BatchBuilder(0, 1_000)
+    assert builder.extend([Record(0, 1, b"k", b"v", [])]) is None
+    sent = builder.build()
+    with ClusterClient(user, DestinationError) as client:
+        producer = TransactionalProducer(client, f"relay.{topic}.lane/0", CopyOptions())
+        producer.start()
+        producer.add([TopicPartition(topic, 0)])
+        admin.create_acls([denied])[denied].result(30)
+
+        def refused() -> bool:
+            try:
+                producer.send(TopicPartition(topic, 0), sent)
+                producer.drain()
+            except PermissionDeniedError:
+                return True
+            return False
+
+        independent.until(refused, "the right is gone")
+        producer.start()
+        producer.add([TopicPartition(other, 0)])
+        producer.send(TopicPartition(other, 0), sent)
+        producer.drain()
+        producer.commit()
+    assert independent.records_of(cluster, TopicPartition(topic, 0)) == []
+    (copied,) = independent.records_of(cluster, TopicPartition(other, 0))
+    assert copied.value == b"v"
 
 
 def test_check_reports_that_a_topic_may_not_grow(
