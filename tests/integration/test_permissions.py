@@ -72,11 +72,12 @@ SAYS = {
 
 def written(cluster: Cluster) -> dict[str, Any]:
     """The section of relay.yaml that describes a cluster."""
-    said = {field.name: getattr(cluster.security, field.name) for field in fields(Security)}
-    return {
-        "bootstrap_servers": list(cluster.bootstrap_servers),
-        "security": {key: value for key, value in said.items() if value not in {None, True, ()}},
+    said = {
+        field.name: value
+        for field in fields(Security)
+        if (value := getattr(cluster.security, field.name)) != field.default
     }
+    return {"bootstrap_servers": list(cluster.bootstrap_servers), "security": said}
 
 
 def configured(
