@@ -187,7 +187,7 @@ class _Scenario:
         """Copy on a Spark cluster and kill one of its workers in the middle."""
         with self.reporter.step("Mirror, and kill a worker with its executor") as show:
             size = max(16, min(1024, events // 1000))
-            options = _COPY_YAML.format(size=size, rate=20 * size)
+            options = _COPY_YAML.format(size=size, rate=8 * size)
             spark = _SPARK_YAML.format(address=cluster.address, workers=len(cluster.workers))
             text = self.environment.write_relay_yaml(options + spark)
             self.reporter.say("relay.yaml:")

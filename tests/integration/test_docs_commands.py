@@ -119,7 +119,7 @@ class Reader:
         if " --every" in command:
             time.sleep(_ROUNDS_SECONDS)
             process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=240)
         expected = 130 if " --every" in command else 0
         assert process.returncode == expected, f"{block}: {command}\n{output}"
 
@@ -135,7 +135,7 @@ class Reader:
             input="\n",
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
