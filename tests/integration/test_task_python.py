@@ -110,17 +110,6 @@ def test_a_python_without_packages_is_one_line(
     fails(server, mirror, "the Python of Spark's tasks has no package pyarrow")
 
 
-def test_a_wrong_token_is_one_line(server: Server, mirror: Mirror) -> None:
-    """The server's own reason, and neither token; all other tests here have the right one."""
-    run = mirror.start_run(spark={"remote": server.remote.replace(TOKEN, "another")})
-    assert run.end() != 0
-    (line,) = messages(run, mirror)
-    assert line.startswith(f"error: {mirror.name}: Spark at {without_parameters(server.remote)}")
-    assert "UNAUTHENTICATED" in line or "authentication" in line.lower()
-    assert "another" not in line
-    assert TOKEN not in line
-
-
 def test_a_server_that_dies_in_the_middle_costs_no_record(
     server: Server, connect_remote: str, mirror: Mirror
 ) -> None:
