@@ -69,8 +69,6 @@ _SPARK_NAMES = {
     "maxOffsetsPerTrigger": "max_offsets",
 }
 """What spark-sql-kafka calls options that mean the same."""
-_SPARK_POSITIONS = {-2: EARLIEST, -1: LATEST}
-"""Offsets by which Kafka and spark-sql-kafka mean where a log begins and ends."""
 _KINDS = ("records", "ledger")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
@@ -607,18 +605,14 @@ def _offsets(
     else:
         times = client.first_offsets(_timestamp_ms(option, text), end)
         return {tp: min(max(offset, low[tp]), end[tp]) for tp, offset in times.items()}
-    positions = {EARLIEST: low, LATEST: end}
-    default = low if option == "start" else end
+    default = EARLIEST if option == "start" else LATEST
+    bounds = {EARLIEST: low, LATEST: end}  # -2 and -1, as spark-sql-kafka writes them, too
+    offsets = {tp: found.get(tp, default) for tp in partitions}
     return {
-        tp: _within_log(
-            option,
-            tp,
-            positions[_SPARK_POSITIONS[found[tp]]][tp]
-            if found.get(tp) in _SPARK_POSITIONS
-            else found.get(tp, default[tp]),
-            (low[tp], end[tp]),
-        )
-        for tp in partitions
+        tp: bounds[offset][tp]
+        if offset in bounds
+        else _within_log(option, tp, offset, (low[tp], end[tp]))
+        for tp, offset in offsets.items()
     }
 
 

@@ -120,7 +120,7 @@ def executors_table(executors: Sequence[Executor]) -> Table:
     for each in executors:
         state = "alive" if each.is_active else "dead"
         style = None if each.is_active else "red"
-        table.add_row(each.worker, state, count(each.started), count(each.ended), style=style)
+        table.add_row(each.worker.name, state, count(each.started), count(each.ended), style=style)
     return table
 
 

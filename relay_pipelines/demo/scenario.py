@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from relay_pipelines.audit.window_recount import recount
@@ -25,7 +26,7 @@ from relay_pipelines.demo.shop import (
     start_clusters,
     temporary_folder,
 )
-from relay_pipelines.demo.spark_cluster import Executor, SparkCluster
+from relay_pipelines.demo.spark_cluster import SparkCluster
 from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, DestinationError, RelayError
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.model import CopyOptions, LedgerEntry, OffsetRange
@@ -166,11 +167,7 @@ class _Scenario:
         with self.reporter.step(
             f"Mirror while {more} more events a second arrive, and kill the mirror"
         ) as show:
-            # about 100 commits in five seconds, however much is copied
-            size = max(16, min(1024, events // 1000))
-            text = self.environment.write_relay_yaml(_COPY_YAML.format(size=size, rate=20 * size))
-            self.reporter.say("relay.yaml:")
-            self.reporter.quote(text.splitlines())
+            self._write_relay_yaml(events, 20)
             known, end = self.ledger.poll(), self.writers.written.total()
             with closing(self._start_run("run-killed.log")) as process:
                 self._wait_for_middle(process, end, show)
@@ -186,31 +183,26 @@ class _Scenario:
     def kill_worker(self, events: int, cluster: SparkCluster) -> None:
         """Copy on a Spark cluster and kill one of its workers in the middle."""
         with self.reporter.step("Mirror, and kill a worker with its executor") as show:
-            size = max(16, min(1024, events // 1000))
-            options = _COPY_YAML.format(size=size, rate=8 * size)
             spark = _SPARK_YAML.format(address=cluster.address, workers=len(cluster.workers))
-            text = self.environment.write_relay_yaml(options + spark)
-            self.reporter.say("relay.yaml:")
-            self.reporter.quote(text.splitlines())
+            self._write_relay_yaml(events, 8, spark)
             known, end = self.ledger.poll(), self.writers.written.total()
             with closing(self._start_run("run-cluster.log")) as process:
                 self._wait_for_middle(process, end, show)
                 page, application = _application(process)
                 self.reporter.say(f"Spark shows it at {page}")
-                busy = max(spark_cluster.executors(page, application, cluster), key=_started)
-                (victim,) = (each for each in cluster.workers.values() if each.name == busy.worker)
+                executors = spark_cluster.executors(page, application, cluster)
+                victim = max(executors, key=attrgetter("started")).worker
                 victim.kill_with_children()
                 self._say_killed(f"{victim.name} and its executor", known, end)
                 show(f"{victim.name} is dead, the copy continues")
-                seen: list[Executor] = []
                 while process.running:
                     with suppress(OSError):  # it has just ended
-                        seen = spark_cluster.executors(page, application, cluster)
+                        executors = spark_cluster.executors(page, application, cluster)
                     time.sleep(_LOOK_SECONDS)
                 process.check()
             self.reporter.quote(process.output)
             self.ledger.poll()
-            self.reporter.show(executors_table(seen))
+            self.reporter.show(executors_table(executors))
 
     def kill_node(self) -> str:
         """Run the mirror to its end, kill the node that it reads in the middle, and return it."""
@@ -270,6 +262,14 @@ class _Scenario:
             )
         return first == second and not wrong and all(comparison.equal for comparison in comparisons)
 
+    def _write_relay_yaml(self, events: int, chunks_per_second: int, more: str = "") -> None:
+        """Write and show a configuration by which a copy takes about 100 commits."""
+        size = max(16, min(1024, events // 1000))
+        copy = _COPY_YAML.format(size=size, rate=chunks_per_second * size)
+        text = self.environment.write_relay_yaml(copy + more)
+        self.reporter.say("relay.yaml:")
+        self.reporter.quote(text.splitlines())
+
     def _start_run(self, log: str) -> RelayProcess:
         folder, width = self.environment.folder, self.reporter.quoted_width
         process = RelayProcess(folder, ["run", "--stop-at-end"], log, width)
@@ -320,10 +320,6 @@ class _Scenario:
             f"{last.node} was killed {lived} after the first commit of this run;"
             f" {gap} later came the first one from {following.node}"
         )
-
-
-def _started(executor: Executor) -> int:
-    return executor.started
 
 
 def _application(process: RelayProcess) -> tuple[str, str]:

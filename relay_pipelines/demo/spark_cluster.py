@@ -46,13 +46,13 @@ class Executor(NamedTuple):
     """An executor as the page of its application shows it.
 
     Args:
-        worker: the name of its worker.
+        worker: that runs it.
         is_active: whether Spark still has it.
         started: how many tasks it has got.
         ended: how many of them have succeeded.
     """
 
-    worker: str
+    worker: LocalProcess
     is_active: bool
     started: int
     ended: int
@@ -122,9 +122,9 @@ def executors(page: str, application: str, cluster: SparkCluster) -> list[Execut
     url = f"{page}/api/v1/applications/{application}/allexecutors"
     with urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as response:  # noqa: S310 - always http
         found = json.load(response)
-    return sorted(
-        Executor(worker.name, each["isActive"], each["totalTasks"], each["completedTasks"])
+    return [
+        Executor(worker, each["isActive"], each["totalTasks"], each["completedTasks"])
+        for address, worker in cluster.workers.items()
         for each in found
-        for page, worker in cluster.workers.items()
-        if each["executorLogs"].get("stderr", "").startswith(f"{page}/")
-    )
+        if each["executorLogs"].get("stderr", "").startswith(f"{address}/")
+    ]

@@ -134,8 +134,7 @@ class LocalProcess:
     def kill_with_children(self) -> None:
         """Kill it as if its machine had died, with all that it has started."""
         if self._guardian is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._guardian.pid, signal.SIGKILL)
+            self._guardian.kill()
         self._release()
 
     def pause(self) -> None:
@@ -168,7 +167,7 @@ class LocalProcess:
         if self._guardian is None:
             return
         if self._guardian.wait() < 0:
-            # the guardian itself was killed; only its child is left in its process group
+            # the guardian itself was killed; what it watched is left in its process group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._guardian.pid, signal.SIGKILL)
         for pipe in (self._guardian.stdin, self._guardian.stdout):

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import answering, settings_file
+from relay_pipelines.spark import answering, jvm, settings_file
 from relay_pipelines.spark.defaults import DEFAULTS, TASK_ATTEMPTS
 from relay_pipelines.spark.session import first_line
 
@@ -222,9 +222,7 @@ class ConnectServer:
         )
 
     def _spawn(self, settings: Mapping[str, str], lock: int) -> int:
-        from pyspark.find_spark_home import _find_spark_home
-
-        script = Path(_find_spark_home(), "sbin", "start-connect-server.sh")
+        script = Path(jvm.home(), "sbin", "start-connect-server.sh")
         settings_file.write(self._conf, settings)
         folder = str(self._folder)
         own = {"SPARK_PID_DIR": folder, "SPARK_LOG_DIR": folder}
