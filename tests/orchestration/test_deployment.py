@@ -57,7 +57,6 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
-@pytest.mark.long
 def test_it_goes_on_by_itself_when_the_database_is_back(
     deployed: Deployed, postgres: Postgres, tmp_path: Path
 ) -> None:
