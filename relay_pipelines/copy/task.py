@@ -149,8 +149,8 @@ def _copy_each(
             earlier = {side: client.throttled_seconds for side, client in clients.items()}
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
-                owner = ranges[0].progress.owner
-                committer = Transactions(job, owner, options, destination, seen, unblock)
+                progress = ranges[0].progress
+                committer = Transactions(job, progress, options, destination, seen, unblock)
                 Copier(ranges, options, committer, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:

@@ -287,13 +287,14 @@ class Transactions:
     range, or of several, together.
 
     Args:
+        progress: of one of the ranges, which share their owner.
         unblock: as of `wait_until_stable`; called with the transactional id.
     """
 
     def __init__(
         self,
         job: CopyJob,
-        owner: str,
+        progress: RangeProgress,
         options: CopyOptions,
         destination: ClusterClient,
         seen: checkpoints.Seen,
@@ -305,7 +306,8 @@ class Transactions:
         self._options = options
         self._destination = destination
         self._clock = destination.clock
-        self._owner = owner
+        self._owner = progress.owner
+        self._witness = progress.checkpoint_partition
         self._expected: tuple[TopicPartition, ...] = ()
         self._producer = self._new_producer()
 
@@ -411,7 +413,7 @@ class Transactions:
         self._producer = self._new_producer()
 
     def _new_producer(self) -> TransactionalProducer:
-        return TransactionalProducer(self._destination, self._owner, self._options)
+        return TransactionalProducer(self._destination, self._owner, self._options, self._witness)
 
     def release(self) -> None:
         """Give the connections back, and close those with outstanding responses."""

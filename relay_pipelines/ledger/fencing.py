@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.checkpoint import wait_for_open_transactions
+from relay_pipelines.ledger.checkpoint import TOPIC, home, wait_for_open_transactions
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
@@ -27,7 +27,8 @@ def take_over(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    producer = TransactionalProducer(client, transactional_id, client.options)
+    witness = home(TOPIC, transactional_id.encode())
+    producer = TransactionalProducer(client, transactional_id, client.options, witness)
     client.retry(producer.start, patient=patient)
     return producer
 

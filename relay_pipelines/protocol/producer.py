@@ -86,12 +86,23 @@ class TransactionalProducer:
 
     Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`, then `release`.
     After an error only `release`, `start` or `abort`.
+
+    Args:
+        witness: what nobody deletes or forbids; a transaction that fails gets it to show whether
+            the id is still ours.
     """
 
-    def __init__(self, client: ClusterClient, transactional_id: str, options: CopyOptions) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        transactional_id: str,
+        options: CopyOptions,
+        witness: TopicPartition,
+    ) -> None:
         self._client = client
         self._id = transactional_id
         self._options = options
+        self._witness = witness
         self._clock = client.clock
         self._coordinator = -1
         self._state = ProducerState(-1, -1)
@@ -238,27 +249,11 @@ class TransactionalProducer:
     def _verify_ownership(self) -> None:
         """Fail if another holder took over: InitProducerId would abort its open transaction."""
         if self._added:
-            # they are in it already: this changes nothing
-            self._add_again()
+            # what the transaction holds may be gone or forbidden since: brokers would refuse that
+            # before they ask the coordinator
+            self._add([self._witness], expected=_NOTHING_OPEN)
         else:
             self._end(committed=False, expected=_NOTHING_OPEN)
-
-    def _add_again(self) -> None:
-        """Add what the transaction contains, without topics that are gone or forbidden since.
-
-        The broker refuses those before it asks the coordinator, so that they tell nothing.
-        """
-        partitions = set(self._added)
-        while partitions:
-            try:
-                return self._add(partitions, expected=_NOTHING_OPEN)
-            except RelayError as error:
-                refused = error.topic_partition
-                if isinstance(error, FencedError) or refused not in partitions:
-                    raise
-                partitions.discard(refused)
-        # no batch in flight can follow the marker where nobody may write any more
-        return self._end(committed=False, expected=_NOTHING_OPEN)
 
     def _add(
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
@@ -521,7 +516,7 @@ def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
     """Read the answer to `encode`: by topic, as `encode_string` writes it, and partition.
 
     Raises:
-        ValueError: it names a topic-partition twice.
+        ValueError: it names a topic-partition twice, or has another length than it says.
         struct.error: it is shorter than it says.
     """
     answers = {}
@@ -547,6 +542,8 @@ def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
             answers[topic, partition] = ProduceResponse(
                 error_code, base_offset, message or summary, throttle_ms
             )
+    if at + _COUNT.size != len(body):
+        raise ValueError("it has another length than it says")
     return answers
 
 

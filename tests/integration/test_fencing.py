@@ -21,6 +21,8 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from tests.copying import Mirror, numbered
 from tests.support.independent import until
 
+WITNESS = home(checkpoint.TOPIC, b"any")
+
 
 @pytest.fixture
 def mirror(
@@ -38,7 +40,7 @@ def take_over(mirror: Mirror) -> None:
     """Fence the older task, as a newer one does first."""
     with ClusterClient(mirror.destination, DestinationError) as client:
         name = own_id(mirror.name, mirror.at)
-        TransactionalProducer(client, name, mirror.options).start()
+        TransactionalProducer(client, name, mirror.options, WITNESS).start()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,9 @@ def test_an_overtaken_task_with_an_unanswered_commit_stops(
         end(producer, committed=committed, expected=expected)
         if committed and not newer:
             newer.append(
-                TransactionalProducer(client, own_id(mirror.name, mirror.at), mirror.options)
+                TransactionalProducer(
+                    client, own_id(mirror.name, mirror.at), mirror.options, WITNESS
+                )
             )
             newer[0].start()
             raise DestinationError("the connection is lost")
@@ -183,7 +187,7 @@ def test_a_takeover_in_progress_is_fencing(mirror: Mirror) -> None:
         ClusterClient(mirror.destination, DestinationError) as one,
         ClusterClient(mirror.destination, DestinationError) as two,
     ):
-        older = TransactionalProducer(one, name, mirror.options)
+        older = TransactionalProducer(one, name, mirror.options, WITNESS)
         older.start()
         older.add([mirror.at])
         request = InitProducerIdRequest(
@@ -193,4 +197,4 @@ def test_a_takeover_in_progress_is_fencing(mirror: Mirror) -> None:
             two.call(two.coordinator(name), request, 4).error_code == 51
         )  # CONCURRENT_TRANSACTIONS
         with pytest.raises(FencedError):
-            older.add([home(checkpoint.TOPIC, b"any")])
+            older.add([WITNESS])

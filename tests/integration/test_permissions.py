@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,13 @@ from confluent_kafka.admin import (
 
 from relay_pipelines import settings
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
+from relay_pipelines.errors import (
+    DestinationError,
+    FencedError,
+    PermissionDeniedError,
+    RelayError,
+    SourceError,
+)
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
@@ -264,40 +271,59 @@ def test_a_right_that_is_taken_away_in_the_middle(
 def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
     guarded: LocalCluster, topic_name: str
 ) -> None:
-    """Its id goes on with another topic: none of its neighbours fails with it."""
+    """Its id goes on with another topic, and a batch in flight is refused when the right is back.
+
+    Under its old epoch, it would open a transaction after the marker, and the next one commits it.
+    """
     cluster, user = guarded.cluster(), guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+    ensure_homes(cluster)
     topic, other = (f"{topic_name}-{number}" for number in range(2))
     for name in (topic, other):
         independent.create(cluster, name)
     admin = AdminClient(independent.client(cluster))
     who = ResourcePatternType.LITERAL, "User:owner", "*", WRITE, AclPermissionType.DENY
     denied = AclBinding(ResourceType.TOPIC, topic, *who)
+    allowed = AclBindingFilter(ResourceType.TOPIC, topic, *who)
     builder = BatchBuilder(0, 1_000)
     assert builder.extend([Record(0, 1, b"k", b"v", [])]) is None
     sent = builder.build()
+
+    def refusal(producer: TransactionalProducer) -> RelayError | None:
+        try:
+            producer.send(TopicPartition(topic, 0), sent)
+            producer.drain()
+        except RelayError as error:
+            return error
+        return None
+
     with ClusterClient(user, DestinationError) as client:
-        producer = TransactionalProducer(client, f"relay.{topic}.lane/0", CopyOptions())
+        witness = checkpoint.homes(checkpoint.TOPIC)[0]
+        producer = TransactionalProducer(client, f"relay.{topic}.lane/0", CopyOptions(), witness)
         producer.start()
         producer.add([TopicPartition(topic, 0)])
         admin.create_acls([denied])[denied].result(30)
-
-        def refused() -> bool:
-            try:
-                producer.send(TopicPartition(topic, 0), sent)
-                producer.drain()
-            except PermissionDeniedError:
-                return True
-            return False
-
-        independent.until(refused, "the right is gone")
+        assert isinstance(
+            independent.until(lambda: refusal(producer), "the right is gone"), PermissionDeniedError
+        )
+        late = copy(producer)
         producer.start()
-        producer.add([TopicPartition(other, 0)])
-        producer.send(TopicPartition(other, 0), sent)
+        admin.delete_acls([allowed])[allowed].result(30)
+
+        def of_late_batch() -> RelayError | None:
+            error = refusal(late)
+            late.release()
+            return None if isinstance(error, PermissionDeniedError) else error
+
+        found = independent.until(of_late_batch, "what was in flight is refused")
+        assert isinstance(found, FencedError)
+        for name in (topic, other):
+            producer.add([TopicPartition(name, 0)])
+            producer.send(TopicPartition(name, 0), sent)
         producer.drain()
         producer.commit()
-    assert independent.records_of(cluster, TopicPartition(topic, 0)) == []
-    (copied,) = independent.records_of(cluster, TopicPartition(other, 0))
-    assert copied.value == b"v"
+    for name in (topic, other):
+        (copied,) = independent.records_of(cluster, TopicPartition(name, 0))
+        assert copied.value == b"v"
 
 
 def test_check_reports_that_a_topic_may_not_grow(

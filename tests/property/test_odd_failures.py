@@ -308,9 +308,9 @@ def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
         served(source=source, destination=copies),
         ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
     ):
-        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS)
-        other.start()
         home = TopicPartition(checkpoint.TOPIC, 0)
+        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS, home)
+        other.start()
         other.add([home])
         other.send(home, encode(b"key", b"value", NOW))
         other.drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
+from relay_pipelines.protocol import producer
 from relay_pipelines.protocol import records as records_module
 from relay_pipelines.protocol.batch import (
     CRC_END,
@@ -270,3 +272,16 @@ def test_digests_of_names_that_are_utf8_stay() -> None:
 def test_neighbours_have_digests_of_their_own(one: Record, other: Record) -> None:
     """Null is not empty, and bytes do not move from one field into the next."""
     assert digest(one) != digest(other)
+
+
+def test_an_answer_of_another_length_is_refused() -> None:
+    """A cut answer to Produce acknowledges nothing, and its last bytes are no throttle time."""
+    name = struct.pack(">h5s", 5, b"topic")
+    at_7 = struct.pack(">ihqqqi", 0, 0, 7, -1, 0, 1) + struct.pack(
+        ">ih3sh4s", 0, 3, b"bad", 4, b"why?"
+    )
+    body = struct.pack(">i", 1) + name + struct.pack(">i", 1) + at_7 + struct.pack(">i", 20)
+    assert producer.decode(memoryview(body)) == {(name, 0): (0, 7, "bad", 20)}
+    for wrong in [*(body[:size] for size in range(len(body))), body + b"\0"]:
+        with pytest.raises((ValueError, struct.error)):
+            producer.decode(memoryview(wrong))
