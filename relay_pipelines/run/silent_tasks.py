@@ -88,7 +88,8 @@ class SilentTasks:
         """Return how long a task may commit nothing; -1 for ever.
 
         It may wait for the transaction of a dead task before each chunk, and each of its
-        transactional ids may fail for `give_up_after`, one after the other.
+        transactional ids may fail for `give_up_after`, one after the other. Its topics may have
+        longer chunks than the mirror.
         """
         options = self._options
         if options.give_up_after_ms < 0:
@@ -96,9 +97,11 @@ class SilentTasks:
         ids = len({each.owner or each.source for each in group})
         limits = [options, *(each.record_policy.options or options for each in group)]
         speeds = [each.max_bytes_per_second for each in limits if each.max_bytes_per_second]
-        throttled = options.fetch_max_bytes / min(speeds) if speeds else 0.0
+        fetched = max(each.fetch_max_bytes for each in limits)
+        throttled = fetched / min(speeds) if speeds else 0.0
         failing = ids * options.give_up_after_ms / 1000
-        return failing + stable_seconds(options) + options.chunk_ms / 1000 + throttled
+        chunk = max(stable_seconds(each) + each.chunk_ms / 1000 for each in limits)
+        return failing + chunk + throttled
 
 
 def _described(group: Sequence[CopyRange], task: RunningTask) -> str:
