@@ -338,11 +338,12 @@ class TransactionalProducer:
         if code != error_codes.NONE and code not in expected:
             # the codes for which it retries are about the transactional id
             about = (tp for tp, own in refused.items() if own == code)
-            raise self._explained(
-                self._client.failure(
-                    code, f"{doing} of {self._id}", topic_partition=next(about, None)
-                )
+            error = self._client.failure(
+                code, f"{doing} of {self._id}", topic_partition=next(about, None)
             )
+            if isinstance(error, FencedError):
+                error.topic_partition = None  # every topic-partition of the id is
+            raise self._explained(error)
 
     def _send_gathered(self, leader: int) -> None:
         gathered = self._gathered.pop(leader, None)

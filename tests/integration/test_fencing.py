@@ -89,6 +89,7 @@ def test_an_overtaken_task_does_not_fence_the_newer_one(
         patched.setattr(transaction, "failpoint", failpoint)
         outcome = mirror.try_copy()
     assert outcome.status is Status.FENCED
+    assert outcome.error.startswith(f"{mirror.at}: ")
     assert mirror.copied() == []
     mirror.copy()
     mirror.assert_equal()
