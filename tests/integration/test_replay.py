@@ -585,7 +585,8 @@ class TestRefusals:
             mirror.source,
             mirror.destination,
             f"{mirror.topic}.c",
-            destination_config={"cleanup.policy": "compact"},
+            # without a cleaner that comes while the test looks
+            destination_config={"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)},
         )
         compacted.write(RECORDS)
         compacted.copy()
