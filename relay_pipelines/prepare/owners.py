@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from relay_pipelines.errors import FencedError, RelayError, TransactionPendingError
@@ -24,6 +25,8 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+_MOST_WAITS = 3
 
 
 def claim(
@@ -42,6 +45,11 @@ def claim(
         RelayError: the destination does not answer, or refuses.
     """
     mirror = snapshot.mirror
+    # those that fence each other must leave each other ever more room
+    options = replace(
+        options,
+        backoff_max_ms=max(options.backoff_max_ms, options.give_up_after_ms // _MOST_WAITS),
+    )
     pending: dict[str, TransactionPendingError] = {}
     foreign: dict[str, list[CopyRange]] = {}
     known: CheckpointSnapshot | None = CheckpointSnapshot(

@@ -88,7 +88,7 @@ class TransactionalProducer:
     After an error only `release`, `start` or `abort`.
 
     Args:
-        witness: what nobody deletes or forbids; a transaction that fails gets it to show whether
+        witness: what nobody deletes, as a rule; a transaction that fails gets it to show whether
             the id is still ours.
     """
 
@@ -248,12 +248,20 @@ class TransactionalProducer:
 
     def _verify_ownership(self) -> None:
         """Fail if another holder took over: InitProducerId would abort its open transaction."""
-        if self._added:
-            # what the transaction holds may be gone or forbidden since: brokers would refuse that
-            # before they ask the coordinator
-            self._add([self._witness], expected=_NOTHING_OPEN)
-        else:
-            self._end(committed=False, expected=_NOTHING_OPEN)
+        if not self._added:
+            return self._end(committed=False, expected=_NOTHING_OPEN)
+        # what is gone or forbidden since is refused before the coordinator is asked, and tells
+        # nothing
+        of_topics = {tp.topic: tp for tp in self._added}
+        refused: RelayError
+        for candidate in (self._witness, *of_topics.values()):
+            try:
+                return self._add([candidate], expected=_NOTHING_OPEN)
+            except RelayError as error:
+                if error.topic_partition != candidate:
+                    raise
+                refused = error
+        raise refused
 
     def _add(
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
