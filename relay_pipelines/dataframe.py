@@ -52,6 +52,7 @@ from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, Cl
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.spark import package_archive, task_python
 
 if TYPE_CHECKING:
@@ -59,9 +60,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "relay"
-_OPTIONS = ("config", "mirror", "topic", "side", "node", "start", "end", "window", "chunks")
+_OPTIONS = (
+    *("config", "mirror", "topic", "side", "node", "start", "end", "window", "chunks"),
+    "includeHeaders",
+)
 _LEDGER_OPTIONS = ("config", "mirror", "topic", "window")
-_STREAM_OPTIONS = ("config", "mirror", "topic", "side", "node", "start", "max_offsets")
+_STREAM_OPTIONS = (
+    *("config", "mirror", "topic", "side", "node", "start", "max_offsets", "includeHeaders"),
+)
 _SPARK_NAMES = {
     "subscribe": "topic",
     "startingOffsets": "start",
@@ -108,6 +114,7 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         chunks: instead of start and end, exactly these chunks of the side: JSON of partition to
             [[start, end], ...], in order. At the destination, without the records of others within
             a chunk, which begins with a record of its own.
+        includeHeaders: `true` for the column `headers`; `false` by default, as in spark-sql-kafka.
         max_offsets: of a stream: how many offsets a micro-batch may read; all that is new by
             default.
 
@@ -121,8 +128,12 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         return NAME
 
     def schema(self) -> str:
-        """Return all columns; a user's schema may select some of them."""
-        return ", ".join(f"{name} {kind}" for name, kind in self._columns.items())
+        """Return the columns without a schema of the user's, which may have any of them."""
+        return ", ".join(
+            f"{name} {kind}"
+            for name, kind in self._columns.items()
+            if name != "headers" or _is_true(self.options, "includeHeaders")
+        )
 
     @property
     def _columns(self) -> Mapping[str, str]:
@@ -155,18 +166,25 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
 
     def _check_columns(self, schema: StructType) -> None:
         refuse_unknown_columns(schema.names, self._columns)
+        for field in schema:
+            kind, given = self._columns[field.name], field.dataType.simpleString()
+            if given != kind.replace(" ", ""):
+                raise ConfigError(
+                    f"column {field.name} of the format relay is {kind}, and not {given}",
+                    remedy="correct the schema, and cast the column afterwards",
+                )
 
 
 def refuse_unknown_columns(wanted: Sequence[str], known: Mapping[str, str]) -> None:
     """Refuse columns that there are not.
 
     Raises:
-        ConfigError: it names the first one, and those that there are.
+        ConfigError: it names the first one, and the nearest one that there is.
     """
     for name in wanted:
         if name not in known:
             raise ConfigError(
-                f"the format relay has no column {name!r}", remedy=f"it has {', '.join(known)}"
+                f"the format relay has no column {name!r}", remedy=nearest(name, known, "columns")
             )
 
 
@@ -440,9 +458,16 @@ def _our_names(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _is_true(options: Mapping[str, str], option: str) -> bool:
+    text = options.get(option.lower(), "false")
+    if text.lower() not in {"true", "false"}:
+        raise ConfigError(f"option {option}: {text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
 def _refuse_unknown(options: Mapping[str, str], known: Sequence[str], subject: str) -> None:
     for key in options:
-        if key not in ("what", *known):
+        if key not in ("what", *map(str.lower, known)):
             raise ConfigError(
                 f"{subject} has no option {key!r}", remedy=f"it has {', '.join(known)}, what"
             )

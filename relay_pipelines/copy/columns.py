@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from relay_pipelines.errors import FilterError, RelayError
-from relay_pipelines.model import OnRecordError, TimestampType, TopicPartition
+from relay_pipelines.model import OnRecordError, TopicPartition
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import (
     Record,
@@ -24,25 +24,25 @@ from relay_pipelines.protocol.records import (
 COLUMNS = {
     "key": "binary",
     "value": "binary",
-    "headers": "array<struct<name: string, value: binary>>",
     "topic": "string",
     "partition": "int",
-    "offset": "long",
+    "offset": "bigint",
     "timestamp": "timestamp",
-    "timestamp_type": "string",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
 }
-"""The columns that SQL can use, with their Spark SQL types."""
+"""The columns of spark-sql-kafka, with their types as Spark names them."""
 _MS = pa.timestamp("ms", tz="UTC")
-_BINARY_NAMES = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
+_BINARY_NAMES = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
-    "headers": pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])),
     "topic": pa.string(),
     "partition": pa.int32(),
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_type": pa.string(),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
 _NO_TIMESTAMP = -1
 _LAST_MS = (1 << 63) // 1000 - 1
@@ -84,7 +84,8 @@ class ColumnBuilder:
         if "timestamp" in self._values:
             dates = [-_LAST_MS <= record.timestamp <= _LAST_MS for record in records]
             records = self._only(records, dates, _NOT_A_DATE)
-        kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
+        # as Kafka's clients number CreateTime and LogAppendTime; none (-1) is of older formats
+        kind = 1 if log_append_time else 0
         for name, values in self._values.items():
             values.extend(_COLUMN_OF[name](records, self._topic_partition, kind))
         self.records += len(records)
@@ -191,9 +192,9 @@ def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
 
 
 def _header(header: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
-    if header is None or header["name"] is None:
-        raise ValueError("a header has no name")
-    name, value = header["name"], header["value"]
+    if header is None or header["key"] is None:
+        raise ValueError("a header has no key")
+    name, value = header["key"], header["value"]
     return name.decode(errors="surrogateescape") if isinstance(name, bytes) else name, value
 
 
@@ -208,17 +209,17 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     return pa.array(values, TYPES[name])
 
 
-_COLUMN_OF: Mapping[str, Callable[[Sequence[Any], TopicPartition, str], list[Any]]] = {
+_COLUMN_OF: Mapping[str, Callable[[Sequence[Any], TopicPartition, int], list[Any]]] = {
     "key": lambda records, _source, _kind: [record.key for record in records],
     "value": lambda records, _source, _kind: [record.value for record in records],
-    "headers": lambda records, _source, _kind: [
-        [{"name": name, "value": value} for name, value in record.headers] for record in records
-    ],
     "topic": lambda records, source, _kind: [source.topic] * len(records),
     "partition": lambda records, source, _kind: [source.partition] * len(records),
     "offset": lambda records, _source, _kind: [record.offset for record in records],
     "timestamp": lambda records, _source, _kind: [
         None if record.timestamp == _NO_TIMESTAMP else record.timestamp for record in records
     ],
-    "timestamp_type": lambda records, _source, kind: [kind] * len(records),
+    "timestampType": lambda records, _source, kind: [kind] * len(records),
+    "headers": lambda records, _source, _kind: [
+        [{"key": name, "value": value} for name, value in record.headers] for record in records
+    ],
 }

@@ -34,12 +34,12 @@ from relay_pipelines.settings.validation_errors import nearest
 RECORD_COLUMNS = (
     "key",
     "value",
-    "headers",
     "topic",
     "partition",
     "offset",
     "timestamp",
-    "timestamp_type",
+    "timestampType",
+    "headers",
     "timestamp_ms",
     "size",
 )

@@ -234,7 +234,7 @@ def test_a_predicate_without_headers_accepts_such_names(local_session: Any, mirr
 
 def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
     """A name that SQL casts from binary is copied byte by byte."""
-    made = "array(named_struct('name', CAST(X'61FF' AS STRING), 'value', value))"
+    made = "array(named_struct('key', CAST(X'61FF' AS STRING), 'value', value))"
     assert (
         copy_rows(local_session, mirror, RecordPolicy(select=(("headers", made),)), 3).error == ""
     )
@@ -254,7 +254,7 @@ def test_the_data_source_refuses_such_names(
         Exception, match=f"{mirror.at} at offset 3: the name of a header is not UTF-8"
     ):
         frame.schema(
-            "offset long, headers array<struct<name: string, value: binary>>"
+            "offset long, headers array<struct<key: string, value: binary>>"
         ).load().collect()
     config = json.dumps({"0": 5})
     assert (
