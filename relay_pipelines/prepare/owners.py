@@ -17,12 +17,13 @@ from relay_pipelines.errors import FencedError, RelayError, TransactionPendingEr
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, OwnerRecord
-from relay_pipelines.ledger.fencing import abort_leftovers, commit, take_over
+from relay_pipelines.ledger.fencing import abort_leftovers, commit, fence, take_over
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
-from relay_pipelines.plan.owners import present_owner
+from relay_pipelines.plan.owners import claimant_id, own_id, present_owner
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
+from relay_pipelines.protocol.retries import impatient
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -82,6 +83,34 @@ def claim(
         for owner, copy_ranges in foreign.items()
         for tp in (copy_range.source.topic_partition for copy_range in copy_ranges)
     }
+
+
+def give_back(
+    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions, clock: Clock
+) -> None:
+    """End what is left of a run: its tasks commit nothing after this, whether or not they live.
+
+    A task that is fenced takes an id that it shares back, so those topic-partitions lose their
+    owner; the next run claims them. What tasks left open is aborted: readers would wait for it.
+
+    Args:
+        ranges: of the run, with their owners. It does not wait long for a destination that does not
+            answer.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    mirror = snapshot.mirror
+    owners = {copy_range.source.topic_partition: copy_range.owner for copy_range in ranges}
+    own = {owner for tp, owner in owners.items() if owner == own_id(mirror, tp)}
+    with destination_client(mirror, snapshot.destination, options, clock) as client:
+        fence(client, own, patient=False)
+    free = [
+        replace(copy_range, owner=claimant_id(mirror))
+        for copy_range in ranges
+        if copy_range.owner not in own
+    ]
+    claim(replace(snapshot, owners=owners), free, impatient(options), clock)
 
 
 def _foreign(

@@ -71,6 +71,13 @@ def retry_until_no_progress(
     )
 
 
+def impatient(options: CopyOptions) -> CopyOptions:
+    """Return options that give up after 5 s at most."""
+    if 0 <= options.give_up_after_ms <= _IMPATIENT_MS:
+        return options
+    return replace(options, give_up_after_ms=_IMPATIENT_MS)
+
+
 def is_retryable(error: BaseException) -> bool:
     """Whether the call that raised this may succeed if it is made again."""
     return isinstance(error, RelayError) and error.retryable
@@ -106,8 +113,8 @@ def retry(
         RelayError: the last error of `ask` when the time is over, or at once an error that does not
             pass by itself.
     """
-    if not patient and not 0 <= options.give_up_after_ms <= _IMPATIENT_MS:
-        options = replace(options, give_up_after_ms=_IMPATIENT_MS)
+    if not patient:
+        options = impatient(options)
     began = clock.monotonic()
     moved_at = progress_at or (lambda: began)
     quiet_until = began + _QUIET_SECONDS

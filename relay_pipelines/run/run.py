@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_pipelines.copy import user_class
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.fencing import fence
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
-from relay_pipelines.plan.owners import owner_of, with_owners
+from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.prepare import owners, topic_configs, topics
 from relay_pipelines.protocol.client import (
     LATEST,
@@ -163,7 +162,7 @@ class _Run:
         jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._clock)
         self._watch(jobs)
         if self._result.interrupted or jobs.errors:
-            abort_open_transactions(job, ranges, self._clock)
+            owners.give_back(plan.snapshot, ranges, self._options, self._clock)
         patient = not self._result.interrupted
         self._count(self._follower.finish(patient=patient))
         hidden = _wait_until_visible(job, ranges, self._clock, patient=patient)
@@ -253,14 +252,6 @@ class _Run:
             node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
         }
         owners.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
-
-
-def abort_open_transactions(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
-    """Abort the transactions that cancelled tasks left open: readers would wait for them."""
-    owners = {owner_of(job.mirror, copy_range) for copy_range in ranges}
-    with destination_client(job.mirror, job.destination, job.options, clock) as client:
-        # a run that is being stopped does not wait for a destination that does not answer
-        fence(client, owners, patient=False)
 
 
 def _wait_until_visible(

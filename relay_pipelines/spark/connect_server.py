@@ -179,7 +179,7 @@ class ConnectServer:
             except grpc.RpcError as error:
                 raise RelayError(
                     f"no Spark Connect server answers at {self.address}:"
-                    f" {error.code().name}: {first_line(Exception(error.details()))}",
+                    f" {error.code().name}: {first_line(error)}",
                     remedy="correct spark.remote, or see the server's log",
                 ) from error
         return answer

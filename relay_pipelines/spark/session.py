@@ -583,8 +583,12 @@ def _refuse_speculation(session: Any) -> None:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; its class if it has none.
 
-    Of an error of the JVM that is the second, because the first one names the call.
+    Of an error of the JVM that is the second, because the first one names the call; of one of gRPC,
+    which PySpark wraps, what the server says.
     """
+    details = getattr(error.__cause__ or error, "details", None)
+    if callable(details) and (text := details()):
+        return first_line(Exception(text))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith(_CALL):
         return lines[1].removeprefix(": ")

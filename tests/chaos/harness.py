@@ -18,7 +18,9 @@ from typing import Any
 import psutil
 import yaml
 
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.fencing import fence
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Cluster,
@@ -28,6 +30,8 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.plan.owners import own_id
+from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import compare, source_data
 from tests.copying import records_of
 from tests.support.independent import Record, assert_equal, create
@@ -163,6 +167,13 @@ class Mirror:
             for at, stop in self.source.ends.items()
         ]
         return CopyJob(self.name, run_id, *clusters, self.options), ranges
+
+    def fence(self) -> None:
+        """Take over the ids of the topic-partitions, as the next run does."""
+        _, ranges = self.job()
+        own = {own_id(self.name, each.source.topic_partition) for each in ranges}
+        with ClusterClient(self.destination.cluster(), DestinationError) as client:
+            fence(client, own)
 
     def start_task(self, fault: str = "") -> Process:
         """Start a task; `fault` is `<point>=<signal>@<pass>` and occurs once."""

@@ -16,7 +16,6 @@ from relay_pipelines.model import Status
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import spark_jobs
-from relay_pipelines.run.run import abort_open_transactions
 from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
@@ -125,7 +124,7 @@ def test_a_cancelled_job_can_be_resumed(
     told = cancelled(local_session, job, [ranges], lambda: local_trap.sprung)
     assert "cancel" in told.lower()
     assert "\n" not in told
-    abort_open_transactions(job, ranges, SystemClock())
+    mirror.fence()
     assert mirror.held_back() == []
     assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {
         Status.DONE
@@ -159,7 +158,7 @@ def test_a_task_that_hangs_is_given_up(
         "no task has committed anything or ended for 3 s: one hangs, or none could begin; what is"
         " committed stays, run again to copy the rest"
     )
-    abort_open_transactions(job, ranges, SystemClock())
+    mirror.fence()
     submit(local_spark.session(), job, [ranges], "again")
     mirror.assert_all_arrived()
 

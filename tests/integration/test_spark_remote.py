@@ -16,15 +16,13 @@ import pytest
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import abort_open_transactions
 from tests.chaos.harness import PATIENCE_SECONDS, Mirror, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 from tests.support import command_lines, commands
-from tests.support.independent import Record, create, producer, put, records_of, until
+from tests.support.independent import Record, create, producer, put, read, records_of, until
 
 
 def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) -> None:
@@ -338,13 +336,49 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
         Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token))
     )
     assert "cancel" in answer["told"].lower()
-    abort_open_transactions(job, ranges, SystemClock())
+    mirror.fence()
     assert mirror.held_back() == []
     assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
         "done",
         "done",
     ]
     mirror.assert_all_arrived()
+
+
+def test_an_interrupted_run_counts_what_was_committed(
+    connect_remote: str,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """Its tasks live on at the server for a while, and commit nothing that it has not counted."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    partitions = [TopicPartition(topic_name, number) for number in range(3)]
+    for cluster in (source, destination):
+        create(cluster, topic_name, len(partitions))
+    sender = producer(source)
+    for _ in range(100):
+        for at in partitions:
+            put(sender, at, [Record(None, bytes(60))] * 100)
+        sender.flush()
+    small = {"chunk": "10kB", "coalesce_below": "0"}
+    section = commands.mirror(source, destination, topic_name, copy=small)
+    config = commands.configured(tmp_path, {topic_name: section}, spark={"remote": connect_remote})
+    said = tmp_path / "said"
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(
+            [commands.RELAY, "-c", config, "run"], stderr=errors, env=commands.environment()
+        ) as run,
+    ):
+        until(lambda: any(read(destination, at) for at in partitions), "records")
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
+    (counted,) = re.findall(r"([\d,]+) of 30,000 records copied", said.read_text())
+    time.sleep(3)
+    committed = sum(len(read(destination, at)) for at in partitions)
+    assert int(counted.replace(",", "")) == committed
 
 
 @pytest.mark.long

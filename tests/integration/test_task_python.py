@@ -95,6 +95,18 @@ def fails(server: Server, mirror: Mirror, problem: str) -> None:
     ]
 
 
+def test_a_wrong_token_is_refused_in_the_words_of_the_server(
+    server: Server, mirror: Mirror
+) -> None:
+    """The token itself is in no line."""
+    wrong = server.remote.replace(TOKEN, "forged")
+    run = mirror.start_run(spark={"remote": wrong, "conf": CONF})
+    assert run.end() == 1
+    (line,) = messages(run, mirror)
+    assert "does not start a session: Invalid authentication token; check spark" in line
+    assert "forged" not in run.errors.read_text()
+
+
 def test_a_missing_python_is_one_line(server: Server, mirror: Mirror) -> None:
     """Neither is the run tried again, nor a node blamed; what the server ignores is a warning."""
     where = f"there is no {server.python} where they run"
