@@ -583,12 +583,13 @@ def _refuse_speculation(session: Any) -> None:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; its class if it has none.
 
-    Of an error of the JVM that is the second, because the first one names the call; of one of gRPC,
-    which PySpark wraps, what the server says.
+    Of an error of the JVM that is the second, because the first one names the call; of one of gRPC
+    what the server says. PySpark wraps that one, and hides it if the server gave no status with it.
     """
-    details = getattr(error.__cause__ or error, "details", None)
-    if callable(details) and (text := details()):
-        return first_line(Exception(text))
+    wrapped = error.__cause__ or error.__context__
+    for details in (getattr(each, "details", None) for each in (error, wrapped)):
+        if callable(details) and (text := details()):
+            return first_line(Exception(text))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith(_CALL):
         return lines[1].removeprefix(": ")
