@@ -15,7 +15,8 @@ from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall
 from tests.support.independent import Record
 
-MINUTES = 1
+MINUTES = 0.75
+"""Every kind of fault is among the first three disruptions of the seed."""
 SEED = 5
 AT = TopicPartition("topic", 0)
 
@@ -28,7 +29,7 @@ def test_chaos(local_session: Any, tmp_path: Path) -> None:
     assert (report.ledger, report.held_back, report.tally.refusals) == ("", [], [])
     # and there were faults of every kind
     assert min(report.struck.values()) >= 1, report.struck
-    assert report.struck["task killed"] > 10  # 30 and more on a machine that does nothing else
+    assert report.struck["task killed"] > 5  # 20 and more on a machine that does nothing else
     assert report.total(lambda verdict: verdict.expected) > 5_000
     # how long it stood still depends on what else runs: a kill every three seconds can outrun the
     # start of a task. That it moves again within minutes, the storm itself demands

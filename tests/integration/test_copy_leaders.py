@@ -82,6 +82,7 @@ def in_three(three: LocalCluster, topic: str, options: CopyOptions = PATIENT) ->
     return mirror.with_options(chunk_bytes=30_000, fetch_max_bytes=30_000, coalesce_below_bytes=0)
 
 
+@pytest.mark.long
 def test_a_copy_survives_leaders_that_move(
     three: LocalCluster, topic_name: str, at_point: Callable[..., None]
 ) -> None:

@@ -106,6 +106,7 @@ def all_green(dev: DevEnvironment, dagster: Dagster) -> None:
     assert shown == wanted
 
 
+@pytest.mark.long
 def test_what_people_do(dev: DevEnvironment) -> None:
     """A new topic is copied and a check asks for the reload; mistakes are one run and one line.
 
