@@ -36,7 +36,7 @@ _LONGEST_WAIT_SECONDS = 1.0
 
 Before a longer wait, the loop commits.
 """
-_TOGETHER = 100  # ranges whose first records one Fetch brings, and one AddPartitionsToTxn adds
+_TOGETHER = 256  # ranges whose first records one Fetch brings, and one AddPartitionsToTxn adds
 
 
 class RangeCopy:

@@ -45,6 +45,7 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
 
 QUARANTINE = ".quarantine"
+_LEADERS_FRESH_SECONDS = 1.0
 
 
 class RangeProgress:
@@ -345,7 +346,8 @@ class Transactions:
         self._expected = tuple(destinations)
         if self._expected:
             with suppress(RelayError):  # then by what was known of their leaders
-                self._destination.metadata(sorted({tp.topic for tp in self._expected}))
+                topics = {tp.topic for tp in self._expected}
+                self._destination.refresh(topics, _LEADERS_FRESH_SECONDS)
 
     def append(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
         """Send records; the caller may reuse their bytes at once."""

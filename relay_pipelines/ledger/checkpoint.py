@@ -40,7 +40,8 @@ from relay_pipelines.protocol.client import (
     READ_UNCOMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.reader import fetch_first, read
 from relay_pipelines.protocol.records import decode, encode
 
 if TYPE_CHECKING:
@@ -385,10 +386,11 @@ def read_current(
         homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
     ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
     stable = client.list_offsets(homes, LATEST, READ_COMMITTED)
-    for tp, sources in homes.items():
+    for tp in homes:
         if stable[tp] < ends[tp]:
             wait_until_stable(client, tp, ends[tp], unblock)
-        seen.read(client, tp, min(known[source][1] for source in sources), ends[tp])
+    starts = {tp: min(known[source][1] for source in sources) for tp, sources in homes.items()}
+    seen.read(client, starts, ends)
     return {source: seen.current(source, *known[source]) for source in known}
 
 
@@ -400,33 +402,54 @@ class Seen:
         self._read: dict[TopicPartition, tuple[int, int]] = {}  # the offsets read, half-open
         self._latest: dict[TopicPartition, dict[bytes, tuple[int, bytes]]] = {}
 
-    def read(self, client: ClusterClient, tp: TopicPartition, start: int, end: int) -> None:
-        """Read a partition from `start`, or from where it was read to, through `end`.
+    def read(
+        self,
+        client: ClusterClient,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Read partitions from their `starts`, or from where they were read to, to their `ends`.
+
+        One request asks for the first records of all; a partition that has more is read on.
 
         Raises:
-            CheckpointLostError: the partition ends before what was read of it.
+            CheckpointLostError: a partition ends before what was read of it.
         """
-        first, position = self._read.get(tp, (start, -1))
-        if end < max(start, position):
-            raise CheckpointLostError(
-                f"the partition was read up to offset {max(start, position)}, and now ends at"
-                f" {end}: its topic was deleted and created again",
-                remedy=f"make the checkpoints again from the ledger: `relay restore --mirror"
-                f" {self._mirror} --execute`",
-                topic_partition=tp,
-                offset=end,
-            )
-        if not first <= start <= position:  # never read so far, or from a later offset
-            self._read.pop(tp, None)
-            first = position = start
-            if position < end:
-                position = max(position, client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp])
+        for tp, start in starts.items():
+            if ends[tp] < max(start, self._read.get(tp, (0, -1))[1]):
+                raise self._lost(tp, start, ends[tp])
+        # never read so far, or from a later offset
+        unread = [tp for tp, start in starts.items() if not self._continues(tp, start)]
+        lows = client.list_offsets(
+            [tp for tp in unread if starts[tp] < ends[tp]], EARLIEST, READ_COMMITTED
+        )
+        for tp in unread:
+            self._read[tp] = starts[tp], min(ends[tp], max(starts[tp], lows.get(tp, 0)))
             self._latest[tp] = {}
+        new = {tp: self._read[tp][1] for tp in starts if self._read[tp][1] < ends[tp]}
+        fetched = _first_records(client, new) if len(new) > 1 else {}
         prefix = f"{self._mirror}/".encode()
-        for record in _records(client, OffsetRange(tp, position, end)):
-            if record.key and record.key.startswith(prefix) and record.value is not None:
-                self._latest[tp][record.key] = record.offset, record.value
-        self._read[tp] = first, end
+        for tp, position in new.items():
+            for record in _records(client, OffsetRange(tp, position, ends[tp]), fetched.get(tp)):
+                if record.key and record.key.startswith(prefix) and record.value is not None:
+                    self._latest[tp][record.key] = record.offset, record.value
+            self._read[tp] = self._read[tp][0], ends[tp]
+
+    def _continues(self, tp: TopicPartition, start: int) -> bool:
+        """Whether nothing is missing between what was read and `start`."""
+        first, position = self._read.get(tp, (start, -1))
+        return first <= start <= position
+
+    def _lost(self, tp: TopicPartition, start: int, end: int) -> CheckpointLostError:
+        read_to = max(start, self._read.get(tp, (0, -1))[1])
+        return CheckpointLostError(
+            f"the partition was read up to offset {read_to}, and now ends at {end}: its topic was"
+            " deleted and created again",
+            remedy=f"make the checkpoints again from the ledger: `relay restore --mirror"
+            f" {self._mirror} --execute`",
+            topic_partition=tp,
+            offset=end,
+        )
 
     def current(
         self, source: TopicPartition, checkpoint: Checkpoint | None, position: int
@@ -725,8 +748,22 @@ def _latest(
     return all_latest, ends
 
 
-def _records(client: ClusterClient, offset_range: OffsetRange) -> Iterator[Any]:
-    for spans in read(client, offset_range, _FETCH_BYTES):
+def _first_records(
+    client: ClusterClient, starts: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, FetchResponse]:
+    fetching = fetch_first(client, starts, _FETCH_BYTES // PARTITIONS)
+    while True:
+        try:
+            next(fetching)
+        except StopIteration as done:
+            found: dict[TopicPartition, FetchResponse] = done.value
+            return found
+
+
+def _records(
+    client: ClusterClient, offset_range: OffsetRange, first: FetchResponse | None = None
+) -> Iterator[Any]:
+    for spans in read(client, offset_range, _FETCH_BYTES, first=first):
         for span in spans:
             if span.run is not None:
                 yield from decode(span.run.data)

@@ -5,6 +5,7 @@ Every call is tried once, except by `ClusterClient.retry`: the caller owns the r
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,6 +105,7 @@ class ClusterClient:
         self.rack = os.environ.get(cluster.rack_variable) or cluster.rack
         self._client_id = "-".join(filter(None, ("relay", mirror, purpose)))
         self._metadata = Metadata()
+        self._asked_at: dict[str, float] = {}  # by topic, in monotonic seconds
         self._control: dict[int, Connection] = {}
         self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
         self._leased: set[Connection] = set()
@@ -184,6 +186,12 @@ class ClusterClient:
         connection = self._any_connection()
         return self._take_metadata(connection.call(request, _newest(connection, request, 12)))
 
+    def refresh(self, topics: Iterable[str], older_than_seconds: float) -> None:
+        """Ask about those topics of which the cached metadata is older, or missing."""
+        oldest = self.clock.monotonic() - older_than_seconds
+        if stale := [topic for topic in topics if self._asked_at.get(topic, -math.inf) < oldest]:
+            self.metadata(sorted(stale))
+
     def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
         """Ask the leader of `topic_partition` about its topic: other brokers may be out of date.
 
@@ -256,6 +264,7 @@ class ClusterClient:
             for topic in answer.topics
         }
         self._metadata.topics.update(found)
+        self._asked_at.update(dict.fromkeys(found, self.clock.monotonic()))
         return Metadata(
             self._metadata.cluster_id, answer.controller_id, self._metadata.brokers, found
         )
@@ -506,6 +515,7 @@ class ClusterClient:
     def forget(self) -> None:
         """Drop the cached metadata: the next call asks again."""
         self._metadata.topics.clear()
+        self._asked_at.clear()
 
     def close(self) -> None:
         """Close every connection; a later call connects again."""

@@ -40,9 +40,9 @@ from relay_pipelines.protocol.records import body_of
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
 _POLL_SECONDS = 0.002
 # batches up to this size wait for others; a copy of one costs less than a request
-_WAITS_BYTES = 8 << 10
-_GATHERED_BYTES = 128 << 10
-_GATHERED_BATCHES = 100
+_WAITS_BYTES = 32 << 10
+_GATHERED_BYTES = 256 << 10
+_GATHERED_BATCHES = 256
 _NOTHING_OPEN = frozenset({48})  # INVALID_TXN_STATE
 
 
@@ -185,7 +185,7 @@ class TransactionalProducer:
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
         """Send a batch without waiting for its answer, unless too many answers are due.
 
-        A batch of a few KiB may wait for others, to be sent with them in one request.
+        A batch of up to 32 KiB may wait for others, to be sent with them in one request.
         """
         target = self._targets.get(topic_partition) or self._target(topic_partition)
         body = body_of(batch)

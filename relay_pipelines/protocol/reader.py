@@ -32,7 +32,7 @@ _MAX_WAIT_MS = 500
 _EMPTY_ANSWERS = 3
 _TICK_MS = 250
 # of `fetch_first`: little, because a topic-partition that has more is read on its own
-_FIRST_BYTES = 1 << 20
+_FIRST_BYTES = 3 << 20
 _FIRST_PARTITION_BYTES = 32 << 10
 
 
@@ -179,7 +179,9 @@ def _read_from(
 
 
 def fetch_first(
-    client: ClusterClient, starts: Mapping[TopicPartition, int]
+    client: ClusterClient,
+    starts: Mapping[TopicPartition, int],
+    partition_bytes: int = 0,
 ) -> Generator[float, None, dict[TopicPartition, fetch.FetchResponse]]:
     """Return the first records of many topic-partitions, with one request to each leader.
 
@@ -188,6 +190,7 @@ def fetch_first(
 
     Args:
         starts: the offsets to read from.
+        partition_bytes: how much of each, at most; 0 for what a small range has.
     """
     by_leader: dict[int, list[TopicPartition]] = {}
     for tp in filter(client.has_leader, starts):
@@ -197,7 +200,7 @@ def fetch_first(
         request = fetch.encode(
             [_position(client, tp, starts[tp]) for tp in asked],
             max_bytes=_FIRST_BYTES,
-            partition_max_bytes=_FIRST_PARTITION_BYTES,
+            partition_max_bytes=partition_bytes or _FIRST_PARTITION_BYTES,
             max_wait_ms=0,
         )
         with client.lease(leader) as connection:

@@ -14,8 +14,15 @@ from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import CopyOptions, OffsetRange, Status, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    OffsetRange,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.connection import Connection
 from tests import copying
 from tests.copying import Mirror, numbered
 from tests.support.independent import Record, create, delete, put, transactional, until, write
@@ -174,6 +181,43 @@ def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> Non
     mirror.assert_equal()
 
 
+@pytest.mark.parametrize("answer_bytes", [1 << 20, 4_000])
+def test_a_task_reads_the_checkpoints_of_many_ranges_with_one_request(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, answer_bytes: int
+) -> None:
+    """Where an answer ends before they do, it reads on, and misses none."""
+    sources = [TopicPartition(mirror.at.topic, partition) for partition in range(40)]
+    homes = {
+        tp: checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, tp)) for tp in sources
+    }
+    copying.ensure_homes(mirror.destination)
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        ends = client.list_offsets(set(homes.values()), LATEST, READ_COMMITTED)
+    known = {tp: (None, ends[home]) for tp, home in homes.items()}
+    for number in (1, 2, 3):
+        for home in checkpoint.homes(checkpoint.TOPIC):
+            records = [
+                checkpoint.to_record(Checkpoint.initial(mirror.name, tp, tp, number))
+                for tp in sources
+                if homes[tp] == home
+            ]
+            write(mirror.destination, home, [Record(key, value) for key, value, _ in records])
+    monkeypatch.setattr(checkpoint, "_FETCH_BYTES", answer_bytes)
+    fetches: list[int] = []
+
+    def send(self: Connection, api_key: int, *rest: Any) -> int:
+        fetches.append(api_key)
+        return original(self, api_key, *rest)
+
+    original = Connection.send
+    monkeypatch.setattr(Connection, "send", send)
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        found = checkpoint.read_current(client, mirror.name, known)
+    read = [current.checkpoint and current.checkpoint.next_offset for current in found.values()]
+    assert read == [3] * len(sources)
+    assert (len(fetches) == 1) == (answer_bytes == 1 << 20)
+
+
 def test_a_process_reads_each_checkpoint_once(
     source_cluster: LocalCluster,
     own_cluster: LocalCluster,
@@ -187,10 +231,10 @@ def test_a_process_reads_each_checkpoint_once(
     cache = checkpoint.CheckpointCache()
     starts: list[int] = []
 
-    def records(client: ClusterClient, wanted: OffsetRange) -> Iterator[Any]:
+    def records(client: ClusterClient, wanted: OffsetRange, first: Any = None) -> Iterator[Any]:
         if wanted.topic_partition == home:
             starts.append(wanted.start)
-        return original(client, wanted)
+        return original(client, wanted, first)
 
     original = checkpoint._records
     monkeypatch.setattr(checkpoint, "_records", records)
