@@ -2,46 +2,75 @@
 
 `topics` copies 1, 10, 100 and 1,000 topics of one small batch each in one task, and counts its
 requests and connections; then it runs `relay run` and `relay plan` for the same. `executors` copies
-the same topic on Spark standalone with 1, 4 and 16 executors of a core each; on a machine with
-fewer cores this shows what executors cost, not how much faster they are. The model in docs/cost.md
-takes its constants from these tables.
+the same topic on Spark standalone with 1, 2 and 4 executors of a core each, in turn; on a machine
+with fewer cores this shows what executors cost, not how much faster they are. The model in
+docs/cost.md takes its constants from these tables.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import psutil
 import yaml
 
 from benchmarks import clusters, tree
 from benchmarks.contenders.relay_process import COMMAND
-from benchmarks.contenders.relay_spark import cpu_by_process, cpu_since
+from benchmarks.contenders.relay_spark import cpu_by_process
 from benchmarks.inputs import Input
 from benchmarks.seeding import send
 from benchmarks.workers import peak_memory_bytes
 from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.demo import spark_cluster
+from relay_pipelines.demo.spark_cluster import SparkCluster
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import encode
+from relay_pipelines.spark.defaults import SMALL_JVM
 from relay_pipelines.spark.job import submit
-from relay_pipelines.spark.session import connect, end
+from relay_pipelines.spark.session import cluster_size, connect, end
 from tests.support import commands
 
 _TOPICS = (1, 10, 100, 1_000)
-_EXECUTORS = (1, 4, 16)
+_EXECUTORS = (1, 2, 4)
+_ROUNDS = 3
+_POLL_SECONDS = 0.2
+_ON_LOOPBACK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": SMALL_JVM,
+    "spark.executor.memory": "512m",
+    "spark.ui.enabled": "false",
+}
 _FETCH, _PRODUCE = 1, 0
-_LARGE = Input("large", "1 GB", 1_000_000, 1024, 128 << 10)
+_LARGE = Input("large", "1 GB", 1_000_000, 1024, 128 << 10, partitions=4)
+
+
+class _Copy(NamedTuple):
+    """What a copy has used.
+
+    Args:
+        start_cpu_seconds: until all executors had run a task, without this process.
+        cpu_seconds: of the copy, in all processes but brokers, master and worker.
+    """
+
+    start_cpu_seconds: float
+    seconds: float
+    task_cpu_seconds: float
+    cpu_seconds: float
 
 
 def main(parts: list[str]) -> None:
@@ -132,31 +161,75 @@ def _counted() -> Iterator[tuple[Counter[int], Counter[str]]]:
 def _executors(source: Cluster, destination: Cluster) -> None:
     topic = "growth-large"
     extents = clusters.make_input(source, topic, _LARGE)
-    print("| executors | start and first job: s | CPU s | copy of 1 GB: s | CPU s |")
-    print("|---|---|---|---|---|")
-    for executors in _EXECUTORS:
-        began = time.monotonic()
-        session = connect(f"local-cluster[{executors},1,1024]")
-        job = CopyJob(f"growth-{executors}", "run", source, destination)
-        submit(session, job, [[]] * executors, "first")
-        started, start_cpu = time.monotonic() - began, sum(cpu_by_process(session).values())
-        wanted = f"growth-large-{executors}"
-        clusters.create_topics(destination, [wanted], len(extents), {})
-        ranges = [
-            [
-                CopyRange(
-                    extent.range, TopicPartition(wanted, extent.range.topic_partition.partition)
-                )
-            ]
-            for extent in extents
+    found: dict[int, list[_Copy]] = {executors: [] for executors in _EXECUTORS}
+    with tempfile.TemporaryDirectory(prefix="relay-growth-") as folder:
+        for attempt in range(_ROUNDS):
+            for executors in _EXECUTORS:
+                wanted = f"growth-large-{executors}-{attempt}"
+                clusters.create_topics(destination, [wanted], len(extents), {})
+                ranges = [CopyRange(one.range, _same(one.range, wanted)) for one in extents]
+                job = CopyJob(wanted, "run", source, destination)
+                with spark_cluster.running(
+                    Path(folder) / wanted, 1, cores=max(_EXECUTORS), memory="4g"
+                ) as spark:
+                    found[executors].append(_copied(spark, executors, job, ranges))
+                clusters.delete_topics(destination, wanted)
+    print("| executors | start and first job: CPU s | copy of 1 GB: s | CPU s of tasks | ", end="")
+    print("to one executor | CPU s of all | to one executor |")
+    print(f"|{'---|' * 7}")
+    first = _Copy(*(median(figures) for figures in zip(*found[_EXECUTORS[0]], strict=True)))
+    for executors, copies in found.items():
+        copy = _Copy(*(median(figures) for figures in zip(*copies, strict=True)))
+        figures = [
+            *(f"{executors}", f"{copy.start_cpu_seconds:.1f}", f"{copy.seconds:.1f}"),
+            *(
+                f"{copy.task_cpu_seconds:.2f}",
+                f"{copy.task_cpu_seconds / first.task_cpu_seconds:.2f}",
+            ),
+            *(f"{copy.cpu_seconds:.2f}", f"{copy.cpu_seconds / first.cpu_seconds:.2f}"),
         ]
-        before, began = cpu_by_process(session), time.monotonic()
-        outcomes = submit(session, job, ranges, "copy")
+        print(f"| {' | '.join(figures)} |", flush=True)
+
+
+def _same(copied: OffsetRange, topic: str) -> TopicPartition:
+    return TopicPartition(topic, copied.topic_partition.partition)
+
+
+def _copied(
+    spark: SparkCluster, executors: int, job: CopyJob, ranges: Sequence[CopyRange]
+) -> _Copy:
+    """Copy with so many executors of one core each on one worker."""
+    conf = {"spark.executor.cores": "1", "spark.cores.max": str(executors)}
+    session = connect(spark.address, None, _ON_LOOPBACK | conf)
+    try:
+        # until all executors have registered
+        while cluster_size(session).executors < executors:
+            time.sleep(_POLL_SECONDS)
+        submit(session, job, [[]] * executors, "first")
+        started = _cpu_by_process(session, spark)
+        began = time.monotonic()
+        outcomes = submit(session, job, [[one] for one in ranges], "copy")
+        seconds = time.monotonic() - began
         assert not any(outcome.error for outcome in outcomes)
-        figures = [started, start_cpu, time.monotonic() - began, cpu_since(session, before)]
-        print(f"| {executors} | {' | '.join(f'{figure:.1f}' for figure in figures)} |", flush=True)
+        used = _cpu_by_process(session, spark)
+    finally:
         end(session)
-        clusters.delete_topics(destination, wanted)
+    return _Copy(
+        start_cpu_seconds=sum(started.values()) - started[os.getpid()],
+        seconds=seconds,
+        task_cpu_seconds=sum(outcome.cpu_seconds for outcome in outcomes),
+        cpu_seconds=sum(each - started.get(process, 0.0) for process, each in used.items()),
+    )
+
+
+def _cpu_by_process(session: Any, spark: SparkCluster) -> dict[int, float]:
+    """CPU seconds so far of the driver, its JVM, the executors and their Python workers."""
+    used = cpu_by_process(session)
+    for worker in spark.workers.values():
+        for process in psutil.Process(worker.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                used[process.pid] = sum(process.cpu_times()[:2])
+    return used
 
 
 def _fill(source: Cluster, names: list[str]) -> None:

@@ -6,6 +6,7 @@
     │   ├── SourceError                  1   ... at the source: another node may serve
     │   ├── DestinationError             1   ... at the destination
     │   └── StalePlanError               1   ... after another plan: its log or checkpoint changed
+    ├── SparkJobError                    1   Spark gave up a job: what it committed stays
     ├── AbortableError                   1   the transaction must be aborted and started again
     ├── FencedError                      1   another task took the range over: stop at once
     ├── PermissionDeniedError            1   wrong password or missing ACL
@@ -160,6 +161,10 @@ class StalePlanError(RetriableError):
 
 class TransactionPendingError(DestinationError):
     """A transaction of the id does not end: some topic-partition's leader is away."""
+
+
+class SparkJobError(RelayError):
+    """Spark gave up a job; what its tasks committed stays."""
 
 
 class AbortableError(RelayError):

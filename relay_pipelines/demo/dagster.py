@@ -23,6 +23,7 @@ from typing import Any
 from relay_pipelines.demo.spark_cluster import LOOPBACK
 from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka.ports import free_ports
+from relay_pipelines.spark.defaults import SMALL_JVM
 
 CONFIG_FOLDER = Path(__file__).parent
 """Where the dagster.yaml and workspace.yaml are that the project's own root links to."""
@@ -215,7 +216,7 @@ class RelayProcess:
             "TMPDIR": str(temporary),
             "SPARK_LOCAL_DIRS": str(temporary),
             **LOOPBACK,
-            "SPARK_SUBMIT_OPTS": f"{java_options} -Djava.io.tmpdir={temporary}",
+            "SPARK_SUBMIT_OPTS": f"{java_options} {SMALL_JVM} -Djava.io.tmpdir={temporary}",
         }
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own command

@@ -187,9 +187,10 @@ class _Scenario:
             self._write_relay_yaml(events, 8, spark)
             known, end = self.ledger.poll(), self.writers.written.total()
             with closing(self._start_run("run-cluster.log")) as process:
-                self._wait_for_middle(process, end, show)
-                page, application = _application(process)
+                page, application = _wait_for_application(process)
                 self.reporter.say(f"Spark shows it at {page}")
+                spark_cluster.executors(page, application, cluster)  # its first answer is slow
+                self._wait_for_middle(process, end, show)
                 executors = spark_cluster.executors(page, application, cluster)
                 victim = max(executors, key=attrgetter("started")).worker
                 victim.kill_with_children()
@@ -322,10 +323,18 @@ class _Scenario:
         )
 
 
-def _application(process: RelayProcess) -> tuple[str, str]:
-    """The address of the page of a run's Spark application, and its id."""
-    (found,) = filter(None, map(_APPLICATION.search, process.output))
-    return found["page"], found["id"]
+def _wait_for_application(process: RelayProcess) -> tuple[str, str]:
+    """Wait for a run's Spark application; return the address of its page, and its id.
+
+    Raises:
+        RelayError: the run failed, or ended before.
+    """
+    while process.running:
+        for found in filter(None, map(_APPLICATION.search, process.output)):
+            return found["page"], found["id"]
+        time.sleep(_POLL_SECONDS)
+    process.check()
+    raise RelayError(f"`{process.shown}` ended without Spark", remedy="run the demo again")
 
 
 def _open_transactions(environment: Environment) -> tuple[int, int]:

@@ -1,11 +1,12 @@
-"""A standalone Spark cluster on this machine, for `relay demo --cluster`."""
+"""A standalone Spark cluster on this machine, for `relay demo --cluster` and the tests."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,12 @@ LOOPBACK = {"SPARK_LOCAL_IP": _HOST, "SPARK_PUBLIC_DNS": _HOST}
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0  # the first answer loads the classes of its page
 _MODULE = "jdk.incubator.vector"
+_MASTER, _WORKER = "master.Master", "worker.Worker"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkCluster:
-    """A master, and workers of one core each.
+    """A master and its workers.
 
     Args:
         address: of the master, for `spark.master`.
@@ -39,6 +41,7 @@ class SparkCluster:
 
     address: str
     page: str
+    master: LocalProcess
     workers: dict[str, LocalProcess]
 
 
@@ -59,8 +62,25 @@ class Executor(NamedTuple):
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[SparkCluster]:
+def running(
+    folder: Path,
+    workers: int = WORKERS,
+    *,
+    cores: int = 1,
+    memory: str = "1g",
+    port: int = 0,
+    environment: Mapping[str, str] | None = None,
+    worker_options: Sequence[str] = (),
+) -> Iterator[SparkCluster]:
     """Run a cluster that writes only to a folder, which it makes; kill it at the end.
+
+    Args:
+        workers: how many.
+        cores: of each worker.
+        memory: of each worker, for its executors.
+        port: of the master; a free one if 0.
+        environment: more variables of all processes, executors included.
+        worker_options: more options of the workers' JVMs, such as Spark's settings.
 
     Raises:
         RelayError: there is no Java for executors, or a process does not start.
@@ -71,42 +91,49 @@ def running(folder: Path) -> Iterator[SparkCluster]:
             f"{runtime.executable} has no module {_MODULE}, which executors of Spark need",
             remedy="point JAVA_HOME at a JDK",
         )
-    environment = {
+    # from this variable the workers' children, the executors, have them too
+    options = [*SMALL_JVM.split(), *jvm.CLASSES.jvm_options(verbose=False)]
+    variables = {
         **LOOPBACK,
+        "JDK_JAVA_OPTIONS": shlex.join(options),
         "SPARK_HOME": jvm.home(),
         "SPARK_SCALA_VERSION": jvm.scala_version(),  # else it looks for those of its developers
+        **(environment or {}),
     }
-    folder.mkdir()
+    folder.mkdir(parents=True)
     with ExitStack() as until_the_end:
 
-        def launch(name: str, started: bytes, kind: str, *more: str) -> tuple[str, LocalProcess]:
-            port, page = free_ports(2)
+        def launch(
+            name: str, own_port: int, started: bytes, options: Sequence[str], kind: str, *more: str
+        ) -> tuple[str, LocalProcess]:
+            (page,) = free_ports(1)
             command = [
-                *(runtime.executable, *SMALL_JVM.split(), "-Xmx256m", f"-Djava.io.tmpdir={folder}"),
-                *("-cp", f"{jvm.home()}/jars/*", f"org.apache.spark.deploy.{kind}"),
-                *("--host", _HOST, "--port", str(port), "--webui-port", str(page), *more),
+                *(runtime.executable, "-Xmx256m", f"-Djava.io.tmpdir={folder}", *options),
+                *("-cp", jvm.class_path(), f"org.apache.spark.deploy.{kind}"),
+                *("--host", _HOST, "--port", str(own_port), "--webui-port", str(page), *more),
             ]
             process = LocalProcess(
-                *(name, port, command, folder / f"{name}.log", re.compile(started)),
+                *(name, own_port, command, folder / f"{name}.log", re.compile(started)),
                 _START_SECONDS,
-                environment,
+                variables,
             )
             until_the_end.callback(process.kill_with_children)
             process.launch()
             return f"http://{_HOST}:{page}", process
 
-        page, master = launch("master", b"Starting Spark master at ", "master.Master")
+        free, *worker_ports = free_ports(1 + workers)
+        page, master = launch("master", port or free, b"Starting Spark master at ", (), _MASTER)
         master.wait_until_serving()
         address = f"spark://{_HOST}:{master.port}"
-        told = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder), address)
+        told = ("--cores", str(cores), "--memory", memory, "--work-dir", str(folder), address)
         registered = b"Successfully registered with master "
-        workers = dict(
-            launch(f"worker-{number}", registered, "worker.Worker", *told)
-            for number in range(1, WORKERS + 1)
+        started = dict(
+            launch(f"worker-{number}", own_port, registered, worker_options, _WORKER, *told)
+            for number, own_port in enumerate(worker_ports, 1)
         )
-        for worker in workers.values():
+        for worker in started.values():
             worker.wait_until_serving()
-        yield SparkCluster(address, page, workers)
+        yield SparkCluster(address, page, master, started)
 
 
 def executors(page: str, application: str, cluster: SparkCluster) -> list[Executor]:

@@ -110,15 +110,17 @@ def _kerberos(take: Take, note: Callable[[str, str], None], jaas: dict[str, str]
         file = jaas.get(theirs)
         if not file or jaas.get(asked, "false").lower() != "true":
             continue
+        if ours == "keytab" and "principal" not in found:
+            # Java would ask for a name, and nobody else may choose one
+            why = f"it names no principal for {file}; set security.principal and security.keytab"
+            note("sasl.jaas.config", why)
+            return found
         if Path(file).is_file():
             found[ours] = file
         else:
             note("sasl.jaas.config", f"{file} is not here; set security.{ours}")
     if "keytab" in found:
         found.pop("ticket_cache", None)
-        if "principal" not in found:
-            note("sasl.jaas.config", "it names no principal; set security.principal")
-            found["principal"] = "relay"
     return found
 
 

@@ -16,6 +16,7 @@ from relay_pipelines.errors import (
     RelayError,
     RetriableError,
     Side,
+    SparkJobError,
     StalePlanError,
     error_class,
 )
@@ -174,13 +175,11 @@ class SparkJobs:
             return self._failures
         shown = ", ".join(map(str, missing[:_SHOWN]))
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        what = (
-            f"{len(missing)} of {len(self._planned)} planned ranges have no outcome: {shown}{more}"
-        )
-        return [
-            *self._failures,
-            RelayError(what, remedy="what is committed stays; run again to copy the rest"),
-        ]
+        missed = f"{len(missing)} of {len(self._planned)} planned ranges have no outcome"
+        remedy = "what is committed stays; run again to copy the rest"
+        if len(self._failures) == 1 and isinstance(self._failures[0], SparkJobError):
+            return [SparkJobError(f"{self._failures[0].what}; {missed}", remedy=remedy)]
+        return [*self._failures, RelayError(f"{missed}: {shown}{more}", remedy=remedy)]
 
     def give_up(self, entries: Sequence[LedgerEntry]) -> None:
         """End the jobs if Spark hangs, has no executors, or if nothing moves for too long.

@@ -22,7 +22,7 @@ from zipimport import zipimporter
 import pyarrow as pa
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import RelayError, RetriableError
+from relay_pipelines.errors import RelayError, RetriableError, SparkJobError
 from relay_pipelines.json_codec import from_json, to_json
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Outcome
 from relay_pipelines.protocol.client import ClusterClient
@@ -33,7 +33,9 @@ from relay_pipelines.spark.session import context_of, kill, slots, unreachable
 _CANCEL_SECONDS = 5.0
 _PROBE, _PROBE_SECONDS, _PROBE_MS = "relay-probe", 120.0, 10_000
 _SHOWN = 3
+_REASON_CHARACTERS = 300
 _LOG = logging.getLogger(__name__)
+_FAILED_TASK = re.compile(r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: (.+)")
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
 
 
@@ -57,7 +59,8 @@ def submit(
         tag: `cancel` finds the job by it.
 
     Raises:
-        RelayError: the Spark job failed. What it committed is in the ledger.
+        RelayError: the Spark job failed; the message names the topic-partitions of the task that
+            did. What was committed is in the ledger.
     """
     # every task gets all groups, and reads its own alone
     pickled = [pickle.dumps(list(group)) for group in groups]
@@ -67,15 +70,21 @@ def submit(
         return tasks.mapInArrow(partial(_copy_groups, job, pickled), outcome_schema())
 
     ranges = [copy_range for group in groups for copy_range in group]
-    return collect(session, frame, tag, described(job, ranges))
+    copied = [_named(group) for group in groups]
+    return collect(session, frame, tag, described(job, ranges), copied)
 
 
 def described(job: CopyJob, ranges: Sequence[CopyRange]) -> str:
     """Return what Spark shows of a job."""
+    when = f"window {job.window}" if job.window else f"run {job.run_id}"
+    return f"{job.mirror}: {when}, {_named(ranges)}"
+
+
+def _named(ranges: Sequence[CopyRange]) -> str:
+    """Return the first topic-partitions of some ranges, and how many more there are."""
     shown = [str(copy_range.source.topic_partition) for copy_range in ranges[:_SHOWN]]
     more = f" and {len(ranges) - _SHOWN} more" if len(ranges) > _SHOWN else ""
-    when = f"window {job.window}" if job.window else f"run {job.run_id}"
-    return f"{job.mirror}: {when}, {', '.join(shown)}{more}"
+    return f"{', '.join(shown)}{more}"
 
 
 def uncompiled(session: Any) -> Any:
@@ -89,7 +98,11 @@ def uncompiled(session: Any) -> Any:
 
 
 def collect(
-    session: Any, frame: Callable[[], Any], tag: str, description: str = ""
+    session: Any,
+    frame: Callable[[], Any],
+    tag: str,
+    description: str = "",
+    tasks: Sequence[str] = (),
 ) -> list[Outcome]:
     """Run a job whose rows are outcomes.
 
@@ -97,11 +110,12 @@ def collect(
         frame: returns the DataFrame.
         tag: `cancel` finds the job by it.
         description: what Spark's page shows of it.
+        tasks: what each task copies, for people; empty if nobody knows.
 
     Raises:
         RelayError: the Spark job failed.
     """
-    return [from_json(Outcome, text) for text in texts(session, frame, tag, description)]
+    return [from_json(Outcome, text) for text in texts(session, frame, tag, description, tasks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +157,20 @@ def probe(session: Any, clusters: Sequence[Cluster]) -> list[TaskPlace]:
     return [from_json(TaskPlace, text) for text in found]
 
 
-def texts(session: Any, frame: Callable[[], Any], tag: str, description: str = "") -> list[str]:
+def texts(
+    session: Any,
+    frame: Callable[[], Any],
+    tag: str,
+    description: str = "",
+    tasks: Sequence[str] = (),
+) -> list[str]:
     """Run a job whose rows are texts, by `outcome_schema`.
 
     Args:
         frame: returns the DataFrame.
         tag: `cancel` finds the job by it.
         description: what Spark's page shows of it.
+        tasks: what each task copies, for people; empty if nobody knows.
 
     Raises:
         RelayError: the Spark job failed.
@@ -165,8 +186,8 @@ def texts(session: Any, frame: Callable[[], Any], tag: str, description: str = "
         raise (
             task_python.problem(error, remote=context is None)
             or unreachable(session)
-            or RelayError(
-                f"the Spark job failed: {_reason(error)}",
+            or SparkJobError(
+                f"the Spark job failed: {_reason(error, tasks)}",
                 remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
             )
         ) from error
@@ -268,13 +289,25 @@ def text_row(value: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column], ["outcome"])
 
 
-def _reason(error: Exception) -> str:
-    """Return the line of a Spark error that says what happened, without the stack trace."""
+def _reason(error: Exception, tasks: Sequence[str]) -> str:
+    """Return the line of a Spark error that says what happened, without the stack trace.
+
+    Args:
+        tasks: what each task copies.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     _, _, raised = str(error).partition("Traceback (most recent call last)")
-    telling = _PYTHON_ERROR.findall(raised)[-1:] or [
+    of_python = _PYTHON_ERROR.findall(raised)[-1:]
+    telling = of_python or [
         line
         for line in lines
         if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line.lower()
     ]
-    return (telling or lines or [type(error).__name__])[0][:300]
+    reason = (telling or lines or [type(error).__name__])[0]
+    failed = _FAILED_TASK.search(str(error))
+    if failed is None or int(failed[1]) >= len(tasks):
+        return reason[:_REASON_CHARACTERS]
+    number, attempts, last = failed.groups()
+    why, _, _ = (of_python or [last])[0][:_REASON_CHARACTERS].partition(". Consider ")
+    task = f"task {number}, of {tasks[int(number)]},"
+    return f"{task} failed, and spark.task.maxFailures is {attempts}: {why}"

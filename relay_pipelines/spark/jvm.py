@@ -166,6 +166,13 @@ def _environment() -> dict[str, str]:
     }
 
 
+def class_path() -> str:
+    """Return the class path of Spark's own launcher, without which its archive is of no use."""
+    jars = Path(home(), "jars")
+    first = sorted(map(str, jars.glob("slf4j-api-*.jar")))
+    return ":".join([f"{home()}/conf", *first, f"{jars}/*"])
+
+
 def home() -> str:
     """Return the folder of Spark."""
     from pyspark.find_spark_home import _find_spark_home

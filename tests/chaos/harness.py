@@ -152,7 +152,7 @@ class Mirror:
     def prepare(self) -> None:
         """Create the topics, as a run does before its first task."""
         to = self.destination.cluster()
-        create(to, self.topic, source_data.PARTITIONS, KEPT)
+        create(to, self.topic, len(self.source.records), KEPT)
         create(to, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
         create(to, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS)
 

@@ -27,9 +27,10 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def standalone_master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[str]:
-    """Address of a standalone cluster's master."""
-    with spark_processes.standalone(tmp_path_factory.mktemp("standalone"), bare_python) as master:
-        yield master
+    """Address of the master of a standalone cluster with one worker of two cores."""
+    folder = tmp_path_factory.mktemp("standalone") / "spark"
+    with spark_processes.standalone(folder, bare_python) as cluster:
+        yield cluster.address
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.spark.defaults import SMALL_JVM
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, family, kill
 from tests.integration.spark_client import Request
 
@@ -18,6 +19,7 @@ ON_LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": SMALL_JVM,
     "spark.executor.memory": "512m",
     # it would listen on all addresses
     "spark.ui.enabled": "false",

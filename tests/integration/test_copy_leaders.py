@@ -108,6 +108,7 @@ def test_a_copy_survives_leaders_that_move(
     mirror.assert_equal()
 
 
+@pytest.mark.long
 def test_a_copy_survives_a_restart_of_the_cluster(
     three: LocalCluster, topic_name: str, at_point: Callable[..., None]
 ) -> None:
@@ -133,7 +134,7 @@ def test_an_unreachable_source_fails_after_give_up_after(mirror: Mirror) -> None
     away = replace(mirror.source, bootstrap_servers=("127.0.0.1:1",))
     wanted = mirror.range()
     mirror.source = away
-    outcomes = list(copy_ranges(mirror.with_options(give_up_after_ms=500).job, [wanted, wanted]))
+    outcomes = list(copy_ranges(mirror.with_options(give_up_after_ms=3_000).job, [wanted, wanted]))
     assert [(outcome.status, outcome.error_kind) for outcome in outcomes] == [
         (Status.FAILED, "SourceError")
     ] * 2

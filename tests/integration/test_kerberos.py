@@ -24,6 +24,9 @@ from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, Security, Status, TopicPartition
 from relay_pipelines.protocol.connection import Connection
 from tests.copying import Mirror, numbered, records_of
+from tests.integration import spark_processes
+from tests.integration.spark_client import Request
+from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 
 SBIN = f"{os.environ['PATH']}:/usr/sbin"
 MISSING = [
@@ -176,6 +179,39 @@ def test_a_ticket_cache_and_its_end(kdc: Kdc, way: Cluster) -> None:
         connect(way, **own, ticket_cache=cache)
 
 
+def test_a_ticket_is_renewed_while_a_connection_lives(kdc: Kdc, way: Cluster) -> None:
+    """The keytab gives a new one for each session after its end, without a new connection."""
+    keytab = str(kdc.keytab("short"))
+    kdc.run("kadmin.local", "-r", REALM, "modprinc", "-maxlife", "4 seconds", "short")
+    connection = connect(way, principal=f"short@{REALM}", keytab=keytab)
+    began = time.monotonic()
+    while time.monotonic() - began < 10:
+        time.sleep(SESSION_MS / 1000)
+        assert connection.call(MetadataRequest(topics=[]), 1).brokers
+    connection.close()
+
+
+def test_executors_use_the_keytab(
+    client: Client,
+    bare_python: Path,
+    way: Cluster,
+    cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """A worker of Spark has krb5.conf and the keytab, and nothing else of Kerberos."""
+    plain = Cluster("plain", cluster.address(Listener.PLAINTEXT))
+    mirror = Mirror(plain, plain, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
+    mirror.write(numbered(10))
+    mirror.copy()  # creates what a driver creates
+    mirror.write(numbered(10, first=10))
+    job = replace(mirror.job, node=way, destination=way)
+    with spark_processes.standalone(tmp_path / "spark", bare_python) as spark:
+        answer = client.ask(Request(spark.address, None, ON_LOOPBACK, job, [[mirror.range()]]))
+    assert statuses(answer) == ["done"]
+    assert records_of(plain, mirror.to) == records_of(plain, mirror.at)
+
+
 def test_a_session_that_ends_begins_again(way: Cluster) -> None:
     """A connection outlives its sessions (KIP-368)."""
     connection = connect(way)
@@ -215,6 +251,15 @@ def test_principals_that_the_kdc_no_longer_knows(kdc: Kdc, way: Cluster) -> None
         kdc.run("kadmin.local", "-r", REALM, *undo, name)
         with pytest.raises(PermissionDeniedError, match=said):
             connect(way, principal=f"{name}@{REALM}", keytab=str(keytab))
+
+
+def test_an_unknown_realm_is_one_line(kdc: Kdc, way: Cluster) -> None:
+    """Its KDC is neither in krb5.conf nor in the DNS."""
+    keytab = kdc.folder / "elsewhere.keytab"
+    entry = "addent -password -p relay@ELSEWHERE -k 1 -e aes256-cts"
+    kdc.run("ktutil", said=f"{entry}\npassword\nwkt {keytab}\nquit\n")
+    with pytest.raises(PermissionDeniedError, match=r"name the realm's KDC in krb5\.conf$"):
+        connect(way, principal="relay@ELSEWHERE", keytab=str(keytab))
 
 
 def test_an_unreachable_kdc_is_retried(

@@ -26,6 +26,7 @@ def test_speculation_is_refused(client: Client, tmp_path: Path) -> None:
     assert "spark.speculation is on" in answer["error"]
 
 
+@pytest.mark.long
 def test_speculation_of_a_connect_server_is_refused(
     client: Client, tmp_path: Path, bare_python: Path
 ) -> None:
@@ -37,16 +38,6 @@ def test_speculation_of_a_connect_server_is_refused(
         answer = client.ask(Request(None, remote))
     assert answer["kind"] == "ConfigError"
     assert "spark.speculation is on" in answer["error"]
-
-
-def test_a_static_setting_of_a_connect_server_is_a_warning(
-    client: Client, connect_remote: str, tmp_path: Path
-) -> None:
-    """A setting that only the start of the server can apply is named in one line."""
-    answer = client.ask(Request(None, connect_remote, {"spark.task.maxFailures": "7"}))
-    assert "error" not in answer
-    (line,) = (tmp_path / "client-0.log").read_text().splitlines()
-    assert line.startswith("spark.conf: the running Spark Connect server ignores spark.task.max")
 
 
 @pytest.mark.parametrize("scheme", ["spark://", "sc://"])

@@ -25,8 +25,20 @@ from tests.support import command_lines, commands
 from tests.support.independent import Record, create, producer, put, read, records_of, until
 
 
-def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) -> None:
-    """The Python of the executors has no package; if it is found there, it was shipped."""
+def test_a_run_on_a_cold_cluster(
+    standalone_master: str,
+    bare_python: Path,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has as many tasks as the work is worth, though no executor has registered yet.
+
+    Executors without the package receive it from the driver. A secret in `spark.conf` reaches them
+    without a command line.
+    """
     told = subprocess.run(
         [bare_python, "-c", "import pyspark, relay_pipelines"],
         cwd=tmp_path,
@@ -34,45 +46,16 @@ def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) ->
         check=False,
     )
     assert b"No module named 'relay_pipelines'" in told.stderr
-
-
-def test_a_standalone_cluster_receives_the_package(
-    client: Client, standalone_master: str, mirror: Mirror
-) -> None:
-    """Executors without the package receive it from the driver, and copy.
-
-    A secret in `spark.conf` reaches them without a command line.
-    """
-    job, ranges = mirror.job()
-    conf = ON_LOOPBACK | {"spark.hadoop.fs.s3a.secret.key": "the-horse-of-s3"}
-    groups = [[copy_range] for copy_range in ranges]
-    with command_lines.of_children() as lines:
-        answer = client.ask(Request(standalone_master, None, conf, job, groups))
-    assert any("ExecutorBackend" in line for line in lines)
-    assert not any("the-horse-of-s3" in line for line in lines)
-    assert statuses(answer) == ["done", "done"]
-    assert "relay_pipelines.zip" in answer["package"]
-    assert answer["slots"] == 2
-    mirror.assert_all_arrived()
-
-
-def test_a_cold_cluster_gets_as_many_tasks_as_the_work_is_worth(
-    standalone_master: str,
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Not as many as cores of executors have registered, of which there are none yet."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic_name, partitions=36)
     sender = producer(source)
     for number in range(36):
-        put(sender, TopicPartition(topic_name, number), [Record(None, b"one")])
+        put(sender, TopicPartition(topic_name, number), [Record(None, b"one %d" % number)])
     sender.flush()
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # where the page of the driver listens
     conf = ON_LOOPBACK | {
+        "spark.pyspark.python": str(bare_python),
+        "spark.hadoop.fs.s3a.secret.key": "the-horse-of-s3",
         "spark.ui.enabled": "true",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": tmp_path.as_uri(),
@@ -84,10 +67,17 @@ def test_a_cold_cluster_gets_as_many_tasks_as_the_work_is_worth(
     section = commands.mirror(source, destination, topic_name, topics=topics)
     spark = {"master": standalone_master, "conf": conf}
     config = commands.configured(tmp_path, {topic_name: section}, spark=spark)
-    done = commands.relay(config, "run", "--json")
+    with command_lines.of_children() as lines:
+        done = commands.relay(config, "run", "--json")
+    assert any("ExecutorBackend" in line for line in lines)
+    assert not any("the-horse-of-s3" in line for line in lines)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["records"] == 36
+    for number in range(36):
+        at = TopicPartition(topic_name, number)
+        copy = TopicPartition(f"copy.{topic_name}", number)
+        assert records_of(destination, copy) == records_of(source, at)
     assert re.fullmatch(r"app-\S+ at http://127.0.0.1:\d+", result["spark"])
     assert f"Spark application {result['spark']}" in done.stderr
     events = [
@@ -187,15 +177,15 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
         },
     }
     trap.set()
-    with spark_processes.standalone(tmp_path / "first", bare_python, port):
+    with spark_processes.standalone(tmp_path / "first", bare_python, port=port):
         run = mirror.start_run("", spark, "--every", "1s")
         run.wait_until(lambda: trap.sprung, "the trap")
     run.wait_until(lambda: "no Spark answers at" in run.errors.read_text(), "the end of the wait")
-    with spark_processes.master_alone(tmp_path / "alone", bare_python, port):
-        log = tmp_path / "alone" / "master.log"
+    with spark_processes.standalone(tmp_path / "alone", bare_python, 0, port=port) as alone:
+        log = alone.master.log
         run.wait_until(lambda: "Registered app" in log.read_text(), "a session without a worker")
         time.sleep(5)  # until the driver has the answer; else it has no session that could wait
-    with spark_processes.standalone(tmp_path / "second", bare_python, port):
+    with spark_processes.standalone(tmp_path / "second", bare_python, port=port):
         run.wait_until(
             lambda: re.search("over after .* has started no executor", run.errors.read_text()),
             "the next copy",
@@ -218,34 +208,15 @@ def test_a_copy_goes_on_without_the_master(
     trap = Trap.unset(tmp_path)
     trap.set()
     conf = ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault}
-    with spark_processes.standalone(tmp_path / "cluster", bare_python) as address:
-        run = mirror.start_run("", {"master": address, "conf": conf})
+    with spark_processes.standalone(tmp_path / "cluster", bare_python) as cluster:
+        run = mirror.start_run("", {"master": cluster.address, "conf": conf})
         run.wait_until(lambda: trap.sprung, "the trap")
-        (master,) = [
-            one for one in spark_processes.masters() if address.rpartition(":")[2] in one.cmdline()
-        ]
-        master.kill()
+        cluster.master.kill()
         for executor in spark_processes.executors():
             for worker in executor.children(recursive=True):
                 worker.resume()
         assert run.end() == 0, run.errors.read_text()[-2000:]
     assert "error: " not in run.errors.read_text()
-    mirror.assert_all_arrived()
-
-
-def test_spark_connect_copies_without_warnings(
-    client: Client, connect_remote: str, mirror: Mirror
-) -> None:
-    """A copy through Spark Connect works on a cold and on a warm server, without warnings."""
-    job, ranges = mirror.job()
-    answer = client.ask(
-        Request(None, connect_remote, {}, job, [[copy_range] for copy_range in ranges], times=2)
-    )
-    assert statuses(answer) == ["done"] * 4
-    assert [outcome["records"] > 0 for outcome in answer["outcomes"][1]] == [False, False]
-    assert "relay_pipelines.zip" in answer["package"]
-    assert answer["slots"] >= 1
-    assert answer["warnings"] == []
     mirror.assert_all_arrived()
 
 
@@ -259,17 +230,32 @@ from relay_pipelines.spark.session import connect
 remote, config, name, topic = sys.argv[1:]
 mirror = settings.load(Path(config)).mirror(name)
 columns = ["partition", "offset", "window"]
-rows = windows_as_frame(connect(remote=remote), name, mirror, topic, [""], columns).collect()
+session = connect(remote=remote, conf={"spark.task.maxFailures": "7"})
+rows = windows_as_frame(session, name, mirror, topic, [""], columns).collect()
 print(len(rows), len(set(rows)), {row.window for row in rows})
 """
 
 
-def test_the_windows_of_a_run_through_spark_connect(
-    connect_remote: str, client: Client, mirror: Mirror, tmp_path: Path
+def test_spark_connect_copies_for_several_clients(
+    client: Client, connect_remote: str, mirror: Mirror, tmp_path: Path
 ) -> None:
-    """The server knows neither relay.yaml nor the package."""
+    """A copy works on a cold and on a warm server, without warnings.
+
+    Each client ships the package again, and conflicts with none before it. The second one reads the
+    windows of a run: the server knows neither relay.yaml nor the package. A setting that only the
+    start of the server can apply is named in one line.
+    """
     job, ranges = mirror.job()
-    client.ask(Request(None, connect_remote, {}, job, [ranges]))
+    answer = client.ask(
+        Request(None, connect_remote, {}, job, [[copy_range] for copy_range in ranges], times=2)
+    )
+    assert statuses(answer) == ["done"] * 4
+    assert [outcome["records"] > 0 for outcome in answer["outcomes"][1]] == [False, False]
+    assert "relay_pipelines.zip" in answer["package"]
+    assert answer["slots"] >= 1
+    assert answer["warnings"] == []
+    mirror.assert_all_arrived()
+
     topic = ranges[0].source.topic_partition.topic
     section = commands.mirror(job.node, job.destination, topic)
     config = commands.configured(tmp_path, {mirror.name: section})
@@ -282,6 +268,8 @@ def test_the_windows_of_a_run_through_spark_connect(
     )
     records = sum(len(records_of(job.destination, one.destination)) for one in ranges)
     assert done.stdout == f"{records} {records} {{''}}\n", done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("spark.conf: the running Spark Connect server ignores spark.task.max")
 
 
 OWN_SESSION = """
@@ -313,23 +301,10 @@ def test_a_program_keeps_its_session_of_spark_connect(connect_remote: str) -> No
     assert done.stdout.splitlines() == ["False 5 False", "3", "True"], done.stderr
 
 
-def test_spark_connect_accepts_several_clients(
-    client: Client, connect_remote: str, mirror: Mirror
-) -> None:
-    """Each run ships the package again; a second client does not conflict with the first."""
-    job, ranges = mirror.job()
-    for _ in range(2):
-        assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
-            "done",
-            "done",
-        ]
-    mirror.assert_all_arrived()
-
-
 def test_a_job_cancelled_through_spark_connect_can_be_resumed(
     client: Client, connect_remote: str, connect_trap: Trap, mirror: Mirror
 ) -> None:
-    """A cancelled job ends; after fencing no transaction is open, and the next job completes it."""
+    """A cancelled job ends; after fencing no transaction is open, and a task completes it."""
     job, ranges = mirror.job()
     connect_trap.set()
     answer = client.ask(
@@ -338,10 +313,7 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
     assert "cancel" in answer["told"].lower()
     mirror.fence()
     assert mirror.held_back() == []
-    assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
-        "done",
-        "done",
-    ]
+    mirror.copy()
     mirror.assert_all_arrived()
 
 

@@ -122,10 +122,8 @@ def test_a_python_without_packages_is_one_line(
     fails(server, mirror, "the Python of Spark's tasks has no package pyarrow")
 
 
-def test_a_server_that_dies_in_the_middle_costs_no_record(
-    server: Server, connect_remote: str, mirror: Mirror
-) -> None:
-    """The run ends soon with one line, and the next one, on another server, copies the rest."""
+def test_a_server_that_dies_in_the_middle_costs_no_record(server: Server, mirror: Mirror) -> None:
+    """The run ends soon with one line, and the next one, on another Spark, copies the rest."""
     server.use(Path(sys.executable))
     server.trap.set()
     run = mirror.start_run(spark={"remote": server.remote})
@@ -138,6 +136,6 @@ def test_a_server_that_dies_in_the_middle_costs_no_record(
     remedy = "what is committed stays, run again to copy the rest"
     assert messages(run, mirror) == [f"error: {mirror.name}: {died}; {remedy}"]
 
-    again = mirror.start_run(spark={"remote": connect_remote})
+    again = mirror.start_run()
     assert again.end() == 0, again.errors.read_text()
     mirror.assert_all_arrived()

@@ -422,28 +422,31 @@ def test_a_user_name_of_a_config_provider(
 
 
 def test_kerberos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Principal, keytab and service name are taken; a file that is not here is a note."""
-    (tmp_path / "relay.keytab").touch()
-    login = "com.sun.security.auth.module.Krb5LoginModule required"
-    text = "clusters=a,b\na->b.enabled=true\n"
-    for name, file in (("a", tmp_path / "relay.keytab"), ("b", "/none/relay.keytab")):
+    """Principal, keytab and service name are taken; what is not there is one note, and no guess."""
+    keytab, login = tmp_path / "relay.keytab", "com.sun.security.auth.module.Krb5LoginModule"
+    keytab.touch()
+    named = 'principal="relay@EXAMPLE.COM"'
+    text = "clusters=a,b,c\na->b.enabled=true\nc->b.enabled=true\n"
+    for name, file, own in (
+        ("a", keytab, named),
+        ("b", "/none/b.keytab", named),
+        ("c", keytab, ""),
+    ):
         text += (
             f"{name}.bootstrap.servers={name}:1\n{name}.security.protocol=SASL_SSL\n"
-            f"{name}.sasl.kerberos.service.name=broker\n{name}.sasl.jaas.config={login}"
-            f' useKeyTab=true storeKey=true keyTab="{file}" principal="relay@EXAMPLE.COM";\n'
+            f"{name}.sasl.kerberos.service.name=broker\n{name}.sasl.jaas.config={login} required"
+            f' useKeyTab=true storeKey=true keyTab="{file}" {own};\n'
         )
     tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
-    (mirror,) = tree["mirrors"].values()
-    expected = {
-        "protocol": "SASL_SSL",
-        "mechanism": "GSSAPI",
-        "service_name": "broker",
-        "principal": "relay@EXAMPLE.COM",
-    }
-    keytab = {"keytab": str(tmp_path / "relay.keytab")}
-    assert mirror["source"]["nodes"][0]["security"] == expected | keytab
-    assert mirror["destination"]["security"] == expected
-    assert "/none/relay.keytab is not here; set security.keytab" in comments
+    sources = [mirror["source"]["nodes"][0]["security"] for mirror in tree["mirrors"].values()]
+    nobody = {"protocol": "SASL_SSL", "mechanism": "GSSAPI", "service_name": "broker"}
+    expected = nobody | {"principal": "relay@EXAMPLE.COM"}
+    assert sources == [expected | {"keytab": str(keytab)}, nobody]
+    assert tree["mirrors"]["a-b"]["destination"]["security"] == expected
+    assert comments.count("sasl.jaas.config: ") == 2
+    assert "/none/b.keytab is not here; set security.keytab" in comments
+    no_name = f"names no principal for {keytab}; set security.principal and security.keytab"
+    assert no_name in " ".join(comments.replace("#", "").split())
 
 
 def test_names_in_single_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from relay_pipelines.metrics.run_metrics import HEALTH
 from relay_pipelines.settings import load
 from tests.support import postgres
 from tests.support.deployment import DEPLOY, IMAGE, ROOT, Instruction, compose, instructions
+from tests.support.java_calls import calls
 
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 IGNORED = DEPLOY / "docker" / "Dockerfile.dockerignore"
@@ -182,27 +183,43 @@ def manifest(kind: str) -> dict[str, Any]:
     return found
 
 
-def test_the_role_has_what_sparks_driver_asks_for():
-    """Every kind of resource that the driver's classes name is in the Role, or switched off.
+# what methods of fabric8's client ask of the API server; a filtered delete is one of a collection
+VERBS = {
+    "create": {"create"},
+    "createOrReplace": {"create", "update"},
+    "delete": {"delete", "deletecollection"},
+    "edit": {"get", "patch"},
+    "get": {"get"},
+    "inform": {"list", "watch"},
+    "list": {"list"},
+    "patch": {"patch"},
+    "replace": {"update"},
+    "serverSideApply": {"patch"},
+    "update": {"update"},
+    "waitUntilReady": {"get", "list", "watch"},
+    "watch": {"watch"},
+}
 
-    Other allocators of pods, which we do not use, are left out.
+
+def test_the_role_has_what_sparks_driver_asks_for():
+    """The resources and verbs that the driver's classes ask for, and no others.
+
+    Services are switched off. Other allocators of pods, which we do not use, are left out.
     """
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
-    kinds = ("pods", "configMaps", "services", "persistentVolumeClaims", "apps")
-    asked: set[str] = set()
     with zipfile.ZipFile(jar) as classes:
-        for name in classes.namelist():
-            folder, _, own = name.rpartition("/")
-            if folder.endswith("/cluster/k8s") and own.startswith(("KubernetesCl", "ExecutorPods")):
-                code = classes.read(name)
-                # a name in the constant pool: tag and length before it
-                asked |= {
-                    kind.lower()
-                    for kind in kinds
-                    if b"\x01\x00" + bytes([len(kind)]) + kind.encode() in code
-                }
+        found = {
+            call
+            for name in classes.namelist()
+            if re.search(r"/cluster/k8s/(KubernetesCl|ExecutorPods)[^/]*$", name)
+            for call in calls(classes.read(name))
+            if call.owner.startswith("io/fabric8/kubernetes/client/")
+        }
+    clients = {method.lower() for owner, method in found if owner.endswith("/KubernetesClient")}
+    verbs = set().union(*(VERBS.get(method, set()) for _, method in found))
     (rule,) = manifest("Role")["rules"]
-    assert asked == {*rule["resources"], "services"}
+    assert clients - {"close"} == {*rule["resources"], "services"}
+    assert verbs == {*rule["verbs"]}
     relay = next(text for text in config_map_texts() if "spark.kubernetes.driver.pod.name" in text)
     assert 'spark.kubernetes.driver.service.deleteOnTermination: "false"' in relay
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, SparkJobError
 from relay_pipelines.json_codec import from_json
 from relay_pipelines.model import (
     Cluster,
@@ -130,6 +130,26 @@ def test_an_error_in_a_task_is_named_by_its_last_line() -> None:
     failing = Failing(RAISED % "ZeroDivisionError: division by zero")
     with pytest.raises(RelayError, match=r"^the Spark job failed: ZeroDivisionError: division by"):
         texts(failing, failing.range, "a tag")
+
+
+ABORTED = (
+    "An error occurred while calling o81.collectToPython.\n: org.apache.spark.SparkException: Job"
+    " aborted due to stage failure: Task 1 in stage 3.0 failed 4 times, most recent failure: Lost"
+    " task 1.3 in stage 3.0 (TID 7) (127.0.0.1 executor 2): ExecutorLostFailure (executor 2 exited"
+    " caused by one of the running tasks)\nDriver stacktrace:\n\tat org.apache"
+)
+
+
+def test_a_task_that_failed_too_often_is_named_with_what_it_copies() -> None:
+    """The line has the topic-partitions of that task alone, and why its last attempt failed."""
+    failing = Failing(ABORTED)
+    with pytest.raises(SparkJobError) as caught:
+        texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
+    assert caught.value.what == (
+        "the Spark job failed: task 1, of a-1, b-0, failed, and spark.task.maxFailures is 4:"
+        " Lost task 1.3 in stage 3.0 (TID 7) (127.0.0.1 executor 2): ExecutorLostFailure (executor 2"
+        " exited caused by one of the running tasks)"
+    )
 
 
 def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(
