@@ -113,6 +113,7 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert_provenance(lines, number(records))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_worker_of_a_spark_cluster_is_killed(tmp_path, site):
     """Its tasks run on the others, in the same run, and every record has arrived."""

@@ -147,8 +147,8 @@ def test_a_task_that_failed_too_often_is_named_with_what_it_copies() -> None:
         texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
     assert caught.value.what == (
         "the Spark job failed: task 1, of a-1, b-0, failed, and spark.task.maxFailures is 4:"
-        " Lost task 1.3 in stage 3.0 (TID 7) (127.0.0.1 executor 2): ExecutorLostFailure (executor 2"
-        " exited caused by one of the running tasks)"
+        " Lost task 1.3 in stage 3.0 (TID 7) (127.0.0.1 executor 2): ExecutorLostFailure (executor"
+        " 2 exited caused by one of the running tasks)"
     )
 
 
