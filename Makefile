@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test long chaos storm soak versions kerberos check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test long chaos storm soak versions kerberos yarn check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -61,6 +61,9 @@ versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as de
 kerberos: setup  ## Test Kerberos with a real KDC; needs a compiler and Debian's libkrb5-dev, krb5-kdc, krb5-admin-server, krb5-user.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation-package relay-pipelines --editable '.[kerberos]'
 	$(BIN)/python -m pytest tests/integration/test_kerberos.py
+
+yarn: setup  ## Mirror on a real YARN with HDFS, whose jars it downloads; ten minutes.
+	$(BIN)/python -m pytest -m long tests/integration/test_yarn.py
 
 deploy-check: setup  ## Run every step of the container image in a folder, and the demo without a JDK, with all downloads; a quarter of an hour.
 	$(BIN)/python -m pytest -m long tests/integration/test_image.py tests/integration/test_java_from_pypi.py

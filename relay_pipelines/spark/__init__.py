@@ -7,6 +7,7 @@ task_python         names what is wrong with the Python of tasks
 sql_rows            the job that passes records through SQL
 defaults            what a session is configured with
 answering           whether Spark, or a server of it, answers in time
+yarn                YARN: where its configuration is, and its page
 jvm                 the JVM of a driver, started without Spark's scripts
 without_pandas      keeps PySpark from importing pandas
 class_archive       an archive of Spark's classes, for a faster start

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -63,20 +63,33 @@ def check(address: str) -> None:
     Raises:
         RelayError: no server accepts a connection.
     """
+    if targets := _targets(address):
+        connect_to_any(
+            targets,
+            f"Spark answers at {without_parameters(address)}",
+            "start it, or correct spark.master or spark.remote",
+        )
+
+
+def connect_to_any(targets: Sequence[tuple[str, int]], what: str, remedy: str) -> None:
+    """Connect to one of several servers, each `(host, port)`.
+
+    Args:
+        what: "Spark answers at ...", of the message.
+
+    Raises:
+        RelayError: none accepts a connection.
+    """
     errors = []
-    for host, port in _targets(address):
+    for target in targets:
         try:
-            socket.create_connection((host, port), timeout=_SECONDS).close()
+            socket.create_connection(target, timeout=_SECONDS).close()
         except OSError as error:
             errors.append(error)
         else:
             return
-    if errors:
-        why = errors[0].strerror or str(errors[0]) or type(errors[0]).__name__
-        raise RelayError(
-            f"no Spark answers at {without_parameters(address)}: {why}",
-            remedy="start it, or correct spark.master or spark.remote",
-        )
+    why = errors[0].strerror or str(errors[0]) or type(errors[0]).__name__
+    raise RelayError(f"no {what}: {why}", remedy=remedy)
 
 
 def without_parameters(address: str) -> str:

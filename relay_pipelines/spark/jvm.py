@@ -25,7 +25,7 @@ from typing import Any
 from relay_pipelines import java
 from relay_pipelines.class_archive import ClassArchive
 from relay_pipelines.java import Java
-from relay_pipelines.spark import settings_file
+from relay_pipelines.spark import settings_file, yarn
 from relay_pipelines.spark.defaults import SMALL_JVM
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -50,10 +50,13 @@ def start(settings: Mapping[str, str], *, verbose: bool) -> Any:
         verbose: whether to show what it prints on stderr.
 
     Raises:
+        ConfigError: it is to run on YARN, and nothing says where that is.
         RelayError: there is no Java.
         RuntimeError: the JVM does not start.
     """
     environment = _environment()
+    if settings.get("spark.master") == yarn.MASTER:
+        yarn.require_configuration(environment)
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     with tempfile.TemporaryDirectory(prefix="relay-spark-") as folder:  # mode 700
         address = Path(folder, "address")

@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
-from relay_pipelines.spark import answering, jvm, package_archive, task_python, without_pandas
+from relay_pipelines.spark import (
+    answering,
+    jvm,
+    package_archive,
+    task_python,
+    without_pandas,
+    yarn,
+)
 from relay_pipelines.spark.answering import ANSWER_SECONDS, within
 from relay_pipelines.spark.defaults import DEFAULTS, LOCAL_DEFAULTS, TASK_ATTEMPTS
 
@@ -356,8 +363,8 @@ def application(session: Any) -> str:
     if context is None or context.master.startswith("local"):
         return ""
     with suppress(Exception):  # it has ended, and the job says why
-        page = f" at {context.uiWebUrl}" if context.uiWebUrl else ""
-        return f"{context.applicationId}{page}"
+        page = yarn.page(dict(context.getConf().getAll())) or context.uiWebUrl
+        return f"{context.applicationId}{f' at {page}' if page else ''}"
     return ""
 
 
@@ -486,6 +493,7 @@ def _of_this_process(conf: Mapping[str, str]) -> Any:
 
 
 def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -> Any:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)
@@ -496,6 +504,8 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
         **conf,
     }
     _start_jvm(settings, verbose=verbose)
+    if master == yarn.MASTER:
+        yarn.check_resource_manager(SparkContext._jvm)  # noqa: SLF001 - no other way to it
     # not among what the JVM starts with: the launcher is asked again when that changes
     named = {"spark.app.name": f"relay {purpose}".strip(), **settings}
     session = SparkSession.builder.config(map=named).getOrCreate()

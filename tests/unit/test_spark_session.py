@@ -4,6 +4,7 @@ import pytest
 from pyspark import SparkContext
 
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.spark import yarn
 from relay_pipelines.spark.session import connect
 
 
@@ -18,3 +19,35 @@ def test_an_environment_that_leads_elsewhere(monkeypatch: pytest.MonkeyPatch) ->
         " spark.remote"
     )
     assert SparkContext._gateway is before
+
+
+def test_yarn_without_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's launcher would end without a word to relay."""
+    before = SparkContext._gateway
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError) as refused:
+        connect("yarn")
+    assert str(refused.value) == (
+        "spark.master is yarn, and neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set; set one of"
+        " them to the folder of core-site.xml and yarn-site.xml"
+    )
+    assert SparkContext._gateway is before
+
+
+FILTER = "spark.org.apache.spark.deploy.yarn.AmIpFilter.param"
+PAGE = "http://rm1:8088/proxy/application_1_1"
+
+
+@pytest.mark.parametrize(
+    ("conf", "page"),
+    [
+        ({}, ""),
+        ({f"{FILTER}.PROXY_HOSTS": "rm1", f"{FILTER}.PROXY_URI_BASES": PAGE}, PAGE),
+        ({f"{FILTER}.PROXY_URI_BASES": f"{PAGE},http://rm2:8088/proxy/application_1_1"}, PAGE),
+    ],
+    ids=["elsewhere", "one ResourceManager", "two of them"],
+)
+def test_the_page_of_an_application_is_yarns(conf: dict[str, str], page: str) -> None:
+    """That of the driver leads there."""
+    assert yarn.page(conf) == page
