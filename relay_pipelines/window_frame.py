@@ -8,13 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.copy.columns import COLUMNS
-from relay_pipelines.dataframe import (
-    Range,
-    planned_ms,
-    read_range,
-    refuse_unknown_columns,
-    window_entries,
-)
+from relay_pipelines.dataframe.data_source import refuse_unknown_columns
+from relay_pipelines.dataframe.record_range import Range, read_range
+from relay_pipelines.dataframe.window_chunks import planned_ms, window_entries
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition

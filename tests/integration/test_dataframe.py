@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.dataframe import COLUMNS, next_offsets, refuse_losses, register
+from relay_pipelines.dataframe import register
+from relay_pipelines.dataframe.stream_offsets import next_offsets, refuse_losses
 from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.ledger_columns import COLUMNS as LEDGER_COLUMNS
