@@ -13,7 +13,7 @@ from relay_pipelines.dataframe.record_range import Range, read_range
 from relay_pipelines.dataframe.window_chunks import planned_ms, window_entries
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings import Mirror
 
@@ -48,7 +48,7 @@ def windows_as_frame(
     """
     wanted = list(columns or _COLUMNS)
     refuse_unknown_columns(wanted, _COLUMNS)
-    entries = window_entries(name, mirror, topic, windows)
+    entries = window_entries(name, mirror, [topic], windows)
     _require_ledger_of(mirror, topic, sorted({*windows} - {entry.window for entry in entries}))
     tasks = _labelled_ranges(mirror.destination_cluster, entries)
     schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
@@ -87,9 +87,8 @@ def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_
     for tp, some in sorted(chunks.items()):
         some.sort()
         intervals = tuple((start, end) for start, end, _ in some)
-        offset_range = OffsetRange(tp, some[0][0], some[-1][1])
         found.append(
-            _Labelled(Range(cluster, offset_range, intervals), tuple(key for *_, key in some))
+            _Labelled(Range.of_chunks(cluster, tp, intervals), tuple(key for *_, key in some))
         )
     return found
 

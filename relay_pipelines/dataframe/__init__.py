@@ -1,13 +1,13 @@
-"""The PySpark data source `relay`: offset ranges of a mirror's clusters, or its ledger.
+"""The PySpark data source `relay`: topics of a mirror's clusters, or its ledger.
 
 data_source        registers the format, and makes its readers
-option_names       the names of options, by both of which they are given, and what they may be
-selected_topic     which topic of a mirror is read, and on which side
+option_names       the names of options, Spark's and ours, and what is wrong with others
+topic_options      which topics of a mirror are read, and on which side
 offset_options     where reading begins and ends: what options mean in each topic-partition
 window_chunks      the chunks of a window or of a list, as ranges
 record_range       a range of offsets as a Spark partition, and its records as Arrow batches
 batch_reader       records as a DataFrame
-stream_reader      a topic in micro-batches
+stream_reader      topics in micro-batches
 stream_offsets     where a micro-batch ends, and what must not be skipped
 ledger_reader      the ledger as a DataFrame
 """

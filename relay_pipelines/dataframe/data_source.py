@@ -1,8 +1,8 @@
-"""The PySpark data source `relay`: offset ranges of a mirror's clusters, or its ledger.
+"""Registers the format `relay`, and makes its readers.
 
 After `register(spark)`: `spark.read.format("relay").option("mirror", ...).option("topic",
-...).load()`, or `readStream`. There is one Spark partition per topic-partition; it yields Arrow
-batches with only the columns of the schema.
+...).load()`, or `readStream`. A Spark partition yields Arrow batches with only the columns of the
+schema.
 """
 
 from __future__ import annotations
@@ -10,28 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from relay_pipelines.copy.columns import (
-    COLUMNS,
-)
-from relay_pipelines.errors import (
-    ConfigError,
-)
+from relay_pipelines.copy.columns import COLUMNS
+from relay_pipelines.dataframe.batch_reader import Reader, ranges_of
+from relay_pipelines.dataframe.ledger_reader import ledger_reader
+from relay_pipelines.dataframe.option_names import is_true, kind_of, our_names
+from relay_pipelines.dataframe.stream_reader import StreamReader
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import ledger_columns
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.spark import package_archive, task_python
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-from relay_pipelines.dataframe.batch_reader import Reader, ranges_of
-from relay_pipelines.dataframe.ledger_reader import ledger_reader
-from relay_pipelines.dataframe.option_names import is_true, kind_of, our_names
-from relay_pipelines.dataframe.stream_reader import StreamReader
 
 NAME = "relay"
 
@@ -52,30 +44,9 @@ def register(session: Any) -> None:
 
 
 class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types are not published
-    """Offset ranges, or the ledger, as a DataFrame.
+    """Topics, or the ledger, as a DataFrame.
 
-    Options:
-        what: `records` (the default) or `ledger`: the ledger entries of the mirror, optionally of
-            one topic or window.
-        config: path of relay.yaml; ./relay.yaml by default.
-        mirror: the mirror's name; optional if there is only one.
-        topic: the name of the source topic.
-        side: `source` (the default) or `destination`.
-        node: of the source; the first one by default, and of a window the one that was read last.
-        start, end: `earliest`, `latest`, a time (2026-01-31T12:00:00Z), an offset, or JSON of
-            partition to offset, also within its topic; the whole topic by default. -2 is where a
-            log begins, and -1 where it ends.
-        window: the key of a Dagster window, instead of start and end: the chunks that the ledger
-            has for it.
-        chunks: instead of start and end, exactly these chunks of the side: JSON of partition to
-            [[start, end], ...], in order. At the destination, without the records of others within
-            a chunk, which begins with a record of its own.
-        includeHeaders: `true` for the column `headers`; `false` by default, as in spark-sql-kafka.
-        max_offsets: of a stream: how many offsets a micro-batch may read; all that is new by
-            default.
-
-    The names of spark-sql-kafka for topic, start, end and max_offsets are accepted, too: subscribe,
-    startingOffsets, endingOffsets, maxOffsetsPerTrigger.
+    docs/dataframe.md has the options: those of spark-sql-kafka by their names, and some of our own.
     """
 
     @classmethod
@@ -85,15 +56,12 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
 
     def schema(self) -> str:
         """Return the columns without a schema of the user's, which may have any of them."""
+        options = our_names(self.options)
         return ", ".join(
             f"{name} {kind}"
-            for name, kind in self._columns.items()
-            if name != "headers" or is_true(self.options, "includeHeaders")
+            for name, kind in _columns(options).items()
+            if name != "headers" or is_true(options, "includeHeaders")
         )
-
-    @property
-    def _columns(self) -> Mapping[str, str]:
-        return ledger_columns.COLUMNS if kind_of(self.options) == "ledger" else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns.
@@ -101,8 +69,8 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         Raises:
             ConfigError: an option or a column is wrong.
         """
-        self._check_columns(schema)
         options = our_names(self.options)
+        _check_columns(schema, _columns(options))
         if kind_of(options) == "ledger":
             return ledger_reader(options, schema.names)
         return Reader(ranges_of(options), schema.names)
@@ -113,22 +81,28 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         Raises:
             ConfigError: an option or a column is wrong.
         """
-        self._check_columns(schema)
-        if kind_of(self.options) == "ledger":
+        options = our_names(self.options)
+        _check_columns(schema, _columns(options))
+        if kind_of(options) == "ledger":
             raise ConfigError(
                 "a stream of the format relay has no ledger", remedy="read it with spark.read"
             )
-        return StreamReader(our_names(self.options), schema.names)
+        return StreamReader(options, schema.names)
 
-    def _check_columns(self, schema: StructType) -> None:
-        refuse_unknown_columns(schema.names, self._columns)
-        for field in schema:
-            kind, given = self._columns[field.name], field.dataType.simpleString()
-            if given != kind.replace(" ", ""):
-                raise ConfigError(
-                    f"column {field.name} of the format relay is {kind}, and not {given}",
-                    remedy="correct the schema, and cast the column afterwards",
-                )
+
+def _columns(options: Mapping[str, str]) -> Mapping[str, str]:
+    return ledger_columns.COLUMNS if kind_of(options) == "ledger" else COLUMNS
+
+
+def _check_columns(schema: StructType, known: Mapping[str, str]) -> None:
+    refuse_unknown_columns(schema.names, known)
+    for field in schema:
+        kind, given = known[field.name], field.dataType.simpleString()
+        if given != kind.replace(" ", ""):
+            raise ConfigError(
+                f"column {field.name} of the format relay is {kind}, and not {given}",
+                remedy="correct the schema, and cast the column afterwards",
+            )
 
 
 def refuse_unknown_columns(wanted: Sequence[str], known: Mapping[str, str]) -> None:

@@ -1,18 +1,16 @@
-"""Reads the ledger as a DataFrame."""
+"""Reads the ledger as a DataFrame: `read` in tasks, everything else on the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from relay_pipelines.errors import (
-    DestinationError,
-)
+from relay_pipelines.dataframe.option_names import LEDGER_OPTIONS, refuse_unknown
+from relay_pipelines.dataframe.record_range import Range
+from relay_pipelines.dataframe.topic_options import mirror_of, topic_names
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_columns, ledger_topic
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.model import OffsetRange
@@ -20,9 +18,6 @@ from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, Cl
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from relay_pipelines.dataframe.option_names import LEDGER_OPTIONS, refuse_unknown
-from relay_pipelines.dataframe.record_range import Range
-from relay_pipelines.dataframe.selected_topic import mirror_of
 
 
 class LedgerReader(DataSourceReader):  # type: ignore[misc]
@@ -39,14 +34,17 @@ class LedgerReader(DataSourceReader):  # type: ignore[misc]
         names: Sequence[str],
     ) -> None:
         self._prefixes = checkpoint.key_prefixes(mirror, with_replays=True)
-        self._topic, self._window = options.get("topic"), options.get("window")
+        self._topics = topic_names(options["topic"]) if "topic" in options else None
+        self._window = options.get("window")
         self._ranges = ranges
         self._names = names
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Return the topic-partitions of the ledger that have records."""
         return self._ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of them."""
         if not isinstance(partition, Range):
             return
         with ClusterClient(partition.cluster, DestinationError, purpose="frame") as client:
@@ -54,7 +52,10 @@ class LedgerReader(DataSourceReader):  # type: ignore[misc]
                 records = [
                     record
                     for record in ledger_records
-                    if self._topic in {None, record.entry.source.topic_partition.topic}
+                    if (
+                        self._topics is None
+                        or record.entry.source.topic_partition.topic in self._topics
+                    )
                     and self._window in {None, record.entry.window}
                 ]
                 if records:
@@ -62,6 +63,12 @@ class LedgerReader(DataSourceReader):  # type: ignore[misc]
 
 
 def ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourceReader:
+    """Return the reader that options ask for.
+
+    Raises:
+        ConfigError: an option is wrong.
+        RelayError: the destination does not answer, or refuses.
+    """
     refuse_unknown(options, LEDGER_OPTIONS, "with what=ledger, the format relay")
     name, mirror = mirror_of(options)
     cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger_topic.TOPIC)

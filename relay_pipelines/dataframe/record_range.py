@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    InputPartition,
-)
+from pyspark.sql.datasource import InputPartition
 
-from relay_pipelines.copy.columns import (
-    ColumnBuilder,
-    is_log_append_time,
-    records_in,
-)
-from relay_pipelines.errors import (
-    SourceError,
-)
+from relay_pipelines.copy.columns import ColumnBuilder, is_log_append_time, records_in
+from relay_pipelines.errors import SourceError
 from relay_pipelines.garbage import garbage_collection_paused
 from relay_pipelines.ledger.accounted import OwnBatches
-from relay_pipelines.model import Cluster, Intervals, OffsetRange
+from relay_pipelines.model import Cluster, Intervals, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 _FETCH_BYTES = 4 << 20
 
@@ -43,6 +34,44 @@ class Range(InputPartition):  # type: ignore[misc]
         self.cluster = cluster
         self.wanted = offset_range
         self.chunks = chunks
+
+    @classmethod
+    def of_chunks(cls, cluster: Cluster, tp: TopicPartition, chunks: Intervals) -> Range:
+        """Return the range from the first to the last of some chunks."""
+        end = max(end for _, end in chunks)
+        return cls(cluster, OffsetRange(tp, chunks[0][0], end), chunks)
+
+    def parts(self, count: int) -> Iterable[Range]:
+        """Cut it into so many parts, or as many as there can be; each record is in one of them.
+
+        A chunk is not cut, because its first record says which other ones it has.
+        """
+        if self.chunks is not None:
+            chunks = self.chunks
+            for start, end in _cuts(len(chunks), count):
+                yield Range.of_chunks(self.cluster, self.wanted.topic_partition, chunks[start:end])
+            return
+        # where a cut goes through a batch, both read it, and each takes its own offsets
+        first, tp = self.wanted.start, self.wanted.topic_partition
+        for start, end in _cuts(len(self.wanted), count):
+            yield Range(self.cluster, OffsetRange(tp, first + start, first + end))
+
+
+def _cuts(length: int, count: int) -> Iterator[tuple[int, int]]:
+    count = max(1, min(count, length))
+    for part in range(count):
+        yield length * part // count, length * (part + 1) // count
+
+
+def split(ranges: Sequence[Range], at_least: int | None) -> list[Range]:
+    """Cut ranges, the longer ones into more parts, until there are so many Spark partitions."""
+    if at_least is None or len(ranges) >= at_least:
+        return list(ranges)
+    total = max(1, sum(len(each.wanted) for each in ranges))
+    # rounded up, so that they are not fewer
+    return [
+        part for each in ranges for part in each.parts(-(-len(each.wanted) * at_least // total))
+    ]
 
 
 def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

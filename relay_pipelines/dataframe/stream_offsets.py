@@ -3,90 +3,145 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-from relay_pipelines.errors import (
-    LogTruncatedError,
-    RetentionPassedError,
-)
+from relay_pipelines.errors import DataLossError, LogTruncatedError, RetentionPassedError
 from relay_pipelines.model import TopicPartition
 
-if TYPE_CHECKING:
-    pass
+Offsets = Mapping[TopicPartition, int]
+_ANOTHER_QUERY = "start another query, with a checkpoint folder of its own"
 
 
-Offsets = dict[str, int]
-"""The next offset to read by partition."""
-Kept = dict[str, Any]
-"""The same, with the topic's id, as Spark keeps it in the checkpoint of a query."""
-TOPIC_ID = "topic_id"
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """How far a query has read, as Spark keeps it in the query's checkpoint.
+
+    Args:
+        begin: where the query began to read each topic-partition.
+        next: the next offset to read.
+        ids: of the topics; empty before Kafka 2.8.
+    """
+
+    begin: Offsets
+    next: Offsets
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, tp: TopicPartition, before: StreamOffsets) -> int:
+        """Return where the micro-batch that ends here begins to read a topic-partition.
+
+        It is the same if the batch is run again after retention has moved on, or as the first one
+        of a query: Spark does not keep where that began, and asks again.
+
+        Args:
+            before: where Spark says that it begins.
+        """
+        is_known = before.begin.get(tp) == self.begin[tp]
+        return before.next[tp] if is_known else self.begin[tp]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON of topic to id, and to offsets by partition.
+
+        It is sorted: Spark compares it as text to find out whether anything is new.
+        """
+        found: dict[str, Any] = {}
+        for tp in sorted(self.next):
+            topic = found.setdefault(
+                tp.topic, {"id": self.ids.get(tp.topic, ""), "begin": {}, "next": {}}
+            )
+            topic["begin"][str(tp.partition)] = self.begin[tp]
+            topic["next"][str(tp.partition)] = self.next[tp]
+        return found
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> StreamOffsets:
+        """Return what `as_json` has made."""
+
+        def offsets(which: str) -> Offsets:
+            return {
+                TopicPartition(topic, int(partition)): offset
+                for topic, found in kept.items()
+                for partition, offset in found[which].items()
+            }
+
+        ids = {topic: found["id"] for topic, found in kept.items()}
+        return cls(offsets("begin"), offsets("next"), ids)
 
 
-def without_id(kept: Kept) -> Offsets:
-    return {partition: offset for partition, offset in kept.items() if partition != TOPIC_ID}
-
-
-def refuse_another_topic(topic: str, known_id: str, topic_id: str) -> None:
+def refuse_other_topics(known: Mapping[str, str], there: Mapping[str, str]) -> None:
     """Refuse to go on in a topic that was created again: its offsets are those of other records.
 
     Args:
-        known_id: of the topic that the stream has read; an id is empty before Kafka 2.8.
+        known: the ids of the topics that the stream has read.
+        there: those of the topics that are there.
 
     Raises:
         DataLossError: it would skip the first records without a word.
     """
-    if known_id and topic_id and known_id != topic_id:
-        raise LogTruncatedError(
-            f"topic {topic} was created again since the stream has read it",
-            remedy="start another query, with a checkpoint folder of its own",
-        )
+    for topic, known_id in known.items():
+        topic_id = there.get(topic, "")
+        if known_id and topic_id and known_id != topic_id:
+            raise LogTruncatedError(
+                f"topic {topic} was created again since the stream has read it",
+                remedy=_ANOTHER_QUERY,
+            )
 
 
-def refuse_losses(topic: str, start: Offsets, low: Offsets, ends: Offsets) -> None:
-    """Refuse to go on if the topic no longer has what comes next, or what was read.
+def refuse_losses(read: Offsets, low: Offsets, ends: Offsets) -> None:
+    """Refuse to go on if topics no longer have what comes next, or what was read.
+
+    Args:
+        read: the next offset to read.
 
     Raises:
         DataLossError: a stream that went on would skip records without a word.
     """
-    remedy = "start another query, with a checkpoint folder of its own"
-    for partition, offset in start.items():
-        tp, end = TopicPartition(topic, int(partition)), ends.get(partition, 0)
-        if low.get(partition, 0) > offset:
-            raise RetentionPassedError(
-                f"offsets {offset} to {low[partition]} are gone: retention deleted them"
-                " before the stream has read them",
-                remedy=remedy,
-                topic_partition=tp,
-                offset=offset,
-            )
-        if end < offset:
-            raise LogTruncatedError(
-                f"it ends at offset {end}, and the stream has read up to {offset}: the topic was"
-                " created again, or has lost records",
-                remedy=remedy,
-                topic_partition=tp,
-                offset=offset,
-            )
+    for tp, offset in read.items():
+        if error := _loss(tp, offset, low, ends):
+            raise error
 
 
-def next_offsets(begins: Offsets, ends: Offsets, limit: int | None) -> Offsets:
-    """Return where a micro-batch ends: each partition gets its part of the limit, or one offset.
+def _loss(tp: TopicPartition, offset: int, low: Offsets, ends: Offsets) -> DataLossError | None:
+    if tp not in ends:
+        return LogTruncatedError(
+            "it is not among the topics any more: it was deleted, or options select others",
+            remedy=f"select it again, or {_ANOTHER_QUERY}",
+            topic_partition=tp,
+            offset=offset,
+        )
+    if low[tp] > offset:
+        return RetentionPassedError(
+            f"offsets {offset} to {low[tp]} are gone: retention deleted them"
+            " before the stream has read them",
+            remedy=_ANOTHER_QUERY,
+            topic_partition=tp,
+            offset=offset,
+        )
+    if ends[tp] < offset:
+        return LogTruncatedError(
+            f"it ends at offset {ends[tp]}, and the stream has read up to {offset}: the topic was"
+            " created again, or has lost records",
+            remedy=_ANOTHER_QUERY,
+            topic_partition=tp,
+            offset=offset,
+        )
+    return None
+
+
+def next_offsets(begins: Offsets, ends: Offsets, limit: int | None) -> dict[TopicPartition, int]:
+    """Return where a micro-batch ends: each topic-partition gets its part of the limit, or one.
 
     Args:
         begins: where it begins.
-        ends: how far it may go; a partition that is not in it stays where it is.
+        ends: how far it may go; a topic-partition that is not in it stays where it is.
     """
-    new = {at: max(0, ends.get(at, begin) - begin) for at, begin in begins.items()}
+    new = {tp: max(0, ends.get(tp, begin) - begin) for tp, begin in begins.items()}
     total = sum(new.values())
     left = total if limit is None else limit
     found = dict(begins)
-    for partition, count in new.items():
+    for tp, count in new.items():
         # in proportion to what is left, and never nothing of everything
         share = min(count, left, -(-count * left // total)) if total else 0
-        found[partition] += share
+        found[tp] += share
         total, left = total - count, left - share
     return found
-
-
-def by_partition(offsets: Mapping[TopicPartition, int]) -> Offsets:
-    return {str(tp.partition): offset for tp, offset in sorted(offsets.items())}

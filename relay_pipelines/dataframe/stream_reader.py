@@ -1,14 +1,12 @@
-"""Reads a topic in micro-batches."""
+"""Reads topics in micro-batches: `read` in tasks, everything else in the query's process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -16,95 +14,105 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from relay_pipelines.errors import (
-    ConfigError,
+from relay_pipelines.dataframe.offset_options import Logs, read_logs, start_offsets
+from relay_pipelines.dataframe.option_names import (
+    MIN_PARTITIONS,
+    STREAM_OPTIONS,
+    count_of,
+    refuse_unknown,
 )
-from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.dataframe.record_range import Range, read_range, split
+from relay_pipelines.dataframe.stream_offsets import (
+    StreamOffsets,
+    next_offsets,
+    refuse_losses,
+    refuse_other_topics,
+)
+from relay_pipelines.dataframe.topic_options import TopicPartitions, selection_of
+from relay_pipelines.model import OffsetRange
+from relay_pipelines.protocol.client import ClusterClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from relay_pipelines.dataframe.offset_options import offsets_of
-from relay_pipelines.dataframe.option_names import STREAM_OPTIONS, refuse_unknown
-from relay_pipelines.dataframe.record_range import Range, read_range
-from relay_pipelines.dataframe.selected_topic import place_of
-from relay_pipelines.dataframe.stream_offsets import (
-    TOPIC_ID,
-    Kept,
-    Offsets,
-    by_partition,
-    next_offsets,
-    refuse_another_topic,
-    refuse_losses,
-    without_id,
-)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads a topic in micro-batches: `read` in tasks, everything else in the query's process."""
+    """Reads topics in micro-batches."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
         refuse_unknown(options, STREAM_OPTIONS, "a stream of the format relay")
-        self._start = options.get("start", "earliest")
-        self._limit = _max_offsets(options)
-        self._place = place_of(options)
+        self._options = options
+        self._limit = count_of(options, "max_offsets")
+        self._at_least = count_of(options, MIN_PARTITIONS)
+        self._selection = selection_of(options)
         self._columns = columns
-        self._last: Offsets | None = None
+        self._last: Logs | None = None
 
-    def initialOffset(self) -> Kept:  # noqa: N802 - PySpark's name, as all below
-        with self._place.client() as client:
-            partitions = self._place.topic_partitions(client)
-            offsets = by_partition(offsets_of(client, partitions, "start", self._start))
-            return offsets | {TOPIC_ID: self._topic_id(client)}
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name, as all below
+        """Return where the first query begins."""
+        with self._selection.client() as client:
+            topics = self._selection.topic_partitions(client)
+            logs = read_logs(client, topics)
+            starts = start_offsets(client, topics, logs, self._options)
+            return StreamOffsets(starts, starts, _ids(client, topics)).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how many offsets a micro-batch may read."""
         return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._last = self._now()[2]
+        """Note where topics end: the query stops there."""
+        self._last = self._now().logs
 
-    def latestOffset(self, start: Kept, limit: ReadLimit) -> Kept:  # noqa: N802
-        topic_id, low, ends = self._now()
-        begun, topic = without_id(start), self._place.target.topic
-        refuse_another_topic(topic, start.get(TOPIC_ID, ""), topic_id)
-        refuse_losses(topic, begun, low, ends)
-        begins = {partition: begun.get(partition, low[partition]) for partition in ends}
-        wanted = ends if self._last is None else self._last
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the micro-batch ends that begins at `start`.
+
+        Raises:
+            DataLossError: topics no longer have what comes next, or are others.
+        """
+        now, read = self._now(), StreamOffsets.from_json(start)
+        refuse_other_topics(read.ids, now.ids)
+        refuse_losses(read.next, now.logs.low, now.logs.end)
+        last = now.logs if self._last is None else self._last
+        # new ones from their beginning, unless they came after the query that stops has begun
+        new = {
+            tp: low for tp, low in now.logs.low.items() if tp not in read.next and tp in last.low
+        }
         limited = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return next_offsets(begins, wanted, limited) | {TOPIC_ID: topic_id}
+        return StreamOffsets(
+            {**read.begin, **new},
+            next_offsets({**read.next, **new}, last.end, limited),
+            {**now.ids, **read.ids},
+        ).as_json()
 
-    def partitions(self, start: Kept, end: Kept) -> Sequence[InputPartition]:
-        topic = self._place.target.topic
-        return [
-            Range(
-                self._place.cluster,
-                OffsetRange(TopicPartition(topic, int(partition)), start.get(partition, 0), offset),
-            )
-            for partition, offset in without_id(end).items()
-            if offset > start.get(partition, 0)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges of a micro-batch, the same ones if it is run again."""
+        begun, until = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        offset_ranges = [
+            OffsetRange(tp, until.start(tp, begun), offset) for tp, offset in until.next.items()
         ]
+        cluster = self._selection.cluster
+        return split([Range(cluster, each) for each in offset_ranges if len(each)], self._at_least)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of them."""
         if isinstance(partition, Range):
             yield from read_range(partition, self._columns)
 
-    def _now(self) -> tuple[str, Offsets, Offsets]:
-        """The topic's id, and where its partitions begin and end."""
-        with self._place.client() as client:
-            partitions = self._place.topic_partitions(client)
-            low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
-            end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
-            return self._topic_id(client), by_partition(low), by_partition(end)
-
-    def _topic_id(self, client: ClusterClient) -> str:
-        return client.topic(self._place.target.topic).topic_id
+    def _now(self) -> _Now:
+        with self._selection.client() as client:
+            topics = self._selection.topic_partitions(client)
+            return _Now(_ids(client, topics), read_logs(client, topics))
 
 
-def _max_offsets(options: Mapping[str, str]) -> int:
-    text = options.get("max_offsets", "0")
-    if not text.isdecimal():
-        raise ConfigError(
-            f"option max_offsets: {text!r} is not a number",
-            remedy="write a number such as 1000000, or leave it out for all that is new",
-        )
-    return int(text)
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What the cluster has: the ids of the topics, and where their logs begin and end."""
+
+    ids: Mapping[str, str]
+    logs: Logs
+
+
+def _ids(client: ClusterClient, topics: TopicPartitions) -> dict[str, str]:
+    names = {tp.topic for some in topics.values() for tp in some}
+    return {name: client.topic(name).topic_id for name in sorted(names)}

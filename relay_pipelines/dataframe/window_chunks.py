@@ -1,17 +1,16 @@
-"""The chunks of a window or of a list, as ranges."""
+"""The chunks of a window or of a list, as ranges. On the driver."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from relay_pipelines.errors import (
-    ConfigError,
-    RetentionPassedError,
-)
+from relay_pipelines.dataframe.record_range import Range
+from relay_pipelines.dataframe.topic_options import Selection
+from relay_pipelines.errors import ConfigError, RetentionPassedError
 from relay_pipelines.ledger.accounted import destination_offsets, source_offsets
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, TopicPartition
@@ -19,47 +18,126 @@ from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.settings import Mirror
 
-if TYPE_CHECKING:
-    pass
-from relay_pipelines.dataframe.record_range import Range
-from relay_pipelines.dataframe.selected_topic import Place
+
+def given_chunks(selection: Selection, text: str) -> list[Range]:
+    """Return the ranges of the option `chunks`.
+
+    Raises:
+        ConfigError: it is no such JSON, or there is not exactly one topic.
+        RetentionPassedError: a chunk is no longer there.
+    """
+    if len(selection.topics) != 1 or selection.assigned is not None:
+        raise ConfigError(
+            "option chunks is of one topic", remedy="name it in the option topic, and no other"
+        )
+    topic = selection.target(selection.topics[0]).topic
+    chunks = _parsed(topic, text)
+    if chunks is None or not all(map(_is_in_order, chunks.values())):
+        raise ConfigError(
+            f"option chunks: {text!r} is not JSON of partition to offsets in order",
+            remedy='write {"0": [[120, 240], [250, 260]]}',
+        )
+    return _ranges(selection, chunks)
 
 
-def given_chunks(text: str) -> dict[int, Intervals]:
+def _parsed(topic: str, text: str) -> dict[TopicPartition, Intervals] | None:
     try:
         return {
-            int(partition): tuple((int(start), int(end)) for start, end in chunks)
-            for partition, chunks in json.loads(text).items()
+            TopicPartition(topic, int(partition)): tuple(
+                (int(start), int(end)) for start, end in intervals
+            )
+            for partition, intervals in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _is_in_order(intervals: Intervals) -> bool:
+    """Whether each one begins where the one before it ends, or later."""
+    flat = [offset for interval in intervals for offset in interval]
+    return flat == sorted(flat)
+
+
+def window_ranges(selection: Selection, key: str) -> list[Range]:
+    """Return the ranges of the option `window`: what the ledger has for it.
+
+    Raises:
+        ConfigError: it has nothing, or topics are not named.
+        RetentionPassedError: a chunk is no longer there.
+    """
+    topics = selection.topics
+    if not topics or selection.assigned is not None:
         raise ConfigError(
-            f"option chunks: {text!r} is not JSON of partition to offsets",
-            remedy='write {"0": [[120, 240], [250, 260]]}',
-        ) from None
+            "option window is of whole topics", remedy="name them in the option topic"
+        )
+    entries = window_entries(selection.name, selection.mirror, topics, [key])
+    if not entries:
+        raise ConfigError(
+            f"the ledger has no entries of {_of_topics(topics)} in window {key!r}",
+            remedy="see `relay ledger`; another window may have copied its offsets",
+        )
+    by_topic = _by_topic((entry.source, entry) for entry in entries)
+    side = _at_source if selection.at_source else _at_destination
+    # topic by topic: those that are pinned to one partition may have been copied at the same time
+    return [made for own in by_topic.values() for made in side(selection, own)]
 
 
-def chunk_ranges(place: Place, chunks: Mapping[int, Intervals]) -> list[Range]:
+def _at_source(selection: Selection, own: Sequence[LedgerEntry]) -> list[Range]:
+    """Return the ranges of a topic at the node that was read last, unless one is chosen."""
+    topic, last = own[-1].source.topic_partition.topic, own[-1].node
+    if not selection.node and last in {node.name for node in selection.mirror.nodes}:
+        selection = replace(selection, node=last)
+    return _ranges(
+        selection,
+        {TopicPartition(topic, number): some for number, some in source_offsets(own).items()},
+    )
+
+
+def _at_destination(selection: Selection, own: Sequence[LedgerEntry]) -> list[Range]:
+    """Return the ranges of a topic where its copies are, be it that the name has changed since."""
+    by_topic = _by_topic((entry.destination, entry) for entry in own)
+    return _ranges(
+        selection,
+        {
+            TopicPartition(topic, number): intervals
+            for topic, some in by_topic.items()
+            for number, intervals in destination_offsets(some).items()
+        },
+    )
+
+
+def _by_topic(entries: Iterable[tuple[OffsetRange, LedgerEntry]]) -> dict[str, list[LedgerEntry]]:
+    found = defaultdict(list)
+    for offsets, entry in entries:
+        found[offsets.topic_partition.topic].append(entry)
+    return found
+
+
+def _of_topics(topics: Sequence[str]) -> str:
+    return f"topic{'s' * (len(topics) > 1)} {', '.join(map(repr, topics))}"
+
+
+def _ranges(selection: Selection, chunks: Mapping[TopicPartition, Intervals]) -> list[Range]:
     """Return what to read: at the destination, where others may write, all chunks at once.
 
     Raises:
         RetentionPassedError: a chunk is no longer there; each attempt of a task would find it out
             again.
     """
-    found = []
-    for partition, some in chunks.items():
-        tp = TopicPartition(place.target.topic, partition)
-        if place.at_source:
-            found += [Range(place.cluster, OffsetRange(tp, *offsets)) for offsets in some]
-        elif some:
-            found.append(Range(place.cluster, OffsetRange(tp, some[0][0], some[-1][1]), some))
-    with place.client() as client:
+    cluster, found = selection.cluster, []
+    for tp, intervals in chunks.items():
+        if selection.at_source:
+            found += [Range(cluster, OffsetRange(tp, *interval)) for interval in intervals]
+        elif intervals:
+            found.append(Range.of_chunks(cluster, tp, intervals))
+    with selection.client() as client:
         low = client.list_offsets(
             {each.wanted.topic_partition for each in found}, EARLIEST, READ_COMMITTED
         )
     for offsets in (each.wanted for each in found):
         if offsets.start < low[offsets.topic_partition]:
             raise RetentionPassedError(
-                f"{place.cluster.name} no longer has the records before offset"
+                f"{cluster.name} no longer has the records before offset"
                 f" {low[offsets.topic_partition]}, and the chunks begin at {offsets.start}",
                 remedy="retention has deleted them: read later ones, or the other side",
                 topic_partition=offsets.topic_partition,
@@ -68,25 +146,10 @@ def chunk_ranges(place: Place, chunks: Mapping[int, Intervals]) -> list[Range]:
     return found
 
 
-def window_ranges(place: Place, key: str) -> list[Range]:
-    mirror, topic = place.mirror, place.topic
-    entries = window_entries(place.name, mirror, topic, [key])
-    if not entries:
-        raise ConfigError(
-            f"the ledger has no entries of topic {topic!r} in window {key!r}",
-            remedy="see `relay ledger`; another window may have copied its offsets",
-        )
-    last = entries[-1].node
-    if not place.node and last in {node.name for node in mirror.nodes}:
-        place = replace(place, node=last)
-    offsets = source_offsets if place.at_source else destination_offsets
-    return chunk_ranges(place, offsets(entries))
-
-
 def window_entries(
-    name: str, mirror: Mirror, topic: str, windows: Sequence[str]
+    name: str, mirror: Mirror, topics: Collection[str], windows: Sequence[str]
 ) -> list[LedgerEntry]:
-    """Return the chunks of a topic that were copied in these windows, in order."""
+    """Return the chunks of topics that were copied in these windows, in order."""
     ledger_records = read_ledger(
         *(mirror.destination_cluster, name, mirror.copy_options, SystemClock()),
         planned_ms(windows),
@@ -95,7 +158,7 @@ def window_entries(
         record.entry
         for record in ledger_records
         if record.entry.window in windows
-        and record.entry.source.topic_partition.topic == topic
+        and record.entry.source.topic_partition.topic in topics
         and not record.entry.gap
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,7 +23,20 @@ from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 from tests.support import command_lines, commands
-from tests.support.independent import Record, create, producer, put, read, records_of, until
+from tests.support.independent import Record, create, producer, put, read, records_of, until, write
+
+FRAME = """
+import sys
+from pyspark.sql import SparkSession
+from relay_pipelines.dataframe import register
+
+spark = eval(sys.argv[1]).getOrCreate()
+register(spark)
+register(spark)
+frame = spark.read.format("relay").options(**eval(sys.argv[2])).load()
+print(frame.where("value like '%1%'").count())
+spark.stop()
+"""
 
 
 def test_a_run_on_a_cold_cluster(
@@ -387,3 +401,39 @@ def test_rounds_go_on_when_a_server_answers_again(
     # the question may have been open for a moment before the server stopped
     assert waited > 25, "a pause of its JVM is shorter"
     mirror.assert_all_arrived()
+
+
+@pytest.mark.parametrize("kind", ["standalone_master", "connect_remote"])
+def test_registering_is_all_that_a_data_frame_needs(
+    source_cluster: LocalCluster,
+    kind: str,
+    bare_python: Path,
+    topic_name: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Executors whose Python lacks the package receive it, and run the Python of the setting."""
+    address, cluster = request.getfixturevalue(kind), source_cluster.cluster()
+    conf = ON_LOOPBACK | {"spark.pyspark.python": str(bare_python)}
+    session = (
+        f"SparkSession.builder.remote({address!r})"
+        if kind == "connect_remote"
+        else f"SparkSession.builder.master({address!r}).config(map={conf})"
+    )
+    create(cluster, topic_name)
+    write(cluster, TopicPartition(topic_name, 0), [Record(None, b"v%d" % n) for n in range(20)])
+    section = commands.mirror(cluster, cluster, topic_name)
+    config = commands.configured(tmp_path, {topic_name: section})
+    options = {"config": str(config), "subscribe": topic_name, "minPartitions": "2"}
+    unset = {key: value for key, value in os.environ.items() if key != "PYSPARK_PYTHON"}
+    done = subprocess.run(
+        [sys.executable, "-c", FRAME, session, str(options)],
+        cwd=tmp_path,
+        env=unset | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout == "11\n", done.stderr[-3000:]
+    assert "has been added already" not in done.stderr

@@ -1,0 +1,225 @@
+"""Which topics of a mirror are read, and on which side. On the driver.
+
+Options name topics as the source does, also for the destination. Partitions and offsets are those
+of the side that is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines import settings
+from relay_pipelines.dataframe.option_names import TOPICS, only_one
+from relay_pipelines.errors import ConfigError, DestinationError, RetriableError, SourceError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.plan.topic_selection import Target, renamed_target, select
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.validation_errors import nearest
+
+_SIDES = ("source", "destination")
+# what Java reads as a union or an intersection, and Python as characters
+_SET_IN_SET = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|&&)")
+
+TopicPartitions = Mapping[str, Sequence[TopicPartition]]
+"""The topic-partitions of the side, by the topic's name at the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics of a mirror, on one of its sides.
+
+    Args:
+        topics: the names at the source; empty with a pattern.
+        pattern: of such names, for topics of the mirror.
+        assigned: the only partitions to read, by topic; None for all.
+        node: of the source; the first one if empty.
+    """
+
+    name: str
+    mirror: Mirror
+    at_source: bool
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    assigned: Mapping[str, Sequence[int]] | None = None
+    node: str = ""
+
+    @property
+    def cluster(self) -> Cluster:
+        """A node of the source, its first one by default, or the destination."""
+        nodes = [node for node in self.mirror.nodes if self.node in {"", node.name}]
+        return nodes[0] if self.at_source else self.mirror.destination_cluster
+
+    def target(self, topic: str) -> Target:
+        """The topic's name on this side."""
+        return (
+            renamed_target(topic, self.mirror.topics.rename)
+            if not self.at_source
+            else Target(topic)
+        )
+
+    def client(self) -> ClusterClient:
+        """Connect to the cluster."""
+        error: type[RetriableError] = SourceError if self.at_source else DestinationError
+        return ClusterClient(self.cluster, error, purpose="frame")
+
+    def topic_partitions(self, client: ClusterClient) -> dict[str, list[TopicPartition]]:
+        """Return the topic-partitions; of a pinned topic only the pinned one.
+
+        Topics that are pinned to one partition share it, and the first one has it: it is read once.
+
+        Raises:
+            ConfigError: an assigned partition does not exist.
+            RetriableError: a topic does not exist.
+        """
+        found: dict[str, list[TopicPartition]] = {}
+        known: set[TopicPartition] = set()
+        for topic in self._topics(client):
+            wanted = [tp for tp in self._partitions(client, topic) if tp not in known]
+            known.update(wanted)
+            found[topic] = wanted
+        return found
+
+    def _topics(self, client: ClusterClient) -> Sequence[str]:
+        if self.pattern is None:
+            return self.topics
+        matching = filter(self.pattern.fullmatch, self._mirrored(client))
+        if self.at_source:
+            return sorted(matching)
+        targets = {topic: self.target(topic).topic for topic in sorted(matching)}
+        existing = client.existing(targets.values())
+        return [topic for topic, target in targets.items() if target in existing]
+
+    def _mirrored(self, client: ClusterClient) -> Iterable[str]:
+        """The topics that the mirror copies; at the destination, those that it has copied."""
+        if self.at_source:
+            topics, shown = self.mirror.topics, client.metadata().topics
+            decisions = select(shown, topics.allow, topics.deny)
+            return [decision.topic for decision in decisions if decision.included]
+        # not from the source, so that its copies can be read without it
+        if not client.has_topic(checkpoint.TOPIC):
+            return []
+        checkpoints = checkpoint.read_all_mirrors(client)
+        return {each.source.topic for each in checkpoints if each.mirror == self.name}
+
+    def _partitions(self, client: ClusterClient, topic: str) -> list[TopicPartition]:
+        target = self.target(topic)
+        there = [
+            topic_partition
+            for topic_partition in client.topic(target.topic).topic_partitions
+            if target.partition in {None, topic_partition.partition}
+        ]
+        if self.assigned is None:
+            return there
+        by_number = {topic_partition.partition: topic_partition for topic_partition in there}
+        for partition in self.assigned[topic]:
+            if partition not in by_number:
+                raise ConfigError(
+                    f"option assign: topic {topic} has no partition {partition}",
+                    remedy=f"name some of {', '.join(map(str, by_number))}",
+                )
+        return [by_number[partition] for partition in sorted({*self.assigned[topic]})]
+
+
+def selection_of(options: Mapping[str, str]) -> Selection:
+    """Return what options select.
+
+    Raises:
+        ConfigError: one is wrong, or none names a topic.
+    """
+    name, mirror = mirror_of(options)
+    side, node = options.get("side", "source"), options.get("node", "")
+    if side not in _SIDES:
+        raise ConfigError(
+            f"option side: {side!r} is neither source nor destination",
+            remedy=nearest(side, _SIDES, "values"),
+        )
+    nodes = [each.name for each in mirror.nodes]
+    if node and node not in nodes:
+        raise ConfigError(
+            f"option node: the source has no node {node!r}", remedy=nearest(node, nodes, "nodes")
+        )
+    which = only_one(options, *TOPICS)
+    given = options.get(which, "").strip()
+    if not given:
+        raise ConfigError(
+            f"option {which or 'topic'} is missing",
+            remedy="name topics of the source, as in orders,payments",
+        )
+    selection = (name, mirror, side == "source")
+    if which == "subscribePattern":
+        return Selection(*selection, pattern=java_pattern(given), node=node)
+    if which == "assign":
+        assigned = _assigned(given)
+        return Selection(*selection, topics=tuple(assigned), assigned=assigned, node=node)
+    return Selection(*selection, topics=topic_names(given), node=node)
+
+
+def topic_names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list, each one once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def mirror_of(options: Mapping[str, str]) -> tuple[str, Mirror]:
+    """Return the mirror that options name, and its name.
+
+    Raises:
+        ConfigError: there is none, or several and none is named; or relay.yaml is wrong.
+    """
+    loaded = settings.load(Path(options.get("config", "relay.yaml")))
+    name = options.get("mirror", "")
+    if not name and len(loaded.mirrors) > 1:
+        raise ConfigError(
+            "option mirror is missing", remedy=f"there are {', '.join(loaded.mirrors)}"
+        )
+    name = name or next(iter(loaded.mirrors))
+    return name, loaded.mirror(name)
+
+
+def java_pattern(text: str) -> re.Pattern[str]:
+    """Compile a pattern of Java in Python, if it means the same there."""
+    remedy = "write one that Python knows, too, as in orders\\..*"
+    if _SET_IN_SET.search(text):
+        raise ConfigError(
+            f"option subscribePattern: {text!r} has a set within a set", remedy=remedy
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return re.compile(text)
+    except (re.error, Warning) as error:
+        raise ConfigError(
+            f"option subscribePattern: {text!r} is not a regular expression: {error}",
+            remedy=remedy,
+        ) from None
+
+
+def _assigned(text: str) -> dict[str, list[int]]:
+    try:
+        given: Any = json.loads(text)
+    except ValueError:
+        given = None
+    if not _is_assignment(given):
+        raise ConfigError(
+            f"option assign: {text!r} is not JSON of topic to partitions",
+            remedy='write {"orders": [0, 1]}',
+        )
+    return dict(given)
+
+
+def _is_assignment(given: Any) -> bool:
+    return (
+        isinstance(given, dict)
+        and bool(given)
+        and all(
+            isinstance(partitions, list) and all(type(each) is int for each in partitions)
+            for partitions in given.values()
+        )
+    )

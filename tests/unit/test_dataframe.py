@@ -1,0 +1,189 @@
+"""What the data source `relay` decides without a cluster: options, cuts, offsets of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.dataframe import option_names, topic_options
+from relay_pipelines.dataframe.record_range import Range, split
+from relay_pipelines.dataframe.stream_offsets import (
+    StreamOffsets,
+    next_offsets,
+    refuse_losses,
+    refuse_other_topics,
+)
+from relay_pipelines.errors import ConfigError, DataLossError
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+
+CLUSTER = Cluster("one", ("127.0.0.1:1",))
+
+
+def offsets(**named: int) -> dict[TopicPartition, int]:
+    """Offsets by topic-partition: `t0` is partition 0 of topic t."""
+    return {TopicPartition(name[0], int(name[1:])): offset for name, offset in named.items()}
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "limit", "found"),
+    [
+        (offsets(t0=5, t1=7), offsets(t0=9, t1=7), None, offsets(t0=9, t1=7)),
+        (offsets(t0=0, u0=0), offsets(t0=90, u0=10), 10, offsets(t0=9, u0=1)),
+        (offsets(t0=0, t1=0, t2=0), offsets(t0=5, t1=5, t2=5), 1, offsets(t0=1, t1=0, t2=0)),
+        (offsets(t0=5, t1=0), offsets(t0=5, t1=5), 1, offsets(t0=5, t1=1)),
+        (offsets(t0=0, t1=3), offsets(t0=5), 100, offsets(t0=5, t1=3)),
+        (offsets(t0=8), offsets(t0=5), None, offsets(t0=8)),
+        ({}, {}, 5, {}),
+    ],
+    ids=["all", "in proportion", "few", "one is done", "a new one", "ends before", "none"],
+)
+def test_where_a_micro_batch_ends(
+    begins: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+    limit: int | None,
+    found: dict[TopicPartition, int],
+) -> None:
+    """It keeps to the limit, goes on while anything is left, and never goes back."""
+    assert next_offsets(begins, ends, limit) == found
+
+
+@pytest.mark.parametrize(
+    ("read", "line"),
+    [
+        (offsets(t0=4), "^t-0 at offset 4: offsets 4 to 5 are gone: retention deleted them before"),
+        (offsets(t0=5, t1=8), "^t-1 at offset 8: it ends at offset 7, and the stream has read up"),
+        (offsets(t0=5, u0=0), "^u-0 at offset 0: it is not among the topics any more: it was dele"),
+    ],
+)
+def test_a_stream_refuses_to_skip_records(read: dict[TopicPartition, int], line: str) -> None:
+    """It stops instead of guessing; what is still there may be read to the end."""
+    low, ends = offsets(t0=5, t1=0), offsets(t0=9, t1=7)
+    refuse_losses(offsets(t0=5, t1=7), low, ends)
+    with pytest.raises(DataLossError, match=line):
+        refuse_losses(read, low, ends)
+
+
+def test_a_stream_refuses_topics_that_were_created_again() -> None:
+    """An id that a broker does not know says nothing."""
+    refuse_other_topics({"t": "a", "u": "", "v": "b"}, {"t": "a", "u": "c", "v": ""})
+    with pytest.raises(
+        DataLossError, match=r"^topic t was created again since the stream has read"
+    ):
+        refuse_other_topics({"s": "a", "t": "a"}, {"s": "a", "t": "b"})
+
+
+def test_a_checkpoint_keeps_topics_and_partitions() -> None:
+    """What Spark keeps as JSON is the same afterwards, and its text does not depend on order."""
+    begin, following = offsets(t10=1, t2=0, u0=7), offsets(u0=9, t2=5, t10=1)
+    kept = StreamOffsets(begin, following, {"t": "a", "u": ""})
+    text = json.dumps(kept.as_json())
+    assert StreamOffsets.from_json(json.loads(text)) == kept
+    assert text == json.dumps(StreamOffsets.from_json(json.loads(text)).as_json())
+    assert json.loads(text)["t"] == {
+        "id": "a",
+        "begin": {"2": 0, "10": 1},
+        "next": {"2": 5, "10": 1},
+    }
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 1000)), max_size=6),
+    st.one_of(st.none(), st.integers(1, 60)),
+)
+def test_parts_have_every_offset_once(logs: list[tuple[int, int]], at_least: int | None) -> None:
+    """There are as many as wanted, as long as there are offsets."""
+    ranges = [
+        Range(CLUSTER, OffsetRange(TopicPartition("t", number), start, start + length))
+        for number, (start, length) in enumerate(logs)
+    ]
+    parts = split(ranges, at_least)
+    for whole in ranges:
+        tp = whole.wanted.topic_partition
+        own = [part.wanted for part in parts if part.wanted.topic_partition == tp]
+        assert all(map(len, own))
+        assert [offset for part in own for offset in range(part.start, part.end)] == [
+            *range(whole.wanted.start, whole.wanted.end)
+        ]
+    assert len(parts) >= min(at_least or 0, sum(len(whole.wanted) for whole in ranges))
+
+
+def test_chunks_are_not_cut() -> None:
+    """The first record of a chunk says which ones are its own: a part has whole chunks."""
+    chunks = ((3, 9), (9, 10), (20, 90))
+    whole = Range.of_chunks(CLUSTER, TopicPartition("t", 0), chunks)
+    assert (whole.wanted.start, whole.wanted.end) == (3, 90)
+    for count, expected in (
+        (1, [chunks]),
+        (2, [chunks[:1], chunks[1:]]),
+        (9, [(c,) for c in chunks]),
+    ):
+        parts = split([whole], count)
+        assert [part.chunks for part in parts] == expected
+        assert [(p.wanted.start, p.wanted.end) for p in parts] == [
+            (some[0][0], some[-1][1]) for some in expected
+        ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching"),
+    [
+        (r"orders\..*", ["orders.eu", "orders.us"]),
+        ("orders", []),
+        ("(?i)ORDERS.(eu|us)", ["orders.eu", "orders.us"]),
+        (r".*[^su]", []),
+        ("[a-p]*.us", []),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, matching: list[str]) -> None:
+    """As in Kafka's consumers."""
+    compiled = topic_options.java_pattern(pattern)
+    assert [name for name in ("orders.eu", "orders.us") if compiled.fullmatch(name)] == matching
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\Qa\E", r"\p{Lower}+", "[a-z&&[^b]]+", "[a[bc]]", "a(", "(?<n>a)"]
+)
+def test_a_pattern_that_python_reads_otherwise(pattern: str) -> None:
+    """It would select other topics than in Java, or none."""
+    with pytest.raises(ConfigError, match=r"^option subscribePattern: .*; write one that Python"):
+        topic_options.java_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"startingoffset": "1"}, "has no option 'startingoffset'; did you mean 'startingOffsets'"),
+        ({"subscribe_pattern": "a"}, "'subscribe_pattern'; did you mean 'subscribePattern'?"),
+        ({"minoffsetspertrigger": "1"}, "option 'minoffsetspertrigger'; valid options: assign, ch"),
+        ({"kafka.bootstrap.servers": "a"}, "leave it out: relay.yaml says how to connect"),
+        ({"maxoffsetspertrigger": "1"}, "has no option 'max_offsets'; leave it out; valid options"),
+    ],
+)
+def test_an_option_that_there_is_not(options: Mapping[str, str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line.replace("?", r"\?")):
+        option_names.refuse_unknown(
+            option_names.our_names(options), option_names.BATCH_OPTIONS, "the format relay"
+        )
+
+
+def test_options_have_two_names() -> None:
+    """In any case, as Spark passes them."""
+    given = {"subscribe": "t", "STARTINGOFFSETS": "1", "endingoffsets": "2", "minPartitions": "3"}
+    assert option_names.our_names(given) == {
+        "topic": "t",
+        "start": "1",
+        "end": "2",
+        "minPartitions": "3",
+    }
+    with pytest.raises(
+        ConfigError, match=r"^options end and endingOffsets mean the same; give one"
+    ):
+        option_names.our_names({"end": "1", "endingoffsets": "1"})
+    with pytest.raises(
+        ConfigError, match=r"^options topic and assign exclude each other; give one"
+    ):
+        option_names.only_one({"topic": "a", "assign": "{}"}, *option_names.TOPICS)
