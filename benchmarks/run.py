@@ -18,7 +18,7 @@ from benchmarks.contenders.other_mirrors import KafRelay, TopicMirror
 from benchmarks.contenders.relay_process import COMMAND, RelayProcess
 from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
-from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.contenders.relay_task import RelayRecompressing, RelayTask
 from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.inputs import Input
 from benchmarks.profiling import profile
@@ -68,6 +68,8 @@ def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
     contenders: list[Contender] = [
         RelaySpark(),
         RelayTask(),
+        RelayRecompressing("zstd"),
+        RelayRecompressing("snappy"),
         RelayTls(),
         RelayFilter(),
         RelayWhere(),

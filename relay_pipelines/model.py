@@ -482,6 +482,8 @@ class CopyOptions:
         coalesce_below_bytes: decode and merge batches that are smaller than this; None for those
             that cost less merged than in a produce request of their own.
         coalesce_to_bytes: the approximate size of merged batches.
+        codec: the compression codec of all batches, as `compression.type` names it; empty for that
+            of the source.
         transaction_timeout_ms: when the destination aborts the transaction of a dead task.
         request_timeout_ms: how long one request may take.
         give_up_after_ms: fail after this time without progress; -1 for never.
@@ -496,6 +498,7 @@ class CopyOptions:
     fetch_max_bytes: int = 4 << 20
     coalesce_below_bytes: int | None = None
     coalesce_to_bytes: int = 512 << 10
+    codec: str = ""
     transaction_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
     give_up_after_ms: int = 60_000

@@ -10,7 +10,7 @@ from benchmarks.values import TASKS, Case, Cost
 from benchmarks.workers import run_together
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, CopyRange, RecordPolicy, Status
+from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, RecordPolicy, Status
 from relay_pipelines.plan.owners import with_owners
 
 
@@ -28,14 +28,18 @@ class CopyWork:
                 raise RelayError(outcome.error)
 
 
-def works(case: Case, record_policy: RecordPolicy | None = None) -> list[CopyWork]:
+def works(
+    case: Case, record_policy: RecordPolicy | None = None, options: CopyOptions | None = None
+) -> list[CopyWork]:
     """The tasks of a new mirror's first run, without checkpoints.
 
     Each task gets every second topic-partition, or every second group of those that share a
     transactional id.
     """
     policy = record_policy or RecordPolicy()
-    job = CopyJob(case.attempt, case.attempt, case.source, case.destination)
+    job = CopyJob(
+        case.attempt, case.attempt, case.source, case.destination, options or CopyOptions()
+    )
     ranges = [
         CopyRange(source, destination, case.input.max_message_bytes, record_policy=policy)
         for source, destination in case.pairs
@@ -65,3 +69,17 @@ class RelayTask(Contender):
     def copy(self, case: Case) -> Cost:
         """Run the tasks in parallel."""
         return run_together(works(case), case.limit_seconds)
+
+
+class RelayRecompressing(RelayTask):
+    """Two processes that write another codec than the source has."""
+
+    inputs = ("1k-16k-gzip",)
+
+    def __init__(self, codec: str) -> None:
+        self.name = f"{RelayTask.name}, recompress: {codec}"
+        self._options = CopyOptions(codec=codec)
+
+    def copy(self, case: Case) -> Cost:
+        """Run the tasks in parallel."""
+        return run_together(works(case, options=self._options), case.limit_seconds)

@@ -13,7 +13,7 @@ from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.errors import InvalidRecordError, RecordTooLargeError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
-from relay_pipelines.protocol.batch import Batch, BatchRun, SmallBatch, verify
+from relay_pipelines.protocol.batch import CODECS, Batch, BatchRun, SmallBatch, verify
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, corrupt_at
 
@@ -32,14 +32,25 @@ _CHEAPER_MERGED = SmallBatch(
 Measured by `python -m benchmarks.merging`; ADR 16 has the figures.
 """
 _LEAST_LIMIT_BYTES = 32 << 10
+_LARGEST_BYTES = 1 << 32  # larger than any batch
 
 
 def small_batches(copy_range: CopyRange, options: CopyOptions) -> SmallBatch:
-    """Return which batches are merged: those that cost less so than in a request of their own."""
+    """Return which batches are merged: those that cost less so than in a request of their own.
+
+    With `recompress`, all of another codec, too.
+    """
     below_bytes = options.coalesce_below_bytes
     if copy_range.max_message_bytes < _LEAST_LIMIT_BYTES:
         below_bytes = 0  # compressed again, one that just fits might not fit any more
-    return _CHEAPER_MERGED if below_bytes is None else SmallBatch.below(below_bytes)
+    small = _CHEAPER_MERGED if below_bytes is None else SmallBatch.below(below_bytes)
+    if not options.codec:
+        return small
+    # a batch of another codec is decoded in any case, and cheapest in a run
+    limits = [(_LARGEST_BYTES, 0)] * len(small.limits)
+    own = CODECS.index(options.codec)
+    limits[own] = small.limits[own]
+    return SmallBatch(tuple(limits))
 
 
 class Merged(NamedTuple):
@@ -70,6 +81,7 @@ class RecordMerger:
 
     def __init__(self, copy_range: CopyRange, options: CopyOptions) -> None:
         self._range = copy_range
+        self._codec = CODECS.index(options.codec) if options.codec else None
         self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
         self._quarantines = copy_range.record_policy.on_record_error is OnRecordError.QUARANTINE
         self._pending: BatchBuilder | None = None
@@ -80,13 +92,14 @@ class RecordMerger:
         """Take records; return the batches that became full.
 
         Args:
-            codec: the compression codec, as numbered in a batch's attributes.
+            codec: the compression codec they had, as numbered in a batch's attributes.
 
         Raises:
             InvalidRecordError: a record has no key, and the destination is compacted.
             RecordTooLargeError: a record exceeds the destination's limit.
         """
         merged = Merged([], None, [])
+        codec = codec if self._codec is None else self._codec
         records = iter(records)
         if self._range.requires_keys:
             records = self._with_keys(records, merged.refused)

@@ -35,7 +35,7 @@ _ATTRIBUTES_AT = 22
 _MAGIC = 2
 
 CODEC_MASK = 0x07
-_CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7")  # the last ones are not assigned
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7")  # the last ones are not assigned
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -82,7 +82,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec_name(self) -> str:
         """The compression codec, as `compression.type` names it."""
-        return _CODECS[self.attributes & CODEC_MASK]
+        return CODECS[self.attributes & CODEC_MASK]
 
     @property
     def is_cleaned(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
@@ -62,6 +62,8 @@ class Copying(Section):
     """
     coalesce_to: RequestSize = _COPY.coalesce_to_bytes
     """Merge batches until they hold about this many bytes."""
+    recompress: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
+    """Re-encode the batches that have another codec; by default all keep theirs."""
     transaction_timeout: Duration = _COPY.transaction_timeout_ms
     """After this time the destination aborts the transaction of a dead task.
 
@@ -97,6 +99,7 @@ class Copying(Section):
             fetch_max_bytes=self.fetch_max,
             coalesce_below_bytes=self.coalesce_below,
             coalesce_to_bytes=self.coalesce_to,
+            codec=self.recompress or "",
             transaction_timeout_ms=self.transaction_timeout,
             request_timeout_ms=self.request_timeout,
             give_up_after_ms=give_up_after_ms,

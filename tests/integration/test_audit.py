@@ -233,6 +233,16 @@ class TestAgreement:
         found = audited.audit()
         assert (differences(found), found.records) == ([], 110)
 
+    def test_a_mirror_that_recompresses(self, audited: Audited) -> None:
+        """By content, because decoded records are compared, and the ledger has the new codec."""
+        mirror = audited.mirror
+        mirror.options = replace(mirror.options, codec="zstd")
+        mirror.write(numbered(10, first=100), compression_type="gzip")
+        assert mirror.try_copy().status is Status.DONE
+        for level, client in LEVELS[1:]:
+            found = audited.audit(level, client=client)
+            assert str(found.verdict) == "agrees: 110 of 110 records compared by content"
+
     def test_a_destination_that_sets_timestamps(self, audited: Audited) -> None:
         mirror = audited.mirror
         configure(

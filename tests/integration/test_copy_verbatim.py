@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,24 @@ def test_a_change_of_codec_ends_a_merged_batch(mirror: Mirror) -> None:
     mirror.assert_equal()
     found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
     assert [header.attributes & 7 for header, _ in found] == [0, 1, 2, 3, 4]
+
+
+def test_another_codec_is_what_the_mirror_asks_for(mirror: Mirror) -> None:
+    """Batches that have it go as they are; all others are re-encoded, records unchanged."""
+    text = [random.Random(n).randbytes(150).hex().encode() for n in range(200)]
+    for number, codec in enumerate(CODECS):
+        first = number * (200 + len(ODD))
+        mirror.write(
+            numbered(200, first=first, make=lambda n, first=first: text[n - first]),
+            compression_type=codec,
+        )
+        mirror.write(ODD, compression_type=codec)
+    mirror.options = replace(mirror.options, codec="zstd")
+    outcome = mirror.copy()
+    assert (outcome.records, outcome.reencoded) == (5 * (200 + len(ODD)), 5 * len(ODD) + 800)
+    mirror.assert_equal()
+    (entry,) = mirror.entries()
+    assert (list(entry.codecs), entry.reencoded) == (["zstd"], outcome.reencoded)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
