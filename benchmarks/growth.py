@@ -15,7 +15,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -29,12 +32,20 @@ from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.contenders.relay_spark import cpu_by_process
 from benchmarks.inputs import Input
 from benchmarks.seeding import send
+from benchmarks.values import Extent
 from benchmarks.workers import peak_memory_bytes
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.demo import spark_cluster
 from relay_pipelines.demo.spark_cluster import SparkCluster
 from relay_pipelines.errors import SourceError
-from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    CopyRange,
+    OffsetRange,
+    Outcome,
+    TopicPartition,
+)
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
@@ -65,12 +76,14 @@ class _Copy(NamedTuple):
     Args:
         start_cpu_seconds: until all executors had run a task, without this process.
         cpu_seconds: of the copy, in all processes but brokers, master and worker.
+        alone_cpu_seconds: of the same copy in as many processes without Spark.
     """
 
     start_cpu_seconds: float
     seconds: float
     task_cpu_seconds: float
     cpu_seconds: float
+    alone_cpu_seconds: float = 0.0
 
 
 def main(parts: list[str]) -> None:
@@ -166,29 +179,61 @@ def _executors(source: Cluster, destination: Cluster) -> None:
         for attempt in range(_ROUNDS):
             for executors in _EXECUTORS:
                 wanted = f"growth-large-{executors}-{attempt}"
-                clusters.create_topics(destination, [wanted], len(extents), {})
-                ranges = [CopyRange(one.range, _same(one.range, wanted)) for one in extents]
-                job = CopyJob(wanted, "run", source, destination)
+                alone = f"{wanted}-alone"
+                clusters.create_topics(destination, [wanted, alone], len(extents), {})
+                job, ranges = _work(wanted, source, destination, extents)
                 with spark_cluster.running(
                     Path(folder) / wanted, 1, cores=max(_EXECUTORS), memory="4g"
                 ) as spark:
-                    found[executors].append(_copied(spark, executors, job, ranges))
-                clusters.delete_topics(destination, wanted)
-    print("| executors | start and first job: CPU s | copy of 1 GB: s | CPU s of tasks | ", end="")
-    print("to one executor | CPU s of all | to one executor |")
-    print(f"|{'---|' * 7}")
-    first = _Copy(*(median(figures) for figures in zip(*found[_EXECUTORS[0]], strict=True)))
-    for executors, copies in found.items():
-        copy = _Copy(*(median(figures) for figures in zip(*copies, strict=True)))
+                    copied = _copied(spark, executors, job, ranges)
+                job, ranges = _work(alone, source, destination, extents)
+                used = _copied_without_spark(executors, job, ranges)
+                found[executors].append(copied._replace(alone_cpu_seconds=used))
+                for name in (wanted, alone):
+                    clusters.delete_topics(destination, name)
+    _print_executors(found)
+
+
+def _print_executors(found: dict[int, list[_Copy]]) -> None:
+    print("| executors | start and first job: CPU s | copy of 1 GB: s | CPU s of all | ", end="")
+    print("CPU s of tasks | to one | the same without Spark: CPU s | to one |")
+    print(f"|{'---|' * 8}")
+    medians = {
+        executors: _Copy(*(median(figures) for figures in zip(*copies, strict=True)))
+        for executors, copies in found.items()
+    }
+    one = medians[_EXECUTORS[0]]
+    for executors, copy in medians.items():
         figures = [
             *(f"{executors}", f"{copy.start_cpu_seconds:.1f}", f"{copy.seconds:.1f}"),
-            *(
-                f"{copy.task_cpu_seconds:.2f}",
-                f"{copy.task_cpu_seconds / first.task_cpu_seconds:.2f}",
-            ),
-            *(f"{copy.cpu_seconds:.2f}", f"{copy.cpu_seconds / first.cpu_seconds:.2f}"),
+            *(f"{copy.cpu_seconds:.2f}", f"{copy.task_cpu_seconds:.2f}"),
+            f"{copy.task_cpu_seconds / one.task_cpu_seconds:.2f}",
+            f"{copy.alone_cpu_seconds:.2f}",
+            f"{copy.alone_cpu_seconds / one.alone_cpu_seconds:.2f}",
         ]
         print(f"| {' | '.join(figures)} |", flush=True)
+
+
+def _work(
+    topic: str, source: Cluster, destination: Cluster, extents: Sequence[Extent]
+) -> tuple[CopyJob, list[CopyRange]]:
+    ranges = [CopyRange(one.range, _same(one.range, topic)) for one in extents]
+    return CopyJob(topic, "run", source, destination), ranges
+
+
+def _copied_without_spark(processes: int, job: CopyJob, ranges: Sequence[CopyRange]) -> float:
+    """Copy with so many processes beside each other; return their CPU seconds.
+
+    What the machine adds when more of them share its cores is here, too.
+    """
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        outcomes = [*chain(*pool.map(_one_range, repeat(job), ranges))]
+    assert not any(outcome.error for outcome in outcomes)
+    return sum(outcome.cpu_seconds for outcome in outcomes)
+
+
+def _one_range(job: CopyJob, copied: CopyRange) -> list[Outcome]:
+    return list(copy_ranges(job, [copied]))
 
 
 def _same(copied: OffsetRange, topic: str) -> TopicPartition:

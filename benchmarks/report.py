@@ -23,7 +23,8 @@ each copy the benchmark reads the destination and counts its records; an incompl
 such and enters no median. A topic has two topic-partitions unless the input says otherwise. Source,
 destination and contender share the machine. What Dagster costs around the copy, with 200 topics and
 with 25,000 old windows, is in [benchmarks-dagster.md](benchmarks-dagster.md); a run with a thousand
-kills is in [chaos.md](chaos.md).
+kills is in [chaos.md](chaos.md); what executors cost beside each other is in
+[cost.md](cost.md#as-executors-grow).
 
 - **copy**: the time in which records move, after everything was started and imported. For
   MirrorMaker 2, kaf-relay and Kafka Topic Mirror it lasts from the first arrival at the destination

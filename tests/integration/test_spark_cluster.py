@@ -197,18 +197,17 @@ def test_a_task_that_may_not_fail_is_named(
 
 def test_two_drivers_on_one_cluster(bare_python: Path, wide: Mirror, tmp_path: Path) -> None:
     """One copies and the other waits; when the first one is killed, the other takes over."""
-    with spark_processes.standalone(tmp_path / "spark", bare_python) as cluster:
-        conf = {"spark.cores.max": "1"}
-        runs = [wide.start_run("", spark(cluster, conf), "--every", "1s") for _ in range(2)]
-        waiting = "of another deployment copies this mirror"
-        until(lambda: any(waiting in run.errors.read_text() for run in runs), "one that waits", 120)
-        (other,) = (run for run in runs if waiting in run.errors.read_text())
-        (leader,) = (run for run in runs if run is not other)
+    write(wide)
+    with spark_processes.standalone(tmp_path / "spark", bare_python, cores=3) as cluster:
+        leader = wide.start_run("", spark(cluster, {"spark.cores.max": "1"}), "--every", "1s")
         leader.wait_until(lambda: any(copy_ends(wide).values()), "the first copies")
-        assert not has_all(wide)
+        other = wide.start_run("", spark(cluster, {"spark.cores.max": "2"}), "--every", "1s")
+        waits = "of another deployment copies this mirror"
+        other.wait_until(lambda: waits in other.errors.read_text(), "the one that waits")
+        assert not all(copy_ends(wide).values())
         kill(family(leader.popen.pid))
         write(wide)
-        other.wait_until(lambda: has_all(wide), "the takeover")
+        until(lambda: has_all(wide), "the takeover", 400)
         other.send(signal.SIGINT)
         assert other.end() == 130
         assert errors(other) == []
