@@ -107,7 +107,7 @@ def _topics(source: Cluster, destination: Cluster) -> None:
         names = [f"growth-{count}-{number:04}" for number in range(count)]
         for cluster in (source, destination):
             clusters.create_topics(cluster, names, 1, {})
-        _fill(source, names)
+        fill(source, names)
         task = _task(source, destination, names)
         with tempfile.TemporaryDirectory(prefix="relay-growth-") as folder:
             config = Path(folder) / "relay.yaml"
@@ -277,7 +277,8 @@ def _cpu_by_process(session: Any, spark: SparkCluster) -> dict[int, float]:
     return used
 
 
-def _fill(source: Cluster, names: list[str]) -> None:
+def fill(source: Cluster, names: list[str]) -> None:
+    """Write a record to each of these topics."""
     with ClusterClient(source, SourceError, purpose="growth") as client:
         for name in names:
             send(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from relay_pipelines import settings
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.plan.owners import topic_scope
@@ -82,14 +81,13 @@ class Mirror:
         topic: str | None = None,
         *,
         patient: bool = True,
-        cache: CheckpointCache | None = None,
         run_id: str = "",
     ) -> ClusterSnapshot:
         """Look at both clusters; writes nothing.
 
         Args:
             topic: only this source topic.
-            patient, cache, run_id: as in `take_snapshot`.
+            patient, run_id: as in `take_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer.
@@ -98,7 +96,6 @@ class Mirror:
             *(self.name, self.settings, _CLOCK),
             only_topic=topic,
             patient=patient,
-            cache=cache,
             run_id=run_id,
         )
 
@@ -137,19 +134,18 @@ class Mirror:
         topic: str | None = None,
         *,
         patient: bool = True,
-        cache: CheckpointCache | None = None,
         run_id: str = "",
     ) -> RunPlan:
         """Plan a run and write what it needs: where topics start, and accepted losses.
 
         Args:
             topic: only this source topic.
-            patient, cache, run_id: as in `take_snapshot`.
+            patient, run_id: as in `take_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
-        take = partial(self.snapshot, topic, patient=patient, cache=cache, run_id=run_id)
+        take = partial(self.snapshot, topic, patient=patient, run_id=run_id)
         return run_plan.plan(
             prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, run_id)
         )

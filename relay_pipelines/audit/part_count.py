@@ -6,11 +6,12 @@ in the process of a window's check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from types import MappingProxyType
+from typing import NamedTuple
 
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.coverage import RangeIndex
@@ -31,10 +32,13 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.reader import FetchedSpan, fetched_first, read
 
 NEEDED_CONFIGS = RETENTION_CONFIGS
 """The keys of a destination topic's configuration that a count needs."""
+_TOGETHER = 100  # parts whose leaders are asked in common
+_FEW_BYTES = 32 << 10  # of a part whose records come with those of others
 
 Configs = Mapping[str, Mapping[str, str]]
 """By topic."""
@@ -106,11 +110,11 @@ def count_parts(
         nonlocal moved_at
         passing = None
         configs, refused = _configs(client, left.values())
-        for index, part in list(left.items()):
+        for index, part, log in _asked(client, left):
             try:
                 if error := refused.get(part.destination.topic_partition.topic):
                     raise error.of(part.range.topic_partition)
-                results[index] = _count(client, part, configs)
+                results[index] = _count(client, part, log or _ask(client, {0: part})[0], configs)
             except RelayError as error:
                 if error.retryable and error.topic_partition is None:
                     raise
@@ -145,24 +149,81 @@ def _configs(
     return values, errors
 
 
-def _count(client: ClusterClient, part: RecountPart, configs: Configs) -> DestinationCount:
+class _Log(NamedTuple):
+    """What a leader said of the log with a part: where it begins, and its last stable offset.
+
+    Args:
+        first: the first records of the part, if they are few.
+    """
+
+    low: int
+    stable: int
+    first: FetchResponse | None
+
+
+def _asked(
+    client: ClusterClient, left: Mapping[int, RecountPart]
+) -> Iterator[tuple[int, RecountPart, _Log | None]]:
+    """Yield the parts that are left now, and what the leaders said of them together.
+
+    None if they could not be asked together: each is asked about alone, so that it fails alone.
+    """
+    parts = iter(list(left.items()))
+    while some := dict(islice(parts, _TOGETHER)):
+        logs: Mapping[int, _Log] = {}
+        try:
+            logs = _ask(client, some)
+        except RelayError as error:
+            if error.retryable and error.topic_partition is None:
+                raise
+        for index, part in some.items():
+            yield index, part, logs.get(index)
+
+
+def _ask(client: ClusterClient, parts: Mapping[int, RecountPart]) -> Mapping[int, _Log]:
+    """Ask the leaders where the logs begin and end, with one request for each question.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    at = {index: part.destination.topic_partition for index, part in parts.items()}
+    copied = {at[index] for index, part in parts.items() if part.entries}
+    # for the markers of our commit, and of earlier transactions of others
+    high = client.list_offsets(copied, LATEST, READ_UNCOMMITTED)
+    stable = client.list_offsets(copied, LATEST, READ_COMMITTED)
+    for index, part in parts.items():
+        if part.entries and stable[at[index]] < (end := min(part.last, high[at[index]])):
+            wait_until_stable(client, at[index], end)
+    low = client.list_offsets(set(at.values()), EARLIEST, READ_COMMITTED)
+    stable = client.list_offsets(set(at.values()), LATEST, READ_COMMITTED)
+    begins = {index: max(low[at[index]], part.destination.start) for index, part in parts.items()}
+    few = {
+        at[index]: begins[index]
+        for index, part in parts.items()
+        if part.size_bytes <= _FEW_BYTES and begins[index] < part.end(stable[at[index]])
+    }
+    first = fetched_first(client, few) if len(few) > 1 else {}
+    return {
+        index: _Log(low[to], stable[to], first.get(to) if few.get(to) == begins[index] else None)
+        for index, to in at.items()
+    }
+
+
+def _count(
+    client: ClusterClient, part: RecountPart, log: _Log, configs: Configs
+) -> DestinationCount:
     """Count one part.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    to, start = part.destination.topic_partition, part.destination.start
+    to, start, low = part.destination.topic_partition, part.destination.start, log.low
     retention = Retention.of(configs.get(to.topic, {}))
-    if part.entries:
-        # for the markers of our commit, and of earlier transactions of others
-        high = client.list_offsets([to], LATEST, READ_UNCOMMITTED)[to]
-        wait_until_stable(client, to, min(part.last, high))
-    low = client.list_offsets([to], EARLIEST, READ_COMMITTED)[to]
     size_bytes = partial(size_on_disk, client, to)
     is_explained = low <= start or retention.explains(
         part.entries, low, client.clock.now_ms(), size_bytes
     )
-    end = part.end(client.list_offsets([to], LATEST, READ_COMMITTED)[to])
+    end = part.end(log.stable)
     scanned = OffsetRange(to, max(low, start), max(low, start, end))
     counting = PartCount(
         part,
@@ -170,7 +231,7 @@ def _count(client: ClusterClient, part: RecountPart, configs: Configs) -> Destin
         was_empty=bool(part.created_id) and client.topic(to.topic).topic_id == part.created_id,
         producers=_producers_of_the_rest(client, part, low, end),
     )
-    for spans in read(client, scanned, client.options.fetch_max_bytes):
+    for spans in read(client, scanned, client.options.fetch_max_bytes, first=log.first):
         for span in spans:
             counting.add(span)
     counting.judge(low if is_explained else 0)

@@ -25,6 +25,7 @@ from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 
 _LEAST_BYTES = 32 << 20  # of a group: a job costs a tenth of a second
+_MOST_ITEMS = 1_000  # of a group, which takes a second or two then
 _GROUPS_PER_SLOT = 8  # so that the progress moves, and that the slots end at about the same time
 _CANCEL_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
@@ -65,8 +66,8 @@ def work(
     """
     total = sum(part.size_bytes for part in parts)
     if total < _WITHOUT_SPARK_BYTES:
-        for part in parts:
-            yield do_group(job, [part])
+        for group in groups_of(parts, _LEAST_BYTES):
+            yield do_group(job, group)
         return
     yield from in_spark(session(), job, parts, tag)
 
@@ -119,11 +120,11 @@ def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:
 
 
 def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
-    """Split work into groups of about this size, in order; one item may be larger."""
+    """Split work into groups of about this size and not too many items; one may be larger."""
     groups: list[list[Work]] = []
     room = 0
     for part in parts:
-        if not groups or part.size_bytes > room:
+        if not groups or part.size_bytes > room or len(groups[-1]) >= _MOST_ITEMS:
             groups.append([])
             room = size_bytes
         groups[-1].append(part)

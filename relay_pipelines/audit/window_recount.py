@@ -20,7 +20,7 @@ from relay_pipelines.ledger.accounted import BeforeLedger, own_and_replayed, rea
 from relay_pipelines.ledger.chain import vouched_records
 from relay_pipelines.ledger.checkpoint import Heads, read_heads
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, Since, read_ledger
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
@@ -69,6 +69,7 @@ def recount(
     clock: Clock,
     committed_since_ms: int,
     generations: Generations = MappingProxyType({}),
+    ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Recounts:
     """Count the records of every non-empty range; one that cannot be counted stops no other.
 
@@ -77,6 +78,8 @@ def recount(
             not cover them, the whole ledger is searched.
         generations: in which the ranges were planned, where it is not 0. The same offsets of
             another one, such as of a topic that was created again, are not counted.
+        ledger_ends: where the ledger ended when the window before began to copy, if that is known:
+            the entries since are tried first.
 
     Raises:
         RelayError: the destination does not answer, or refuses the ledger.
@@ -85,7 +88,7 @@ def recount(
     if not offset_ranges:
         return Recounts({}, {})
     with destination_client(mirror, destination, options, clock, "recount") as client:
-        windows = _WindowCount(client, committed_since_ms, generations)
+        windows = _WindowCount(client, committed_since_ms, generations, ledger_ends)
         results = windows.count(offset_ranges)
         counted = [each for each in results.values() if isinstance(each, Recount)]
         if doubtful := [each for each in counted if each.foreign or each.forged]:
@@ -106,6 +109,7 @@ class _WindowCount:
     client: ClusterClient
     since_ms: int
     generations: Generations
+    ledger_ends: Mapping[TopicPartition, int]
 
     def count(
         self, ranges: Sequence[OffsetRange], before: BeforeLedger | None = None
@@ -133,9 +137,12 @@ class _WindowCount:
         return by_source
 
     def _ledger(self, ranges: Sequence[OffsetRange], *, whole: bool) -> _Ledger:
-        """Return the entries since the ranges were planned if they cover them; otherwise all."""
-        if not whole:
-            ledger = self._read(max(0, self.since_ms - CLOCK_SKEW_MS), settled=False)
+        """Return the entries of the run, since the plan, or all: the first that cover them."""
+        planned_at = max(0, self.since_ms - CLOCK_SKEW_MS)
+        for since in () if whole else (self.ledger_ends, planned_at):
+            if not since:
+                continue
+            ledger = self._read(since, settled=False)
             own, _ = own_and_replayed(self.client.mirror, ledger.entries)
             entries, _ = _by_source(own, self.generations)
             if not any(
@@ -147,12 +154,12 @@ class _WindowCount:
                 return ledger
         return self._read(None, settled=True)
 
-    def _read(self, since_ms: int | None, *, settled: bool) -> _Ledger:
+    def _read(self, since: Since, *, settled: bool) -> _Ledger:
         client = self.client
         # before the ledger, which then has every entry that a head leads to
         heads = client.retry(partial(read_heads, client, client.mirror, settled=settled))
         records = read_ledger(
-            *(client.cluster, client.mirror, client.options, client.clock, since_ms),
+            *(client.cluster, client.mirror, client.options, client.clock, since),
             settled=settled,
             with_replays=True,
             only_own_must_be_entries=True,

@@ -16,7 +16,7 @@ from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.ledger import ledger_columns
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.ledger.reader import read_ledger, read_newest
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
@@ -53,17 +53,16 @@ def ledger(
     ledger_records: list[LedgerRecord] = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
+            at = mirror.destination_cluster, name, mirror.copy_options, SystemClock()
             records = [
                 record
-                for record in read_ledger(
-                    mirror.destination_cluster,
-                    *(name, mirror.copy_options, SystemClock()),
-                    with_replays=True,
+                for record in (
+                    read_ledger(*at, with_replays=True)
+                    if is_data and not last
+                    else read_newest(*at, last or _SHOWN, topic)
                 )
                 if topic in {None, record.entry.source.topic_partition.topic}
             ]
-            count = last or (len(records) if is_data else _SHOWN)
-            records = records[max(0, len(records) - count) :]
             ledger_records += records
             if file_format == "table" and records:
                 tables.show(stdout(), tables.ledger(name, [record.entry for record in records]))

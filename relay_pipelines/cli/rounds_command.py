@@ -21,7 +21,6 @@ from relay_pipelines.errors import (
     error_class,
 )
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds, observed
-from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import Status, TopicPartition
 from relay_pipelines.output import json_output, messages, run_report
 from relay_pipelines.output.formatting import format_time, plural, seconds, size, stderr
@@ -103,9 +102,6 @@ class _Rounds:
     as_json: bool
     _problems: dict[str, LastingProblems] = field(default_factory=dict, init=False)
     _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
-    _caches: defaultdict[str, CheckpointCache] = field(
-        default_factory=lambda: defaultdict(CheckpointCache), init=False
-    )
     _writers: dict[str, OtherWriters] = field(default_factory=dict, init=False)
     _fenced: set[str] = field(default_factory=set, init=False)
     _sources: Sources | None = field(default=None, init=False)
@@ -194,11 +190,11 @@ class _Rounds:
 
     def _plan(self, name: str, bound: api.Mirror, writers: OtherWriters) -> tuple[RunPlan, bool]:
         """Plan a round; return also whether it waits, as another deployment copies the mirror."""
-        waited, cache = writers.waits, self._caches[name]
+        waited = writers.waits
         planned = (
-            run_plan.plan(bound.snapshot(self.topic, patient=False, cache=cache))
+            run_plan.plan(bound.snapshot(self.topic, patient=False))
             if waited
-            else bound.prepare(self.topic, patient=False, cache=cache, run_id=self._run_id)
+            else bound.prepare(self.topic, patient=False, run_id=self._run_id)
         )
         if line := writers.look(planned.snapshot, has_news=bool(planned.windows)):
             messages.note(f"{name}: {line}")

@@ -6,6 +6,7 @@ its checkpoint, too (`copy/transaction.py`); what else moves a checkpoint writes
 why (`prepare/checkpoint_moves.py`). Nobody else writes here. Audits, replays, statements and
 windows read only what `verified` has verified.
 
+    followed        what this process has read of compacted topics
     checkpoint      how far each topic-partition is copied; start offsets; quarantined nodes
     ledger_topic    the entries: how they are encoded, and chained
     reader          reads the checkpoints of a mirror, and the ledger as it grows

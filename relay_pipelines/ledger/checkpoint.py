@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from relay_pipelines.errors import (
     CheckpointLostError,
@@ -21,6 +22,8 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.json_codec import NOT_READABLE, from_fields, to_json
+from relay_pipelines.ledger import followed
+from relay_pipelines.ledger.followed import Value
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -40,14 +43,7 @@ from relay_pipelines.protocol.client import (
     READ_UNCOMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.fetch import FetchResponse
-from relay_pipelines.protocol.reader import fetch_first, read
-from relay_pipelines.protocol.records import decode, encode
-
-if TYPE_CHECKING:
-    from relay_pipelines.ledger.ledger_topic import LedgerRecord
-
-    NewestEntries = dict[TopicPartition, LedgerRecord]
+from relay_pipelines.protocol.records import encode
 
 TOPIC = "__relay_checkpoints"
 PARTITIONS = 8
@@ -64,7 +60,6 @@ _START = "/start"
 _OWNER = "/owner"
 _CREATED = "/created"
 _NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED))
-_FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 _UNBLOCK_SECONDS = 1.0
 _ABORT_SECONDS = 10.0  # in which a coordinator looks for timeouts, as Kafka comes
@@ -427,10 +422,11 @@ class Seen:
             self._read[tp] = starts[tp], min(ends[tp], max(starts[tp], lows.get(tp, 0)))
             self._latest[tp] = {}
         new = {tp: self._read[tp][1] for tp in starts if self._read[tp][1] < ends[tp]}
-        fetched = _first_records(client, new) if len(new) > 1 else {}
+        fetched = followed.first_records(client, new)
         prefix = f"{self._mirror}/".encode()
         for tp, position in new.items():
-            for record in _records(client, OffsetRange(tp, position, ends[tp]), fetched.get(tp)):
+            rest = OffsetRange(tp, position, ends[tp])
+            for record in followed.records(client, rest, fetched.get(tp)):
                 if record.key and record.key.startswith(prefix) and record.value is not None:
                     self._latest[tp][record.key] = record.offset, record.value
             self._read[tp] = self._read[tp][0], ends[tp]
@@ -498,101 +494,31 @@ def wait_until_stable(
         client.clock.sleep(_POLL_SECONDS)
 
 
-class CheckpointCache:
-    """What a process has read of checkpoints and ledger of one mirror, to read each record once.
-
-    Attributes:
-        examined: positions after which no record of the mirror was found, up to which offset.
-
-    It counts only while the topic and the partition's leader are the same: another leader may have
-    a shorter log.
-    """
-
-    def __init__(self) -> None:
-        self._read: dict[TopicPartition, tuple[tuple[str, int], int, dict[bytes, bytes]]] = {}
-        self.examined: set[tuple[DestinationPosition, int]] = set()
-        self._entries: dict[TopicPartition, tuple[tuple[str, int], OffsetRange, NewestEntries]] = {}
-
-    def get(
-        self, client: ClusterClient, tp: TopicPartition, end: int
-    ) -> tuple[int, dict[bytes, bytes]] | None:
-        """Return how far the partition was read, and its newest values; None if it was not."""
-        log, position, latest = self._read.get(tp, (None, 0, {}))
-        return (position, latest) if log == _log(client, tp) and position <= end else None
-
-    def put(
-        self, client: ClusterClient, tp: TopicPartition, end: int, latest: dict[bytes, bytes]
-    ) -> None:
-        """Remember the newest values of the partition up to `end`."""
-        if log := _log(client, tp):
-            self._read[tp] = log, end, latest
-
-    def entries(
-        self, client: ClusterClient, offset_range: OffsetRange
-    ) -> tuple[int, NewestEntries]:
-        """Return up to where this range of the ledger was read, and its newest entries so far."""
-        tp, nothing = offset_range.topic_partition, OffsetRange(offset_range.topic_partition, 0, 0)
-        log, read, newest = self._entries.get(tp, (None, nothing, {}))
-        if log == _log(client, tp) and self._continues(read, offset_range):
-            return read.end, dict(newest)
-        return offset_range.start, {}
-
-    def put_entries(
-        self, client: ClusterClient, offset_range: OffsetRange, newest: NewestEntries
-    ) -> None:
-        """Remember the newest entries of a range of the ledger."""
-        tp = offset_range.topic_partition
-        if log := _log(client, tp):
-            read = self._entries[tp][1] if tp in self._entries else offset_range
-            goes_on = self._entries.get(tp, (None,))[0] == log and self._continues(
-                read, offset_range
-            )
-            start = read.start if goes_on else offset_range.start
-            self._entries[tp] = log, OffsetRange(tp, start, offset_range.end), newest
-
-    @staticmethod
-    def _continues(read: OffsetRange, offset_range: OffsetRange) -> bool:
-        """Whether the offsets read and the ones wanted have no gap between them."""
-        return read.start <= offset_range.start <= read.end <= offset_range.end
-
-
-def _log(client: ClusterClient, tp: TopicPartition) -> tuple[str, int] | None:
-    """Return what identifies a partition's log; None if brokers are too old to report it."""
-    topic = client.topic(tp.topic)
-    epoch = topic.leader_epochs.get(tp.partition)
-    return None if epoch is None or not topic.topic_id else (topic.topic_id, epoch)
-
-
 def read_all(
-    client: ClusterClient,
-    mirror: str,
-    cache: CheckpointCache | None = None,
-    *,
-    only_readable: bool = False,
+    client: ClusterClient, mirror: str, *, only_readable: bool = False
 ) -> CheckpointSnapshot:
     """Return all that the topic holds for a mirror. On the driver.
 
     Args:
-        cache: what was read before; it grows.
         only_readable: whether a checkpoint that is none counts as gone.
 
     Raises:
         TamperedError: a record is none of a mirror.
     """
-    latest, ends = _latest(client, key_prefixes(mirror), cache or CheckpointCache())
+    latest, ends = _latest(client, key_prefixes(mirror))
     quarantine = quarantine_key(mirror, "")
     reasons = {
-        key.removeprefix(quarantine): record_of(QuarantineRecord, latest.pop(key)).why
+        key.removeprefix(quarantine): _decoded(QuarantineRecord, latest.pop(key)).why
         for key in list(latest)
         if key.startswith(quarantine)
     }
 
-    def taken(suffix: str) -> list[bytes]:
-        return [latest.pop(key) for key in list(latest) if key.endswith(suffix.encode())]
+    def taken(kind: type[_Record], suffix: str) -> list[_Record]:
+        keys = [key for key in latest if key.endswith(suffix.encode())]
+        return [_decoded(kind, latest.pop(key)) for key in keys]
 
-    starts = [record_of(StartRecord, value) for value in taken(_START)]
-    owners = [record_of(OwnerRecord, value) for value in taken(_OWNER)]
-    created = [record_of(CreatedRecord, value) for value in taken(_CREATED)]
+    starts, owners = taken(StartRecord, _START), taken(OwnerRecord, _OWNER)
+    created = taken(CreatedRecord, _CREATED)
     checkpoints = list(_checkpoints(latest, only_readable=only_readable))
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
@@ -606,16 +532,20 @@ def read_all(
     )
 
 
-def _checkpoints(latest: Mapping[bytes, bytes], *, only_readable: bool) -> Iterator[Checkpoint]:
+def _decoded(kind: type[_Record], value: Value) -> _Record:
+    return value.decoded(partial(record_of, kind))
+
+
+def _checkpoints(latest: Mapping[bytes, Value], *, only_readable: bool) -> Iterator[Checkpoint]:
     for key, value in latest.items():
         with suppress(TamperedError) if only_readable else nullcontext():
             yield _of_key(key, value)
 
 
-def _of_key(key: bytes, value: bytes) -> Checkpoint:
+def _of_key(key: bytes, value: Value) -> Checkpoint:
     """Return a checkpoint that stands under its own key: tasks find it by that."""
     with suppress(TamperedError):
-        checkpoint = from_record(value)
+        checkpoint = value.decoded(from_record)
         if key == key_of(checkpoint.mirror, checkpoint.source):
             return checkpoint
     raise _tampered(
@@ -628,12 +558,12 @@ def read_all_mirrors(client: ClusterClient) -> list[Checkpoint]:
 
     It leaves out what it cannot read: another version or another program wrote it.
     """
-    latest, _ = _latest(client, (b"",), CheckpointCache())
+    latest, _ = _latest(client, (b"",))
     checkpoints = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
             with suppress(UnsupportedError, TamperedError):
-                checkpoints.append(from_record(value))
+                checkpoints.append(value.decoded(from_record))
     return checkpoints
 
 
@@ -654,7 +584,7 @@ def read_heads(
     if settled:
         wait_for_open_transactions(client, homes(TOPIC))
     prefixes = key_prefixes(mirror, with_replays=True)
-    return Heads(_latest(client, prefixes, CheckpointCache())[0])
+    return Heads(_latest(client, prefixes)[0])
 
 
 class Heads:
@@ -664,7 +594,7 @@ class Heads:
         latest: the newest value of every key.
     """
 
-    def __init__(self, latest: Mapping[bytes, bytes]) -> None:
+    def __init__(self, latest: Mapping[bytes, Value]) -> None:
         self._latest = latest
 
     def get(self, mirror: str, source: TopicPartition) -> LedgerHead | None:
@@ -679,7 +609,7 @@ class Heads:
 
     def _checkpoint(self, mirror: str, source: TopicPartition) -> Checkpoint | None:
         value = self._latest.get(key_of(mirror, source))
-        return None if value is None else from_record(value)
+        return None if value is None else value.decoded(from_record)
 
 
 def read_replays(
@@ -687,14 +617,14 @@ def read_replays(
 ) -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
     """Return the start records of a mirror's replays, oldest first, and their checkpoints."""
     prefix = f"{mirror}{REPLAY}".encode()
-    latest, _ = _latest(client, (prefix,), CheckpointCache())
+    latest, _ = _latest(client, (prefix,))
     starts = [
-        record_of(StartRecord, value)
+        _decoded(StartRecord, value)
         for key, value in latest.items()
         if key.endswith(_START.encode())
     ]
     checkpoints = [
-        from_record(value)
+        value.decoded(from_record)
         for key, value in latest.items()
         if b"//" not in key and not key.endswith(_NO_CHECKPOINTS)
     ]
@@ -729,41 +659,9 @@ def wait_for_open_transactions(
 
 
 def _latest(
-    client: ClusterClient, prefixes: tuple[bytes, ...], cache: CheckpointCache
-) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
+    client: ClusterClient, prefixes: tuple[bytes, ...]
+) -> tuple[dict[bytes, Value], dict[TopicPartition, int]]:
     """Return the newest value of every key with a prefix, and how far each partition was read."""
     require_homes(client, TOPIC)
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
-    known = {tp: cache.get(client, tp, end) for tp, end in ends.items()}
-    starts = client.list_offsets([tp for tp in ends if not known[tp]], EARLIEST, READ_COMMITTED)
-    all_latest: dict[bytes, bytes] = {}
-    for tp, end in ends.items():
-        start, latest = known[tp] or (starts[tp], {})
-        latest = dict(latest)
-        for record in _records(client, OffsetRange(tp, start, end)):
-            if record.key and record.key.startswith(prefixes) and record.value is not None:
-                latest[record.key] = record.value
-        cache.put(client, tp, end, latest)
-        all_latest |= latest
-    return all_latest, ends
-
-
-def _first_records(
-    client: ClusterClient, starts: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, FetchResponse]:
-    fetching = fetch_first(client, starts, _FETCH_BYTES // PARTITIONS)
-    while True:
-        try:
-            next(fetching)
-        except StopIteration as done:
-            found: dict[TopicPartition, FetchResponse] = done.value
-            return found
-
-
-def _records(
-    client: ClusterClient, offset_range: OffsetRange, first: FetchResponse | None = None
-) -> Iterator[Any]:
-    for spans in read(client, offset_range, _FETCH_BYTES, first=first):
-        for span in spans:
-            if span.run is not None:
-                yield from decode(span.run.data)
+    return followed.newest_values(client, ends, prefixes), ends

@@ -5,8 +5,9 @@ Reads a mirror's checkpoints, as its settings say where.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,8 +40,11 @@ from relay_pipelines.settings import Mirror
 
 CLOCK_SKEW_MS = 600_000
 """Entries have the time of the machine that committed them; clocks may differ by this much."""
+Since = int | Mapping[TopicPartition, int] | None
+"""Milliseconds since the Unix epoch, offsets of the ledger, or None for all that it holds."""
 _HOMES = homes(ledger_topic.TOPIC)
 _FETCH_BYTES = 1 << 20
+_OFFSETS_PER_ENTRY = 2  # of a transaction with one entry: the other one is its marker
 
 
 class LedgerFollower:
@@ -70,8 +74,8 @@ class LedgerFollower:
         self._run_id = run_id
         self._positions: dict[TopicPartition, int] = {}
 
-    def start(self, *, patient: bool = True) -> None:
-        """Begin at the ledger's end.
+    def start(self, *, patient: bool = True) -> dict[TopicPartition, int]:
+        """Begin at the ledger's end; return where that is.
 
         Args:
             patient: as in `retry`.
@@ -85,6 +89,7 @@ class LedgerFollower:
             return self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
 
         self._positions = self.client.retry(ask, patient=patient)
+        return dict(self._positions)
 
     def rewind(self) -> None:
         """Begin at the oldest entry that the topic still holds."""
@@ -123,23 +128,20 @@ class LedgerFollower:
 
     def records(
         self,
-        since_ms: int | None = None,
+        since: Since = None,
         *,
         until_ms: int | None = None,
         settled: bool = False,
-        last_offsets: int | None = None,
     ) -> list[LedgerRecord]:
         """Return every entry that the topic still holds, oldest first, as it is in the ledger.
 
         The entries of a topic-partition are in the order of their commits.
 
         Args:
-            since_ms: all entries committed then or later, and perhaps older ones.
+            since: return all entries committed since, and perhaps older ones.
             until_ms: all entries committed before, and some later ones; most need not be read.
             settled: wait for the transactions that are open now; those of other mirrors hide
                 entries, too.
-            last_offsets: read at most so many offsets of each of the ledger's partitions, those of
-                other mirrors included.
 
         Raises:
             RelayError: the destination is not reachable.
@@ -152,28 +154,53 @@ class LedgerFollower:
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         if until_ms is not None:
             ends = self.client.first_offsets(until_ms + CLOCK_SKEW_MS, ends)
-        starts = self.client.list_offsets(
-            _HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED
-        )
-        oldest = {home: 0 if last_offsets is None else ends[home] - last_offsets for home in _HOMES}
+        by_time = since if isinstance(since, int) else EARLIEST
+        starts = self.client.list_offsets(_HOMES, by_time, READ_COMMITTED)
+        if isinstance(since, Mapping):
+            starts = {home: max(start, since.get(home, 0)) for home, start in starts.items()}
         ranges = [
-            OffsetRange(
-                home,
-                max(starts[home], oldest[home]) if starts[home] >= 0 else ends[home],
-                ends[home],
-            )
+            OffsetRange(home, starts[home] if starts[home] >= 0 else ends[home], ends[home])
             for home in _HOMES
         ]
-        ledger_records = [record for offsets in ranges for record in self._read(offsets)]
-        newest: dict[tuple[str, TopicPartition], int] = {}
+        return _by_time(record for offsets in ranges for record in self._read(offsets))
 
-        def committed_at_ms(record: LedgerRecord) -> int:
-            """Return the time, but keep the order of a topic-partition where clocks differ."""
-            at = record.entry.mirror, record.entry.source.topic_partition
-            newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
-            return newest[at]
+    def newest(self, count: int, topic: str | None = None) -> list[LedgerRecord]:
+        """Return the newest entries, oldest first; reads each partition from its end backwards.
 
-        return sorted(ledger_records, key=committed_at_ms)
+        Args:
+            topic: only of this source topic.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
+        if not self.client.has_topic(ledger_topic.TOPIC):
+            return []
+        checkpoint.require_homes(self.client, ledger_topic.TOPIC)
+        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        starts = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+        found = [
+            record
+            for home in _HOMES
+            for record in self._newest(OffsetRange(home, starts[home], ends[home]), count, topic)
+        ]
+        return _by_time(found)[-count:]
+
+    def _newest(
+        self, offset_range: OffsetRange, count: int, topic: str | None
+    ) -> list[LedgerRecord]:
+        """Return at least the newest entries of one partition, if it has so many."""
+        found: list[LedgerRecord] = []
+        end, size = offset_range.end, _OFFSETS_PER_ENTRY * count
+        while end > offset_range.start and len(found) < count:
+            start = max(offset_range.start, end - size)
+            read = self._read(replace(offset_range, start=start, end=end))
+            found[:0] = [
+                record
+                for record in read
+                if topic in {None, record.entry.source.topic_partition.topic}
+            ]
+            end, size = start, size * 2  # few requests, also where other mirrors have most entries
+        return found
 
     def close(self) -> None:
         """Close the connections."""
@@ -201,12 +228,48 @@ class LedgerFollower:
         ]
 
 
+def _by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
+    """Sort entries by time, but keep the order of a topic-partition where clocks differ."""
+    newest: dict[tuple[str, TopicPartition], int] = {}
+
+    def committed_at_ms(record: LedgerRecord) -> int:
+        at = record.entry.mirror, record.entry.source.topic_partition
+        newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
+        return newest[at]
+
+    return sorted(records, key=committed_at_ms)
+
+
+def read_newest(
+    destination: Cluster,
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
+    count: int,
+    topic: str | None = None,
+) -> list[LedgerRecord]:
+    """Return a mirror's newest entries and those of its replays, oldest first; with retries.
+
+    Args:
+        topic: only of this source topic.
+
+    Raises:
+        RelayError: the destination is not reachable.
+    """
+    with closing(
+        LedgerFollower(destination, mirror, None, options, clock, with_replays=True)
+    ) as follower:
+        ask = partial(follower.newest, count, topic)
+        # retention may delete the oldest entries before they are read
+        return follower.client.retry(ask, also=(DataLossError,))
+
+
 def read_ledger(
     destination: Cluster,
     mirror: str,
     options: CopyOptions,
     clock: Clock,
-    since_ms: int | None = None,
+    since: Since = None,
     *,
     until_ms: int | None = None,
     settled: bool = False,
@@ -225,7 +288,7 @@ def read_ledger(
         only_own_must_be_entries=only_own_must_be_entries,
     )
     with closing(follower):
-        ask = partial(follower.records, since_ms, until_ms=until_ms, settled=settled)
+        ask = partial(follower.records, since, until_ms=until_ms, settled=settled)
         # retention may delete the oldest entries before they are read
         return follower.client.retry(ask, also=(DataLossError,))
 

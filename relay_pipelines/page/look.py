@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.protocol.clock import Clock
@@ -41,7 +40,6 @@ class Looker:
     name: str
     mirror: Mirror
     clock: Clock
-    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
     _configs_at: float = field(default=-_CONFIGS_SECONDS, init=False)
     _differences: int = field(default=0, init=False)
 
@@ -60,7 +58,6 @@ class Looker:
             self.clock,
             configs=configs,
             patient=False,
-            cache=self._cache,
         )
         if configs:
             self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from relay_pipelines.copy.transaction import QUARANTINE
@@ -33,6 +34,7 @@ _QUARANTINE_MESSAGE_BYTES = 95 << 20
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _KEEP_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
 _SUGGESTIONS = 3
+_ASKED_TOGETHER = 100  # topics whose leaders are waited for together
 
 T = TypeVar("T")
 
@@ -353,17 +355,13 @@ def _grow(
     return refused
 
 
-def _wait_for_leaders(
-    client: ClusterClient,
-    partitions: Mapping[str, int],
-) -> None:
-    for topic, count in partitions.items():
-        # metadata may name a leader before that broker knows it: an answer to ListOffsets proves
-        # that it serves
-        ask = partial(
-            client.list_offsets,
-            [TopicPartition(topic, partition) for partition in range(count)],
-            LATEST,
-            READ_COMMITTED,
-        )
-        client.retry(ask)
+def _wait_for_leaders(client: ClusterClient, partitions: Mapping[str, int]) -> None:
+    """Wait until leaders serve all of them.
+
+    Metadata may name a leader before that broker knows it: an answer to ListOffsets proves that it
+    serves. Many topics are asked about together, and again until none of them is refused.
+    """
+    topics = iter(partitions.items())
+    while some := list(islice(topics, _ASKED_TOGETHER)):
+        new = [TopicPartition(topic, number) for topic, count in some for number in range(count)]
+        client.retry(partial(client.list_offsets, new, LATEST, READ_COMMITTED))

@@ -221,6 +221,19 @@ def fetch_first(
     return found
 
 
+def fetched_first(
+    client: ClusterClient, starts: Mapping[TopicPartition, int], partition_bytes: int = 0
+) -> dict[TopicPartition, fetch.FetchResponse]:
+    """Return what `fetch_first` returns, and wait for it."""
+    fetching = fetch_first(client, starts, partition_bytes)
+    while True:
+        try:
+            next(fetching)
+        except StopIteration as done:
+            found: dict[TopicPartition, fetch.FetchResponse] = done.value
+            return found
+
+
 def _position(client: ClusterClient, tp: TopicPartition, offset: int) -> fetch.FetchPosition:
     leader_epoch = client.topic(tp.topic).leader_epochs.get(tp.partition, -1)
     return fetch.FetchPosition(tp, offset, leader_epoch)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay_pipelines.errors import INTERRUPTED, RelayError, error_class, together
-from relay_pipelines.model import LedgerEntry, Outcome, Status
+from relay_pipelines.model import LedgerEntry, Outcome, Status, TopicPartition
 from relay_pipelines.prepare.topic_configs import Difference
 
 
@@ -47,6 +47,8 @@ class RunResult:
         reconfigured: the topic configurations that the run set.
         diverged: nodes that do not hold what was copied, and why; the run quarantined them.
         seconds: the whole run.
+        ledger_ends: where each partition of the ledger ended when the run began to copy; empty if
+            it did not.
         spark: the application of a Spark cluster, with the address of its page; empty elsewhere.
         copying_seconds: the part from the submission of the copy to its end, without Spark's start.
     """
@@ -58,6 +60,7 @@ class RunResult:
     errors: list[RelayError] = field(default_factory=list)
     reconfigured: Sequence[Difference] = ()
     diverged: dict[str, str] = field(default_factory=dict)
+    ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     spark: str = ""
     seconds: float = 0.0
     copying_seconds: float = 0.0

@@ -148,7 +148,7 @@ class _Run:
             ranges = self._prepare(plan, planned, scope)
             if not ranges:
                 return
-            self._follower.start()
+            self._result.ledger_ends = self._follower.start()
             from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
             from relay_pipelines.spark.session import application
 

@@ -11,7 +11,7 @@ from relay_pipelines.errors import ConfigError, DataLossError, DestinationError,
 from relay_pipelines.finding import Finding
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -283,7 +283,6 @@ def take_snapshot(
     first_node: int = 0,
     configs: bool = True,
     patient: bool = True,
-    cache: CheckpointCache | None = None,
     refuse_loops: bool = True,
     run_id: str = "",
 ) -> ClusterSnapshot:
@@ -296,7 +295,6 @@ def take_snapshot(
         configs: whether to ask for the topics' configurations, the most expensive request: only a
             copy needs them.
         patient: as in `retry`.
-        cache: what was read before of checkpoints and ledger, and need not be read again.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
         run_id: of the run that copies from it, as of `policies.refusal`.
@@ -318,7 +316,7 @@ def take_snapshot(
         def ask() -> ClusterSnapshot:
             metadata = destination.metadata()
             checkpoints = (
-                checkpoint.read_all(destination, name, cache)
+                checkpoint.read_all(destination, name)
                 if checkpoint.TOPIC in metadata.topics
                 else CheckpointSnapshot()
             )
@@ -335,7 +333,6 @@ def take_snapshot(
                     checkpoints,
                     only_topic,
                     belongs,
-                    cache or CheckpointCache(),
                     configs=configs,
                     refuse_loops=refuse_loops,
                     waits=waits,
@@ -397,7 +394,6 @@ class _SnapshotBuilder:
         checkpoints: CheckpointSnapshot,
         only_topic: str | None,
         belongs: Belongs,
-        cache: CheckpointCache,
         *,
         configs: bool,
         refuse_loops: bool,
@@ -416,7 +412,7 @@ class _SnapshotBuilder:
             if topic in policies
         }
         accepted = replace(topics, names=[name for name in topics.names if name not in named])
-        checkpoints, lost = self._find_lost(accepted, checkpoints, cache)
+        checkpoints, lost = self._find_lost(accepted, checkpoints)
         shared = self._shared(accepted, checkpoints)
         unreadable |= self._missing(selection, checkpoints, only_topic, belongs)
         hidden = {tp.topic for tp in unreadable}
@@ -691,7 +687,7 @@ class _SnapshotBuilder:
         return found
 
     def _find_lost(
-        self, topics: _Topics, checkpoints: CheckpointSnapshot, cache: CheckpointCache
+        self, topics: _Topics, checkpoints: CheckpointSnapshot
     ) -> tuple[CheckpointSnapshot, Lost]:
         """Return which checkpoints are not the last ones, as `LostCheckpoints.find`."""
         destinations = {
@@ -699,7 +695,7 @@ class _SnapshotBuilder:
             for topic in topics.names
             for tp in self._at_source.topics[topic].topic_partitions
         }
-        return LostCheckpoints(self._destination, self._name, self._at_destination, cache).find(
+        return LostCheckpoints(self._destination, self._name, self._at_destination).find(
             destinations, checkpoints
         )
 

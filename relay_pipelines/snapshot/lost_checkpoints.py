@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import CheckpointCache, CheckpointSnapshot
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.followed import Log, current_logs
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.model import (
@@ -37,6 +38,25 @@ _FETCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class _Entries:
+    """The newest entries of a mirror in a range of one log of the ledger."""
+
+    log: Log
+    read: OffsetRange
+    newest: Mapping[TopicPartition, LedgerRecord]
+
+    def continues(self, offset_range: OffsetRange) -> bool:
+        """Whether the offsets read and the ones wanted have no gap between them."""
+        return self.read.start <= offset_range.start <= self.read.end <= offset_range.end
+
+
+# what this process has looked at, so that it reads each record once
+_EXAMINED: dict[tuple[str, TopicPartition], tuple[DestinationPosition, int]] = {}
+"""The copies after which no record of the mirror was found, and up to which offset."""
+_ENTRIES: dict[tuple[str, str, int], _Entries] = {}
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """By source topic-partition, what shows that its checkpoint is not the last one.
 
@@ -56,13 +76,11 @@ class LostCheckpoints:
 
     Args:
         at_destination: all topics of the destination.
-        cache: what was read before, of the ledger as well.
     """
 
     client: ClusterClient
     mirror: str
     at_destination: Metadata
-    cache: CheckpointCache
 
     def find(
         self, destinations: Mapping[TopicPartition, TopicPartition], snapshot: CheckpointSnapshot
@@ -115,16 +133,16 @@ class LostCheckpoints:
             copies = checkpoints[tp].copies if tp in checkpoints and tp not in newer else None
             if copies is None or copies.topic_partition not in written:
                 continue
-            if (offset := self._own_after(copies)) is not None:
+            if (offset := self._own_after(tp, copies)) is not None:
                 after[tp] = offset
         return after
 
-    def _own_after(self, copies: DestinationPosition) -> int | None:
+    def _own_after(self, tp: TopicPartition, copies: DestinationPosition) -> int | None:
         to, last = copies.topic_partition, copies.next_offset - 1
         low = self.client.list_offsets([to], EARLIEST, READ_COMMITTED)[to]
         end = self.client.list_offsets([to], LATEST, READ_COMMITTED)[to]
         offset_range = OffsetRange(to, last, min(end, last + _MOST_OFFSETS_AFTER))
-        if (copies, offset_range.end) in self.cache.examined:
+        if copies.topic_id and _EXAMINED.get((self.mirror, tp)) == (copies, offset_range.end):
             return None
         producer = None
         for spans in read(self.client, offset_range, _FETCH_BYTES) if last >= low else ():
@@ -135,7 +153,7 @@ class LostCheckpoints:
                     producer = span.run.first.producer_id
                 elif span.run.first.producer_id == producer:
                     return span.start
-        self.cache.examined.add((copies, offset_range.end))
+        _EXAMINED[self.mirror, tp] = copies, offset_range.end
         return None
 
     def _written_after(
@@ -204,12 +222,20 @@ class LostCheckpoints:
 
     def _read(self, offset_range: OffsetRange) -> dict[TopicPartition, LedgerRecord]:
         """Return the newest entry of each source topic-partition in a range of the ledger."""
-        start, found = self.cache.entries(self.client, offset_range)
+        tp = offset_range.topic_partition
+        log = current_logs(self.client, {tp: None}).get(tp)
+        known = None if log is None else _ENTRIES.get((self.mirror, log.topic_id, log.partition))
+        begun, missing = offset_range.start, offset_range
+        found: dict[TopicPartition, LedgerRecord] = {}
+        if known and known.log == log and known.continues(offset_range):
+            begun, missing = known.read.start, replace(offset_range, start=known.read.end)
+            found = dict(known.newest)
         prefixes = checkpoint.key_prefixes(self.mirror)
-        missing = OffsetRange(offset_range.topic_partition, start, offset_range.end)
         for records in read_records(self.client, missing, prefixes):
             found |= {record.entry.source.topic_partition: record for record in records}
-        self.cache.put_entries(self.client, offset_range, found)
+        if log is not None:
+            read = replace(offset_range, start=begun)
+            _ENTRIES[self.mirror, log.topic_id, log.partition] = _Entries(log, read, found)
         return found
 
 

@@ -10,7 +10,6 @@ import dagster as dg
 
 from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.finding import Severity, texts
-from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns, window_log
 from relay_pipelines.orchestration.lane import Lane, homes
@@ -73,7 +72,7 @@ class LaneRun:
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
     _sources: Sources | None = field(default=None, init=False)
-    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
+    _ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict, init=False)
     _surveyed_seconds: float = field(default=0.0, init=False)
     _has_all_topics: bool = field(default=True, init=False)
     _snapshots: Rates = field(default_factory=Rates, init=False)
@@ -98,7 +97,7 @@ class LaneRun:
         """Use other settings, and the lane by them, from the next window on."""
         self.kafka, self.lane = self.kafka.with_settings(loaded), lane
         self.checks.kafka = self.kafka
-        self._cache, self._snapshots = CheckpointCache(), Rates()  # of another destination, maybe
+        self._snapshots, self._ledger_ends = Rates(), {}  # of another destination, maybe
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
@@ -182,7 +181,6 @@ class LaneRun:
             self.attempt,
             patient=self.patient,
             start=start,
-            cache=self._cache,
             run_id=self.context.run_id,
             looks_only=self._writers.waits,
         )
@@ -251,8 +249,11 @@ class LaneRun:
             lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,
+            # the entries of two windows show a loss that was accepted between them, too
+            ledger_ends=self._ledger_ends,
             sources=self._read_sources(),
         )
+        self._ledger_ends = report.result.ledger_ends
         if report.result.interrupted:  # nothing was counted; the next window copies the rest
             return report
         run_log.recounted(

@@ -3,7 +3,6 @@
 import logging
 from functools import partial
 
-from relay_pipelines.ledger.checkpoint import CheckpointCache
 from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.resources import KafkaResource
@@ -21,7 +20,6 @@ def prepare(
     *,
     patient: bool = True,
     start: Start | None = None,
-    cache: CheckpointCache | None = None,
     run_id: str = "",
     looks_only: bool = False,
 ) -> ClusterSnapshot:
@@ -33,7 +31,6 @@ def prepare(
         attempt: each begins with another source node.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         start: where topics start that were never copied; as configured if None.
-        cache: the checkpoints that were read before, which need not be read again.
         run_id: as in `take_snapshot`.
         looks_only: whether to write nothing.
 
@@ -50,7 +47,6 @@ def prepare(
         belongs=belongs,
         first_node=attempt,
         patient=patient,
-        cache=cache,
         run_id=run_id,
     )
     if looks_only:

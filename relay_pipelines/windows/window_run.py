@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from relay_pipelines.audit import coverage, window_recount
@@ -190,6 +191,7 @@ def copy_window(
     lane: str,
     stop: Callable[[], bool],
     run_id: str,
+    ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     sources: Sources | None = None,
 ) -> WindowReport:
     """Copy what is still missing of some topics of a window, then recount the complete ones.
@@ -201,6 +203,7 @@ def copy_window(
         session: returns the Spark session; called only if there is something to copy.
         snapshot: of these topics.
         lane: the lane's name; lanes are copied side by side.
+        ledger_ends: as of `recount`.
         sources: as in `run`.
     """
     mirror = kafka.mirror(snapshot.mirror)
@@ -225,7 +228,7 @@ def copy_window(
     reports = _topic_reports(topics, plan, next_offsets, result)
     if not result.interrupted:
         try:
-            result.errors += _recount_complete(reports, plan, mirror, kafka.clock)
+            result.errors += _recount_complete(reports, plan, mirror, kafka.clock, ledger_ends)
         except RelayError as error:
             result.errors.append(error)
             for report in reports:
@@ -359,7 +362,11 @@ def _failure(
 
 
 def _recount_complete(
-    reports: Sequence[TopicReport], plan: RunPlan, mirror: Mirror, clock: Clock
+    reports: Sequence[TopicReport],
+    plan: RunPlan,
+    mirror: Mirror,
+    clock: Clock,
+    ledger_ends: Mapping[TopicPartition, int],
 ) -> list[RelayError]:
     """Add the recount to the report of each complete topic; return why some were not counted.
 
@@ -378,6 +385,7 @@ def _recount_complete(
         clock,
         plan.frozen.planned_at_ms,
         plan.frozen.generations,
+        ledger_ends,
     )
     _explain_expired(
         counts.counted.values(), plan.frozen.generations, plan.snapshot.mirror, mirror, clock

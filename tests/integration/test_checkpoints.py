@@ -12,7 +12,7 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger import checkpoint, followed
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Checkpoint,
@@ -202,7 +202,7 @@ def test_a_task_reads_the_checkpoints_of_many_ranges_with_one_request(
                 if homes[tp] == home
             ]
             write(mirror.destination, home, [Record(key, value) for key, value, _ in records])
-    monkeypatch.setattr(checkpoint, "_FETCH_BYTES", answer_bytes)
+    monkeypatch.setattr(followed, "_FETCH_BYTES", answer_bytes)
     fetches: list[int] = []
 
     def send(self: Connection, api_key: int, *rest: Any) -> int:
@@ -228,7 +228,6 @@ def test_a_process_reads_each_checkpoint_once(
     mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     home = home_of(mirror)
     mirror.write(numbered(10))
-    cache = checkpoint.CheckpointCache()
     starts: list[int] = []
 
     def records(client: ClusterClient, wanted: OffsetRange, first: Any = None) -> Iterator[Any]:
@@ -236,8 +235,8 @@ def test_a_process_reads_each_checkpoint_once(
             starts.append(wanted.start)
         return original(client, wanted, first)
 
-    original = checkpoint._records
-    monkeypatch.setattr(checkpoint, "_records", records)
+    original = followed.records
+    monkeypatch.setattr(followed, "records", records)
 
     def read_all(expected: int | None) -> int:
         """Read until the checkpoint is the expected one; return where the reading began."""
@@ -245,7 +244,7 @@ def test_a_process_reads_each_checkpoint_once(
         def found() -> bool:
             try:
                 with ClusterClient(mirror.destination, DestinationError) as client:
-                    stored = checkpoint.read_all(client, mirror.name, cache)
+                    stored = checkpoint.read_all(client, mirror.name)
             except DestinationError:  # the broker starts
                 return False
             copied = stored.checkpoints.get(mirror.at)

@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger import checkpoint, ledger_topic, statement
+from relay_pipelines.ledger import checkpoint, ledger_topic, reader, statement
 from relay_pipelines.ledger.chain import REMEDY, Tampering
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.local_kafka import LocalCluster
@@ -289,6 +290,35 @@ def test_a_statement_of_another_cluster(
     elsewhere: Cluster = destination_cluster.cluster()
     with pytest.raises(ConfigError, match="is about the cluster"):
         compare(replace(mirror, destination=elsewhere, name=mirror.name), path)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 50])
+def test_the_newest_entries_are_read_from_the_end(
+    mirror: Mirror, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the last ones of the whole ledger, also behind many entries of other mirrors."""
+    key = checkpoint.key_of(mirror.name, mirror.at)
+    home = checkpoint.home(ledger_topic.TOPIC, key)
+    write(mirror.destination, home, *([Record(b"other/topic/0", b"{}")] for _ in range(30)))
+    at = mirror.destination, mirror.name, settings_of(mirror).copy_options, CLOCK
+    every = reader.read_ledger(*at)
+    assert len(every) == 4
+    assert reader.read_newest(*at, count) == every[-count:]
+    assert reader.read_newest(*at, count, mirror.topic) == every[-count:]
+    assert reader.read_newest(*at, count, "another") == []
+
+    read: list[int] = []
+
+    def counted(*told: Any) -> Any:
+        if told[1].topic_partition == home:
+            read.append(len(told[1]))
+        return original(*told)
+
+    original = reader.read_records
+    monkeypatch.setattr(reader, "read_records", counted)
+    write(mirror.destination, home, *([Record(key, every[-1].value)] * 100 for _ in range(3)))
+    assert len(reader.read_newest(*at, 20)) == 20
+    assert read == [40], "two offsets for each entry wanted"
 
 
 def test_attest_ledger_and_audit_as_commands(

@@ -267,10 +267,10 @@ class TestThinned:
         mirror.copy()
         left = [20]
 
-        def late(*arguments: Any) -> Any:
+        def late(*arguments: Any, **first: Any) -> Any:
             if left:
                 delete_before(mirror.destination, mirror.at, left.pop())
-            return read_log(*arguments)
+            return read_log(*arguments, **first)
 
         monkeypatch.setattr(part_count, "read", late)
         found = count(mirror, 0, 100)

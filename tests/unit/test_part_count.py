@@ -52,6 +52,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def answer(count: Callable[[RecountPart], DestinationCount]) -> None:
         monkeypatch.setattr(part_count, "_configs", lambda *_: ({}, {}))
+        monkeypatch.setattr(
+            part_count, "_ask", lambda _, parts: dict.fromkeys(parts, part_count._Log(0, 0, None))
+        )
         monkeypatch.setattr(part_count, "_count", lambda _, part, *__: count(part))
 
     return answer
@@ -174,6 +177,6 @@ def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) ->
     loss = replace(entry(40, 40), generation=1, gap="the topic was created again")
     entries = [entry(0, 10), entry(30, 40), loss]
     counted = Recount(wanted(0, 60), coverage=coverage(wanted(0, 60), entries, 60))
-    _WindowCount(client, 0, {})._explain(counted, entries, [])
+    _WindowCount(client, 0, {}, {})._explain(counted, entries, [])
     assert (counted.superseded, counted.unaccounted) == (20, 20)
     assert counted.problems == ["20 source offsets are in no ledger entry: [10, 30)"]

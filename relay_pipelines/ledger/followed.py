@@ -1,0 +1,139 @@
+"""What this process has read of compacted topics, so that it reads each record once.
+
+A planner's tick, a session's window and the run after it all ask for the checkpoints. They are read
+from where the last one of them stopped, whichever mirror it asked for. What is followed decides
+nothing alone: a task reads the checkpoint that it goes on from again, under its transactional id
+(`checkpoint.read_current`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.reader import fetched_first, read
+from relay_pipelines.protocol.records import decode
+
+_FETCH_BYTES = 1 << 20
+
+_Decoded = TypeVar("_Decoded")
+
+
+class Log(NamedTuple):
+    """One log of a partition: a topic that is created again has another id.
+
+    Args:
+        epoch: of the leader; another one may have a shorter log.
+    """
+
+    topic_id: str
+    partition: int
+    epoch: int
+
+
+class Value:
+    """The newest value of a key, decoded once."""
+
+    __slots__ = ("_decoded", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._decoded: object = None
+
+    def decoded(self, decoder: Callable[[bytes], _Decoded]) -> _Decoded:
+        """Return what the decoder makes of it: for one key it is always the same decoder."""
+        if self._decoded is None:
+            self._decoded = decoder(self.raw)
+        return cast("_Decoded", self._decoded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    log: Log
+    end: int
+    newest: Mapping[bytes, Value]
+
+
+_READ: dict[tuple[str, int], _Read] = {}
+
+
+def newest_values(
+    client: ClusterClient, ends: Mapping[TopicPartition, int], prefixes: tuple[bytes, ...]
+) -> dict[bytes, Value]:
+    """Return the newest value of every key with one of the prefixes.
+
+    Threads may call this at the same time: each leaves a state that was true.
+
+    Args:
+        ends: up to where to read each partition, as the brokers have just said.
+
+    Raises:
+        RelayError: the cluster does not answer.
+    """
+    logs = current_logs(client, ends)
+    known = {tp: read for tp, end in ends.items() if (read := _known(logs.get(tp), end))}
+    starts = client.list_offsets([tp for tp in ends if tp not in known], EARLIEST, READ_COMMITTED)
+    starts |= {tp: read.end for tp, read in known.items()}
+    first = first_records(client, {tp: starts[tp] for tp in ends if starts[tp] < ends[tp]})
+    found: dict[bytes, Value] = {}
+    for tp, end in ends.items():
+        newest = known[tp].newest if tp in known else {}
+        new = {
+            record.key: Value(record.value)
+            for record in records(client, OffsetRange(tp, starts[tp], end), first.get(tp))
+            if record.key and record.value is not None
+        }
+        if new:
+            newest = {**newest, **new}
+        if log := logs.get(tp):
+            _READ[log.topic_id, log.partition] = _Read(log, end, newest)
+        found.update((key, value) for key, value in newest.items() if key.startswith(prefixes))
+    return found
+
+
+def current_logs(
+    client: ClusterClient, partitions: Mapping[TopicPartition, object]
+) -> dict[TopicPartition, Log]:
+    """Return which log each partition has now; none where brokers are too old to say it.
+
+    Ask after the end offsets: a topic that was created again in between then has another id.
+    """
+    topics = client.metadata(sorted({tp.topic for tp in partitions})).topics
+    return {
+        tp: Log(topic.topic_id, tp.partition, epoch)
+        for tp in partitions
+        if (topic := topics[tp.topic]).topic_id
+        if (epoch := topic.leader_epochs.get(tp.partition)) is not None
+    }
+
+
+def _known(log: Log | None, end: int) -> _Read | None:
+    """Return what was read of a log, if it may go on from there."""
+    read = None if log is None else _READ.get((log.topic_id, log.partition))
+    return read if read is not None and read.log == log and read.end <= end else None
+
+
+def first_records(
+    client: ClusterClient, starts: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, FetchResponse]:
+    """Fetch the first records of several partitions with one request to each leader."""
+    alone = len(starts) <= 1
+    return {} if alone else fetched_first(client, starts, _FETCH_BYTES // len(starts))
+
+
+def records(
+    client: ClusterClient, offset_range: OffsetRange, first: FetchResponse | None = None
+) -> Iterator[Any]:
+    """Yield the committed records of an offset range.
+
+    Args:
+        first: what `first_records` has fetched from its beginning on.
+    """
+    for spans in read(client, offset_range, _FETCH_BYTES, first=first):
+        for span in spans:
+            if span.run is not None:
+                yield from decode(span.run.data)
