@@ -239,6 +239,7 @@ class TestAgreement:
         mirror.options = replace(mirror.options, codec="zstd")
         mirror.write(numbered(10, first=100), compression_type="gzip")
         assert mirror.try_copy().status is Status.DONE
+        assert mirror.entries()[-1].codecs == {"zstd": 1}
         for level, client in LEVELS[1:]:
             found = audited.audit(level, client=client)
             assert str(found.verdict) == "agrees: 110 of 110 records compared by content"
