@@ -25,7 +25,7 @@ from benchmarks.orchestration.figures import Crowded, Kept, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.orchestration import naming
-from relay_pipelines.sensors.pruning import PER_TICK
+from relay_pipelines.sensors.pruning import WINDOWS_PER_TICK
 from relay_pipelines.settings import WindowSettings
 
 _TOPICS = 2
@@ -69,10 +69,10 @@ def _kept(environment: Environment, windows: int, progress: Callable[[str], None
     assert environment.newest() > before
     environment.configure(keep=windows // 2)
     ticker, present = environment.ticker(), len(environment.windows())
-    found[f"{PER_TICK} old windows are pruned"] = slowest(
+    found[f"{WINDOWS_PER_TICK} old windows are pruned"] = slowest(
         [spent(ticker.tick) for _ in range(_REPEATED)]
     )
-    assert present - len(environment.windows()) == PER_TICK * _REPEATED
+    assert present - len(environment.windows()) == WINDOWS_PER_TICK * _REPEATED
     for name, figures in found.items():
         progress(f"tick, {name}: {figures.seconds:.2f} s, {figures.cpu_seconds:.2f} CPU-s")
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:

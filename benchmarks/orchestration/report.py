@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Latency, Spent, Wide
-from relay_pipelines.sensors.pruning import PER_TICK
+from relay_pipelines.sensors.pruning import WINDOWS_PER_TICK
 
 _TICK_SECONDS = 2.0
 _QUERY_SECONDS = 1.0
@@ -156,7 +156,7 @@ def _crowded(busy: Busy, crowded: Crowded) -> Iterator[str]:
         yield words.format(windows=kept.windows, size=kept.database_bytes / 1e9)
         yield from _kept(kept)
         yield ""
-    yield _CROWDED_WHERE.format(pruned=PER_TICK)
+    yield _CROWDED_WHERE.format(pruned=WINDOWS_PER_TICK)
 
 
 def _kept(kept: Kept) -> Iterator[str]:

@@ -1,25 +1,42 @@
-"""Deletes old windows and their runs: pages and ticks read everything that Dagster keeps."""
+"""Deletes old windows and their runs: pages and ticks read everything that Dagster keeps.
+
+Dagster deletes the keys of windows one by one, and has no way to delete what checks have said of
+some partitions. So both go straight to the tables where it keeps them in SQL: a few statements for
+each window of many topics.
+"""
 
 import datetime as dt
 import random
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import dagster as dg
+import sqlalchemy
 from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.storage.event_log import SqlEventLogStorage
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable as Evaluations,
+)
+from dagster._core.storage.event_log.schema import (
+    DynamicPartitionsTable as Keys,
+)
 
 from relay_pipelines.checks.other_deployments import RECENT_SECONDS
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 
-PER_TICK = 5
-_LOOKED_AT = 10 * PER_TICK
+WINDOWS_PER_TICK = 50
+RUNS_PER_TICK = 5
+_LOOKED_AT = 10 * RUNS_PER_TICK
+_VALUES = 500  # of a statement
 _ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
 
 def prune(instance: dg.DagsterInstance, lane: Lane, now: float) -> None:
     """Delete the oldest windows beyond `window.keep`, the runs before the others, and idle runs.
 
-    This takes about 0.1 s for a run of 200 topics, so a tick deletes a few.
+    A run of 200 topics takes about 0.1 s, so a tick deletes a few.
 
     Args:
         now: seconds since the Unix epoch.
@@ -46,14 +63,7 @@ def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -
     excess = len(present) - lane.window.keep
     if excess <= 0:
         return []
-    for window in present[: min(excess, PER_TICK)]:
-        # those of the plan: a topic of it may have come to another lane since
-        plan = window_log.find(instance, lane, window, ())
-        for topic in lane.topics if plan is None else plan.topics:
-            name = naming.windows_name(lane.path, topic)
-            if instance.has_dynamic_partition(name, window):
-                instance.delete_dynamic_partition(name, window)
-        instance.delete_dynamic_partition(plans, window)
+    _delete_windows(instance, lane, present[: min(excess, WINDOWS_PER_TICK)])
     # the check of other deployments needs the recent ones
     recent = dt.datetime.fromtimestamp(now - RECENT_SECONDS, dt.UTC)
     old = RunsFilter(
@@ -61,7 +71,73 @@ def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -
         statuses=_ENDED,
         updated_before=min(_frozen_at(instance, lane, present[excess]), recent),
     )
-    return list(instance.get_run_ids(old, limit=PER_TICK))
+    return list(instance.get_run_ids(old, limit=RUNS_PER_TICK))
+
+
+def _delete_windows(instance: dg.DagsterInstance, lane: Lane, windows: Sequence[str]) -> None:
+    """Delete the keys of windows, and what checks said of them."""
+    topics: dict[str, Sequence[str]] = {}
+    for window in windows:
+        # those of the plan: a topic of it may have come to another lane since
+        plan = window_log.find(instance, lane, window, ())
+        topics[window] = lane.topics if plan is None else plan.topics
+    storage = instance.event_log_storage
+    if isinstance(storage, SqlEventLogStorage):
+        every = set(chain.from_iterable(topics.values()))
+        newest = _newest_evaluations(storage, _asset_keys(lane, every))
+        for window in windows:
+            _delete_rows(storage, lane, window, topics[window], newest)
+        return
+    for window in windows:
+        for name in _key_names(lane, topics[window]):
+            if instance.has_dynamic_partition(name, window):
+                instance.delete_dynamic_partition(name, window)
+
+
+def _asset_keys(lane: Lane, topics: Iterable[str]) -> list[str]:
+    return [naming.mirrored_asset(lane.path, topic).to_string() for topic in topics]
+
+
+def _key_names(lane: Lane, topics: Iterable[str]) -> list[str]:
+    """The sets of keys with a window of these topics; last the lane's own, by which it is found."""
+    names = [naming.windows_name(lane.path, topic) for topic in topics]
+    return [*names, naming.plans_name(lane.path, lane.name)]
+
+
+def _newest_evaluations(storage: SqlEventLogStorage, asset_keys: Sequence[str]) -> list[int]:
+    """Return the rows that say what state checks are in: a topic without news keeps its colour."""
+    found: list[int] = []
+    for some in _parts(asset_keys):
+        newest = (
+            sqlalchemy.select(sqlalchemy.func.max(Evaluations.c.id))
+            .where(Evaluations.c.asset_key.in_(some))
+            .group_by(Evaluations.c.asset_key, Evaluations.c.check_name)
+        )
+        with storage.index_connection() as connection:
+            found += connection.execute(newest).scalars()
+    return found
+
+
+def _delete_rows(
+    storage: SqlEventLogStorage,
+    lane: Lane,
+    window: str,
+    topics: Sequence[str],
+    newest: Sequence[int],
+) -> None:
+    # of older windows, too: those rows were once the newest
+    old = Evaluations.c.partition <= window, Evaluations.c.id.not_in(newest)
+    for some in _parts(_asset_keys(lane, topics)):
+        with storage.index_connection() as connection:
+            connection.execute(Evaluations.delete().where(Evaluations.c.asset_key.in_(some), *old))
+    for some in _parts(_key_names(lane, topics)):
+        with storage.index_connection() as connection:
+            names = Keys.c.partitions_def_name.in_(some)
+            connection.execute(Keys.delete().where(names, Keys.c.partition == window))
+
+
+def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (values[begin : begin + _VALUES] for begin in range(0, len(values), _VALUES))
 
 
 def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.datetime:
@@ -83,4 +159,4 @@ def _beyond_kept(instance: dg.DagsterInstance, lane: Lane) -> list[str]:
     some = random.sample(list(beyond), min(len(beyond), _LOOKED_AT))
     runs = instance.get_runs(RunsFilter(run_ids=some))
     # a run that has copied a window says from which node
-    return [run.run_id for run in runs if naming.TAG_NODE not in run.tags][-PER_TICK:]
+    return [run.run_id for run in runs if naming.TAG_NODE not in run.tags][-RUNS_PER_TICK:]

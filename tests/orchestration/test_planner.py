@@ -164,8 +164,12 @@ def test_old_windows_are_pruned(
     patterns = [name.replace(".", r"\.") for name in topics]
     environment.write(patterns, window=limits, lanes={"other": {"topics": patterns[1:2]}})
 
+    key = naming.topic_check(environment.name, topics[0], naming.MESSAGE_COUNTS)
+    assert said_of(environment, key) == set(present)
+
     environment.tick()
 
+    assert said_of(environment, key) == set(present[2:]), "what a check said goes with its window"
     assert environment.windows() == present[2:]
     assert environment.windows(topics[0]) == present[2:]
     assert environment.windows(topics[1]) == present[2:3]
@@ -177,6 +181,13 @@ def test_old_windows_are_pruned(
         naming.mirrored_asset(environment.name, topics[0])
     ) == set(present[2:])
     assert len(environment.read(topics[0])) == 100
+
+
+def said_of(environment: InProcessEnvironment, key: dg.AssetCheckKey) -> set[str | None]:
+    """The windows of which a check has said something."""
+    storage = environment.instance.event_log_storage
+    history = storage.get_asset_check_execution_history(key, limit=100)
+    return {record.evaluation.partition for record in history if record.evaluation}
 
 
 def test_runs_without_windows_are_pruned(
