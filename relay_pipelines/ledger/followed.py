@@ -27,12 +27,19 @@ class Log(NamedTuple):
     """One log of a partition: a topic that is created again has another id.
 
     Args:
+        servers: of the cluster: one that was restored from a copy of another's disks has its ids.
         epoch: of the leader; another one may have a shorter log.
     """
 
+    servers: tuple[str, ...]
     topic_id: str
     partition: int
     epoch: int
+
+    @property
+    def place(self) -> tuple[tuple[str, ...], str, int]:
+        """What stays the same when the leader changes."""
+        return self.servers, self.topic_id, self.partition
 
 
 class Value:
@@ -58,7 +65,7 @@ class _Read:
     newest: Mapping[bytes, Value]
 
 
-_READ: dict[tuple[str, int], _Read] = {}
+_READ: dict[tuple[tuple[str, ...], str, int], _Read] = {}
 
 
 def newest_values(
@@ -75,22 +82,24 @@ def newest_values(
         RelayError: the cluster does not answer.
     """
     logs = current_logs(client, ends)
-    known = {tp: read for tp, end in ends.items() if (read := _known(logs.get(tp), end))}
+    known = {tp: read for tp in ends if (read := _known(logs.get(tp)))}
     starts = client.list_offsets([tp for tp in ends if tp not in known], EARLIEST, READ_COMMITTED)
     starts |= {tp: read.end for tp, read in known.items()}
+    # another thread may have read on since the ends were asked for
+    upto = {tp: max(end, starts[tp]) for tp, end in ends.items()}
     first = first_records(client, {tp: starts[tp] for tp in ends if starts[tp] < ends[tp]})
     found: dict[bytes, Value] = {}
-    for tp, end in ends.items():
+    for tp in ends:
         newest = known[tp].newest if tp in known else {}
         new = {
             record.key: Value(record.value)
-            for record in records(client, OffsetRange(tp, starts[tp], end), first.get(tp))
+            for record in records(client, OffsetRange(tp, starts[tp], upto[tp]), first.get(tp))
             if record.key and record.value is not None
         }
         if new:
             newest = {**newest, **new}
         if log := logs.get(tp):
-            _READ[log.topic_id, log.partition] = _Read(log, end, newest)
+            _READ[log.place] = _Read(log, upto[tp], newest)
         found.update((key, value) for key, value in newest.items() if key.startswith(prefixes))
     return found
 
@@ -104,17 +113,17 @@ def current_logs(
     """
     topics = client.metadata(sorted({tp.topic for tp in partitions})).topics
     return {
-        tp: Log(topic.topic_id, tp.partition, epoch)
+        tp: Log(client.cluster.bootstrap_servers, topic.topic_id, tp.partition, epoch)
         for tp in partitions
         if (topic := topics[tp.topic]).topic_id
         if (epoch := topic.leader_epochs.get(tp.partition)) is not None
     }
 
 
-def _known(log: Log | None, end: int) -> _Read | None:
-    """Return what was read of a log, if it may go on from there."""
-    read = None if log is None else _READ.get((log.topic_id, log.partition))
-    return read if read is not None and read.log == log and read.end <= end else None
+def _known(log: Log | None) -> _Read | None:
+    """Return what was read of a log; None if its leader has changed since."""
+    read = None if log is None else _READ.get(log.place)
+    return read if read is not None and read.log == log else None
 
 
 def first_records(

@@ -51,9 +51,9 @@ class _Entries:
 
 
 # what this process has looked at, so that it reads each record once
-_EXAMINED: dict[tuple[str, TopicPartition], tuple[DestinationPosition, int]] = {}
+_EXAMINED: dict[tuple[tuple[str, ...], str, TopicPartition], tuple[DestinationPosition, int]] = {}
 """The copies after which no record of the mirror was found, and up to which offset."""
-_ENTRIES: dict[tuple[str, str, int], _Entries] = {}
+_ENTRIES: dict[tuple[str, tuple[tuple[str, ...], str, int]], _Entries] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,8 @@ class LostCheckpoints:
         low = self.client.list_offsets([to], EARLIEST, READ_COMMITTED)[to]
         end = self.client.list_offsets([to], LATEST, READ_COMMITTED)[to]
         offset_range = OffsetRange(to, last, min(end, last + _MOST_OFFSETS_AFTER))
-        if copies.topic_id and _EXAMINED.get((self.mirror, tp)) == (copies, offset_range.end):
+        at = self.client.cluster.bootstrap_servers, self.mirror, tp
+        if copies.topic_id and _EXAMINED.get(at) == (copies, offset_range.end):
             return None
         producer = None
         for spans in read(self.client, offset_range, _FETCH_BYTES) if last >= low else ():
@@ -153,7 +154,7 @@ class LostCheckpoints:
                     producer = span.run.first.producer_id
                 elif span.run.first.producer_id == producer:
                     return span.start
-        _EXAMINED[self.mirror, tp] = copies, offset_range.end
+        _EXAMINED[at] = copies, offset_range.end
         return None
 
     def _written_after(
@@ -224,7 +225,7 @@ class LostCheckpoints:
         """Return the newest entry of each source topic-partition in a range of the ledger."""
         tp = offset_range.topic_partition
         log = current_logs(self.client, {tp: None}).get(tp)
-        known = None if log is None else _ENTRIES.get((self.mirror, log.topic_id, log.partition))
+        known = None if log is None else _ENTRIES.get((self.mirror, log.place))
         begun, missing = offset_range.start, offset_range
         found: dict[TopicPartition, LedgerRecord] = {}
         if known and known.log == log and known.continues(offset_range):
@@ -235,7 +236,7 @@ class LostCheckpoints:
             found |= {record.entry.source.topic_partition: record for record in records}
         if log is not None:
             read = replace(offset_range, start=begun)
-            _ENTRIES[self.mirror, log.topic_id, log.partition] = _Entries(log, read, found)
+            _ENTRIES[self.mirror, log.place] = _Entries(log, read, found)
         return found
 
 
