@@ -208,6 +208,7 @@ def test_two_drivers_on_one_cluster(bare_python: Path, wide: Mirror, tmp_path: P
         kill(family(leader.popen.pid))
         write(wide)
         until(lambda: has_all(wide), "the takeover", 400)
+        assert "taking over" in other.errors.read_text(), "until then it has waited"
         other.send(signal.SIGINT)
         assert other.end() == 130
         assert errors(other) == []
