@@ -120,7 +120,10 @@ def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:
 
 
 def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
-    """Split work into groups of about this size and not too many items; one may be larger."""
+    """Split work, in order, into groups of about this size and of not too many items.
+
+    One item may be larger.
+    """
     groups: list[list[Work]] = []
     room = 0
     for part in parts:

@@ -137,11 +137,10 @@ class _WindowCount:
         return by_source
 
     def _ledger(self, ranges: Sequence[OffsetRange], *, whole: bool) -> _Ledger:
-        """Return the entries of the run, since the plan, or all: the first that cover them."""
+        """Return the entries since the window before, since the plan, or all: what covers them."""
         planned_at = max(0, self.since_ms - CLOCK_SKEW_MS)
-        for since in () if whole else (self.ledger_ends, planned_at):
-            if not since:
-                continue
+        known = [] if whole else [since for since in (self.ledger_ends, planned_at) if since]
+        for since in known:
             ledger = self._read(since, settled=False)
             own, _ = own_and_replayed(self.client.mirror, ledger.entries)
             entries, _ = _by_source(own, self.generations)

@@ -54,15 +54,14 @@ def ledger(
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             at = mirror.destination_cluster, name, mirror.copy_options, SystemClock()
-            records = [
-                record
-                for record in (
-                    read_ledger(*at, with_replays=True)
-                    if is_data and not last
-                    else read_newest(*at, last or _SHOWN, topic)
-                )
-                if topic in {None, record.entry.source.topic_partition.topic}
-            ]
+            if is_data and not last:
+                records = [
+                    record
+                    for record in read_ledger(*at, with_replays=True)
+                    if topic in {None, record.entry.source.topic_partition.topic}
+                ]
+            else:
+                records = read_newest(*at, last or _SHOWN, topic)
             ledger_records += records
             if file_format == "table" and records:
                 tables.show(stdout(), tables.ledger(name, [record.entry for record in records]))

@@ -105,16 +105,17 @@ def newest_values(
 
 
 def current_logs(
-    client: ClusterClient, partitions: Mapping[TopicPartition, object]
+    client: ClusterClient, ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Log]:
     """Return which log each partition has now; none where brokers are too old to say it.
 
-    Ask after the end offsets: a topic that was created again in between then has another id.
+    Args:
+        ends: asked for before: a topic that was created again since then has another id.
     """
-    topics = client.metadata(sorted({tp.topic for tp in partitions})).topics
+    topics = client.metadata(sorted({tp.topic for tp in ends})).topics
     return {
         tp: Log(client.cluster.bootstrap_servers, topic.topic_id, tp.partition, epoch)
-        for tp in partitions
+        for tp in ends
         if (topic := topics[tp.topic]).topic_id
         if (epoch := topic.leader_epochs.get(tp.partition)) is not None
     }

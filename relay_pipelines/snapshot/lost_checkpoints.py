@@ -199,10 +199,12 @@ class LostCheckpoints:
         # waits here for what a killed task has left open, as its successor aborts it
         ends = self.client.list_offsets(homes, LATEST, READ_COMMITTED)
         low = self.client.list_offsets(homes, EARLIEST, READ_COMMITTED)
+        logs = current_logs(self.client, ends)
         newest: dict[TopicPartition, LedgerRecord] = {}
         for home, sources in homes.items():
             start = self._start(home, ends[home], [checkpoints.get(tp) for tp in sources])
-            found = self._read(OffsetRange(home, max(low[home], start), ends[home]))
+            offset_range = OffsetRange(home, max(low[home], start), ends[home])
+            found = self._read(offset_range, logs.get(home))
             newest |= {tp: found[tp] for tp in sources if tp in found}
         return newest
 
@@ -221,10 +223,14 @@ class LostCheckpoints:
             starts.append(self.client.first_offsets(min(times), {home: end})[home])
         return min(starts)
 
-    def _read(self, offset_range: OffsetRange) -> dict[TopicPartition, LedgerRecord]:
-        """Return the newest entry of each source topic-partition in a range of the ledger."""
-        tp = offset_range.topic_partition
-        log = current_logs(self.client, {tp: None}).get(tp)
+    def _read(
+        self, offset_range: OffsetRange, log: Log | None
+    ) -> dict[TopicPartition, LedgerRecord]:
+        """Return the newest entry of each source topic-partition in a range of the ledger.
+
+        Args:
+            log: that of the range; None if brokers are too old to say it.
+        """
         known = None if log is None else _ENTRIES.get((self.mirror, log.place))
         begun, missing = offset_range.start, offset_range
         found: dict[TopicPartition, LedgerRecord] = {}
