@@ -8,7 +8,8 @@ import dagster as dg
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
-from relay_pipelines.orchestration import naming, turns, window_log
+from relay_pipelines.orchestration import event_store, naming, turns, window_log
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.orchestration.topic_catalog import Catalog
@@ -79,7 +80,7 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
         # each attempt begins with another source node
         attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
 
-        def events(stop: Stop, session: Session) -> Iterator[window_events.Event]:
+        def events(stop: Stop, session: Session) -> Iterator[Batch]:
             turns.wait_for_turn(op, lane, kafka.clock, stop)
             copying = LaneRun(op, lane, kafka, session, stop, catalog, attempt)
             try:
@@ -94,12 +95,13 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
                 raise dg.DagsterExecutionInterruptedError
             _fail_if_incomplete(op, report, blocked)
 
-        yield from map(_output, stoppable(op, pyspark, events))
+        for batch in stoppable(op, pyspark, events):
+            yield from map(_output, batch)
 
     return copy
 
 
-def _output(event: window_events.Event) -> Event:
+def _output(event: event_store.Event) -> Event:
     """Return an event of a window as an op of assets yields it: what is downstream waits for it."""
     if isinstance(event, dg.AssetMaterialization):
         return dg.MaterializeResult(asset_key=event.asset_key, metadata=event.metadata)

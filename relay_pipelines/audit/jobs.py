@@ -14,6 +14,7 @@ from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.stopping import Session, Stop
@@ -22,8 +23,6 @@ from relay_pipelines.request import filled
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.validation_errors import nearest
-
-Event = dg.AssetCheckEvaluation | dg.AssetMaterialization
 
 _TAGS = {
     # what fails here would fail again; what is to be copied goes first
@@ -38,7 +37,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
     def audit(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
-    ) -> Iterator[Event]:
+    ) -> Iterator[Batch]:
         name = context.op_config["mirror"]
         try:
             mirror, request = settings.mirror(name), filled(AuditRequest, context.op_config)
@@ -85,10 +84,10 @@ def scheduled(
 
     def audit(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
-    ) -> Iterator[Event]:
+    ) -> Iterator[Batch]:
         request, known = filled(AuditRequest, context.op_config), _known(name, mirror, catalog)
         (report,) = yield from _audit(context, kafka, session, stop, path, request, known)
-        yield _history(report)
+        yield [_history(report)]
 
     defaults = {"level": by_itself.level, "share": by_itself.share, "strict": by_itself.strict}
     sample_audit = build_job(
@@ -130,7 +129,7 @@ def _audit(
     path: str,
     request: AuditRequest,
     known: Collection[str],
-) -> Generator[Event, None, list[AuditReport]]:
+) -> Generator[Batch, None, list[AuditReport]]:
     """Audit, and yield the result of each topic; a difference fails checks, and not the run.
 
     Args:
@@ -148,11 +147,11 @@ def _audit(
         except RelayError as error:
             if isinstance(error, TamperedError):
                 named = replace(one, topics=one.topics or tuple(sorted(known)))
-                yield from checks.not_audited(path, named, error, kafka.clock)
+                yield list(checks.not_audited(path, named, error, kafka.clock))
             failures.append(str(error))
     checks.write_page(context, reports, kafka.clock.now_ms())
     for report in reports:
-        yield from checks.evaluations(report, kafka)
+        yield list(checks.evaluations(report, kafka))
         failures += texts(report.audit.findings, Severity.ERROR)
     if failures:
         raise _failure(f"{path.rpartition('/')[2]}: {'; '.join(failures[:_SHOWN])}")

@@ -14,6 +14,7 @@ from pydantic import Field
 from relay_pipelines.audit.request import parse_time
 from relay_pipelines.errors import ConfigError, RelayError, together
 from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.run_log import log_and_print
@@ -30,7 +31,6 @@ from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.windows.config_watch import ConfigWatch
 from relay_pipelines.windows.cut import cut_windows
 from relay_pipelines.windows.lane_run import LaneRun, failures
-from relay_pipelines.windows.window_events import Event
 from relay_pipelines.windows.window_run import WindowReport
 
 
@@ -69,7 +69,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
     def copy(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
-    ) -> Iterator[Event]:
+    ) -> Iterator[Batch]:
         name = context.op_config["mirror"]
         try:
             request, mirror = filled(BackfillRequest, context.op_config), settings.mirror(name)
@@ -109,7 +109,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
 def _copy(
     copying: LaneRun, request: BackfillRequest, watch: ConfigWatch, reports: list[WindowReport]
-) -> Generator[Event, None, list[RelayError]]:
+) -> Generator[Batch, None, list[RelayError]]:
     """Cut the windows of the time span, and copy one after the other.
 
     Args:

@@ -8,6 +8,7 @@ from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import log_and_print
@@ -19,7 +20,6 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.windows.config_watch import ConfigWatch
 from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.lane_run import LaneRun, failures
-from relay_pipelines.windows.window_events import Event
 from relay_pipelines.windows.window_run import WindowReport
 
 GRACE_SECONDS = 60.0
@@ -33,7 +33,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
 
     def copy(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
-    ) -> Iterator[Event]:
+    ) -> Iterator[Batch]:
         # a session tries again soon, and must end soon when it is told to
         if waiting := context.run_tags.get(naming.TAG_WAITING):
             context.log.info("the planner requested this run: %s", waiting)
@@ -85,14 +85,14 @@ class _Session:
     def _lane(self) -> Lane:
         return self._copying.lane
 
-    def run(self) -> Iterator[Event]:
+    def run(self) -> Iterator[Batch]:
         """Take over from the predecessor, and copy."""
         try:
             yield from self._take_over()
         except KeyboardInterrupt:  # while Spark started, or a second signal
             self._raise_if_cancelled()
 
-    def _take_over(self) -> Iterator[Event]:
+    def _take_over(self) -> Iterator[Batch]:
         self._say(Turn.STARTING)
         try:
             self._copying.session()  # records that come while Spark starts are in the first window
@@ -116,7 +116,7 @@ class _Session:
             raise dg.DagsterExecutionInterruptedError
         self._log.info("interrupted: this session ends")
 
-    def _copy_windows(self) -> Iterator[Event]:
+    def _copy_windows(self) -> Iterator[Batch]:
         stop, first = self._copying.stop, self._clock.monotonic()
         while not stop():
             began, window = self._clock.monotonic(), self._lane.window
@@ -131,13 +131,13 @@ class _Session:
                 self._wait(turns.LOOK_SECONDS)
                 continue
             yield from self._copy_window()
-            yield from self._copying.checks.finished()
+            yield list(self._copying.checks.finished())
             if not window.session:
                 return
             if not self._copying.has_backlog or self._copying.attempt:
                 self._wait_for_next(began + window.every / 1000)
 
-    def _copy_window(self) -> Iterator[Event]:
+    def _copy_window(self) -> Iterator[Batch]:
         """Copy a window; a failure is logged when it is new, and the session goes on."""
         copying = self._copying
         copying.has_backlog = False

@@ -6,6 +6,7 @@ import dagster as dg
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.orchestration.stopping import Session, Stop
@@ -14,7 +15,6 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 from relay_pipelines.windows.cut import UNLIMITED
 from relay_pipelines.windows.lane_run import LaneRun, failures
-from relay_pipelines.windows.window_events import Event
 
 
 def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
@@ -22,7 +22,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
     def copy(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
-    ) -> Iterator[Event]:
+    ) -> Iterator[Batch]:
         problems = []
         runs = []
         for lane in _lanes(settings, catalog, prefix):

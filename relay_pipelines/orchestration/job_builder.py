@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import dagster as dg
 from pydantic import Field, create_model
 
+from relay_pipelines.orchestration import event_store
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.request import AskedField, asked_fields
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 
-Body = Callable[[dg.OpExecutionContext, KafkaResource, Stop, Session], Iterator[Any]]
-"""Gets what asks for a stop, and what starts Spark; yields the events."""
+Body = Callable[[dg.OpExecutionContext, KafkaResource, Stop, Session], Iterator[Batch]]
+"""Gets what asks for a stop, and what starts Spark; yields the events that belong together."""
 
 
 def build_job(
@@ -45,7 +46,12 @@ def build_job(
     )
     def run(context: dg.OpExecutionContext) -> Iterator[Any]:
         kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
-        yield from stoppable(context, pyspark, partial(body, context, kafka))
+
+        def events(stop: Stop, session: Session) -> Iterator[Any]:
+            # stored here, where a signal waits until that is done
+            return event_store.stored(context, body(context, kafka, stop, session))
+
+        yield from stoppable(context, pyspark, events)
 
     @dg.job(
         name=name,

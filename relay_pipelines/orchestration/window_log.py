@@ -10,7 +10,8 @@ from dataclasses import replace
 import dagster as dg
 
 from relay_pipelines.model import Cluster
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import event_store, naming
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -31,7 +32,7 @@ def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
 
 def freeze(
     instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow, destination: Cluster
-) -> Generator[dg.AssetMaterialization, None, FrozenWindow]:
+) -> Generator[Batch, None, FrozenWindow]:
     """Store a window under a key of its own: the plan first, because a key alone cannot be run.
 
     Args:
@@ -44,10 +45,9 @@ def freeze(
     while instance.has_dynamic_partition(name, frozen.key):
         number += 1
         frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
-    yield _event(lane, frozen, destination)
-    instance.add_dynamic_partitions(name, [frozen.key])
-    for topic in frozen.topics:
-        instance.add_dynamic_partitions(naming.windows_name(lane.path, topic), [frozen.key])
+    yield [_event(lane, frozen, destination)]
+    of_topics = (naming.windows_name(lane.path, topic) for topic in frozen.topics)
+    event_store.add_key(instance, [name, *of_topics], frozen.key)
     return frozen
 
 

@@ -14,6 +14,7 @@ from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.run_log import RunLog
 from relay_pipelines.orchestration.stopping import Session, Stop
@@ -48,7 +49,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
     def copy(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
-    ) -> Iterator[dg.AssetMaterialization]:
+    ) -> Iterator[Batch]:
         try:
             yield from _replay(context, kafka, stop, session, prefix)
         except RelayError as error:
@@ -72,7 +73,7 @@ def _replay(
     stop: Stop,
     session: Session,
     prefix: tuple[str, ...],
-) -> Iterator[dg.AssetMaterialization]:
+) -> Iterator[Batch]:
     config, clock, log = context.op_config, kafka.clock, context.log
     began = clock.monotonic()
     has_range = any(config.get(key) for key in ("offsets", "from", "until", "window"))
@@ -116,7 +117,7 @@ def _replay(
     for error in counted.errors.values():
         raise error
     path = naming.path(prefix, config["mirror"])
-    yield _materialization(path, kafka, request, replay, result, counted.counted)
+    yield [_materialization(path, kafka, request, replay, result, counted.counted)]
 
 
 def _ranges(replay: Replay) -> list[OffsetRange]:

@@ -7,7 +7,7 @@ each window of many topics.
 
 import datetime as dt
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -24,12 +24,12 @@ from dagster._core.storage.event_log.schema import (
 
 from relay_pipelines.checks.other_deployments import RECENT_SECONDS
 from relay_pipelines.orchestration import naming, window_log
+from relay_pipelines.orchestration.event_store import parts
 from relay_pipelines.orchestration.lane import Lane
 
 WINDOWS_PER_TICK = 50
 RUNS_PER_TICK = 5
 _LOOKED_AT = 10 * RUNS_PER_TICK
-_VALUES = 500  # of a statement
 _ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
 
@@ -107,7 +107,7 @@ def _key_names(lane: Lane, topics: Iterable[str]) -> list[str]:
 def _newest_evaluations(storage: SqlEventLogStorage, asset_keys: Sequence[str]) -> list[int]:
     """Return the rows that say what state checks are in: a topic without news keeps its colour."""
     found: list[int] = []
-    for some in _parts(asset_keys):
+    for some in parts(asset_keys):
         newest = (
             sqlalchemy.select(sqlalchemy.func.max(Evaluations.c.id))
             .where(Evaluations.c.asset_key.in_(some))
@@ -127,17 +127,13 @@ def _delete_rows(
 ) -> None:
     # of older windows, too: those rows were once the newest
     old = Evaluations.c.partition <= window, Evaluations.c.id.not_in(newest)
-    for some in _parts(_asset_keys(lane, topics)):
+    for some in parts(_asset_keys(lane, topics)):
         with storage.index_connection() as connection:
             connection.execute(Evaluations.delete().where(Evaluations.c.asset_key.in_(some), *old))
-    for some in _parts(_key_names(lane, topics)):
+    for some in parts(_key_names(lane, topics)):
         with storage.index_connection() as connection:
             names = Keys.c.partitions_def_name.in_(some)
             connection.execute(Keys.delete().where(names, Keys.c.partition == window))
-
-
-def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (values[begin : begin + _VALUES] for begin in range(0, len(values), _VALUES))
 
 
 def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.datetime:

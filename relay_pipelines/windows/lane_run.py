@@ -12,6 +12,7 @@ from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns, window_log
+from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
@@ -28,7 +29,6 @@ from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
 from relay_pipelines.windows.window_checks import WindowChecks
-from relay_pipelines.windows.window_events import Event
 from relay_pipelines.windows.window_run import WindowReport, copy_window
 
 
@@ -39,8 +39,7 @@ class LaneRun:
     `copy_new` is the whole way: look, cut, freeze, copy, recount, events. `copy_frozen` is its
     second half: a person's run copies a window again that was cut and frozen before.
 
-    The op yields the events: Dagster stores an event when it is yielded, and those that an op logs
-    only when the op ends.
+    The op yields the events, those together that are stored together.
 
     Args:
         session: returns the Spark session; called only if there is something to copy.
@@ -101,7 +100,7 @@ class LaneRun:
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
-    ) -> Generator[Event, None, WindowReport | None]:
+    ) -> Generator[Batch, None, WindowReport | None]:
         """Cut a window of what is new, and copy it; return None if nothing is new.
 
         What an earlier window left out is new.
@@ -217,7 +216,7 @@ class LaneRun:
 
     def copy(
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow
-    ) -> Generator[Event, None, WindowReport]:
+    ) -> Generator[Batch, None, WindowReport]:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
         # a database that only answers shows itself here, and not when Dagster stores an event,
         # which would be fifty lines of its own
@@ -229,7 +228,7 @@ class LaneRun:
 
     def copy_frozen(
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow, topics_copied: Collection[str]
-    ) -> Generator[Event, None, WindowReport]:
+    ) -> Generator[Batch, None, WindowReport]:
         """Copy what some topics of a frozen window have left, recount it, and yield its events.
 
         Args:
@@ -262,13 +261,15 @@ class LaneRun:
         for topic in report.topics:
             rate = self._rates.get(topic.topic)
             topic.source_rate = None if rate is None else rate.source
-        yield from window_events.of_window(self.context.run_id, self.lane, report)
         events = list(
             window_events.of_lane(self.context, self.lane, report, all_topics=self._has_all_topics)
         )
-        if not all(event in self._reported for event in events):
-            yield from events
-            self._reported = events
+        is_known = all(event in self._reported for event in events)
+        yield [
+            *window_events.of_window(self.context.run_id, self.lane, report),
+            *(() if is_known else events),
+        ]
+        self._reported = self._reported if is_known else events
         self.checks.add(report, self.session)
         return report
 
@@ -280,11 +281,11 @@ class LaneRun:
         self._sources = sources
         return sources
 
-    def finish_checks(self) -> Generator[Event, None, list[str]]:
+    def finish_checks(self) -> Generator[Batch, None, list[str]]:
         """Wait for the expectations of the windows; return a line for each that fails the run."""
         if self.checks.are_running:
             self.tag_turn(Turn.CHECKING)
-        yield from self.checks.rest(self._ends_checks)
+        yield from ([event] for event in self.checks.rest(self._ends_checks))
         if self.checks.blocked:
             self.let_next_run_start_at_once()
         return self.checks.blocked

@@ -222,8 +222,9 @@ class InProcessEnvironment:
         now_ms = kafka.clock.now_ms()
         limits = WindowLimits(max_records, 2**62)
         for frozen in new_windows(snapshot, limits, now_ms):
-            for event in window_log.freeze(self.instance, lane, frozen, snapshot.destination):
-                self.instance.report_runless_asset_event(event)
+            for batch in window_log.freeze(self.instance, lane, frozen, snapshot.destination):
+                for event in batch:
+                    self.instance.report_runless_asset_event(event)
         return self.windows()
 
     def is_retried(self, result: dg.ExecuteInProcessResult) -> bool:

@@ -1,0 +1,233 @@
+"""Stores the events of a window together, and its keys.
+
+Dagster stores each event of an op by itself: it serializes it three times, prints it, and opens
+SQLite three times. A window has two events for each of its topics, so they go straight to the
+tables where Dagster keeps them in SQL, in one transaction, as `sensors/pruning` deletes them.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import sqlalchemy
+from dagster import DagsterEvent, DagsterEventType, EventLogEntry
+from dagster._core.events import StepMaterializationData
+from dagster._core.storage.event_log import SqlEventLogStorage
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable as Evaluations,
+)
+from dagster._core.storage.event_log.schema import (
+    AssetKeyTable as Assets,
+)
+from dagster._core.storage.event_log.schema import (
+    DynamicPartitionsTable as Keys,
+)
+from dagster._core.storage.event_log.schema import (
+    SqlEventLogStorageTable as Events,
+)
+from dagster._time import datetime_from_timestamp, get_current_timestamp
+from sqlalchemy import bindparam
+
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+Batch = Sequence[Event]
+"""Events that are stored together."""
+
+_DEBUG = 10  # the level of events of an op
+_VALUES = 500  # of a statement
+
+
+def store(context: dg.OpExecutionContext, batch: Batch) -> list[DagsterEvent]:
+    """Store events of an op, all or none; return what the op yields: Dagster stores it no more.
+
+    A storage that is not in SQL gets one after the other.
+    """
+    made = _maker(context)
+    entries = [made(event) for event in batch]
+    storage = context.instance.event_log_storage
+    if isinstance(storage, SqlEventLogStorage):
+        _store(storage, entries)
+    else:
+        for entry in entries:
+            context.instance.handle_new_event(entry)
+    return [entry.get_dagster_event() for entry in entries]
+
+
+def stored(context: dg.OpExecutionContext, batches: Iterable[Batch]) -> Iterator[DagsterEvent]:
+    """Store batches as they come, and yield what the op yields."""
+    for batch in batches:
+        yield from store(context, batch)
+
+
+def add_key(instance: dg.DagsterInstance, names: Sequence[str], key: str) -> None:
+    """Add a key to many sets of dynamic partitions at once; those that have it keep it."""
+    storage = instance.event_log_storage
+    if not isinstance(storage, SqlEventLogStorage):
+        for name in names:
+            instance.add_dynamic_partitions(name, [key])
+        return
+    with storage.index_transaction() as connection:
+        known: set[str] = set()
+        for some in parts(names):
+            among = Keys.c.partitions_def_name.in_(some)
+            have = sqlalchemy.select(Keys.c.partitions_def_name).where(
+                among, Keys.c.partition == key
+            )
+            known.update(connection.execute(have).scalars())
+        rows = [
+            {"partitions_def_name": name, "partition": key} for name in names if name not in known
+        ]
+        if rows:
+            connection.execute(Keys.insert(), rows)
+
+
+def parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield values in parts that fit into a statement."""
+    return (values[begin : begin + _VALUES] for begin in range(0, len(values), _VALUES))
+
+
+def _maker(context: dg.OpExecutionContext) -> Callable[[Event], EventLogEntry]:
+    """Return what makes the entry of an event, as Dagster does for an event that an op yields."""
+    step = context.get_step_execution_context()
+    of_step: dict[str, Any] = {
+        "job_name": step.job_name,
+        "step_handle": step.step.handle,
+        "node_handle": step.step.node_handle,
+        "step_kind_value": step.step.kind.value,
+        "logging_tags": step.event_tags,
+        "pid": os.getpid(),
+    }
+
+    def made(event: Event) -> EventLogEntry:
+        message = _message(event)
+        is_check = isinstance(event, dg.AssetCheckEvaluation)
+        kind = (
+            DagsterEventType.ASSET_CHECK_EVALUATION
+            if is_check
+            else DagsterEventType.ASSET_MATERIALIZATION
+        )
+        return EventLogEntry(
+            error_info=None,
+            level=_DEBUG,
+            user_message=message,
+            run_id=context.run_id,
+            timestamp=get_current_timestamp(),
+            step_key=step.step.key,
+            job_name=step.job_name,
+            dagster_event=DagsterEvent(
+                event_type_value=kind.value,
+                event_specific_data=event if is_check else StepMaterializationData(event),
+                message=message,
+                **of_step,
+            ),
+        )
+
+    return made
+
+
+def _message(event: Event) -> str:
+    if isinstance(event, dg.AssetMaterialization):
+        return event.description or "Materialized value."
+    result = "passed." if event.passed else "did not pass."
+    more = f" Description: '{event.description}'" if event.description else ""
+    return (
+        f"Asset check '{event.check_name}' on '{event.asset_key.to_user_string()}' {result}{more}"
+    )
+
+
+_NEW_STATE = (
+    Assets.update()
+    .where(Assets.c.asset_key == bindparam("asset"))
+    .values(
+        last_materialization=bindparam("record"),
+        last_run_id=bindparam("run"),
+        last_materialization_timestamp=bindparam("at"),
+    )
+)
+
+
+def _store(storage: SqlEventLogStorage, entries: Sequence[EventLogEntry]) -> None:
+    if not entries:
+        return
+    rows = [storage._event_to_row(entry) for entry in entries]  # noqa: SLF001 - of this version
+    if storage.is_run_sharded:  # SQLite has a file for each run, and one with what pages read
+        with storage.run_connection(entries[0].run_id) as connection:
+            connection.execute(Events.insert(), rows)
+    with storage.index_transaction() as connection:
+        for entry, row in zip(entries, rows, strict=True):
+            event_id = connection.execute(Events.insert(), row).inserted_primary_key[0]
+            evaluation = entry.asset_check_evaluation
+            if evaluation is None:
+                _store_state(storage, connection, entry, row, event_id)
+            else:
+                _store_evaluation(connection, evaluation, row, event_id)
+
+
+def _store_state(
+    storage: SqlEventLogStorage,
+    connection: sqlalchemy.Connection,
+    entry: EventLogEntry,
+    row: Mapping[str, Any],
+    event_id: int,
+) -> None:
+    """Say what the last materialization of an asset is."""
+    text = row["event"]
+    changed = connection.execute(
+        _NEW_STATE,
+        {
+            "asset": row["asset_key"],
+            # as Dagster serializes it, without doing that again
+            "record": f'{{"__class__": "EventLogRecord", "event_log_entry": {text},'
+            f' "storage_id": {event_id}}}',
+            "run": entry.run_id,
+            "at": datetime_from_timestamp(entry.timestamp),
+        },
+    )
+    if not changed.rowcount:  # its first one; databases differ in how two may write it at once
+        storage._store_asset_event(connection, entry, event_id)  # noqa: SLF001 - of this version
+
+
+_SAME_EVALUATION = sqlalchemy.and_(
+    Evaluations.c.asset_key == bindparam("of_asset"),
+    Evaluations.c.check_name == bindparam("of_check"),
+    Evaluations.c.run_id == bindparam("of_run"),
+)
+_EVALUATED_AGAIN = {
+    True: Evaluations.update().where(
+        _SAME_EVALUATION, Evaluations.c.partition == bindparam("of_partition")
+    ),
+    False: Evaluations.update().where(_SAME_EVALUATION, Evaluations.c.partition.is_(None)),
+}
+"""What a run has said of the same partition, or of the whole asset."""
+
+
+def _store_evaluation(
+    connection: sqlalchemy.Connection,
+    evaluation: dg.AssetCheckEvaluation,
+    row: Mapping[str, Any],
+    event_id: int,
+) -> None:
+    """Say what state a check is in."""
+    values = {
+        "execution_status": "SUCCEEDED" if evaluation.passed else "FAILED",
+        "evaluation_event": row["event"],
+        "evaluation_event_timestamp": row["timestamp"],
+        "evaluation_event_storage_id": event_id,
+    }
+    asset = evaluation.asset_key.to_string()
+    where = {
+        "of_asset": asset,
+        "of_check": evaluation.check_name,
+        "of_run": row["run_id"],
+    }
+    if evaluation.partition is not None:
+        where["of_partition"] = evaluation.partition
+    again = _EVALUATED_AGAIN[evaluation.partition is not None]
+    if not connection.execute(again, where | values).rowcount:
+        key = {
+            "asset_key": asset,
+            "check_name": evaluation.check_name,
+            "run_id": row["run_id"],
+            "partition": evaluation.partition,
+        }
+        connection.execute(Evaluations.insert(), key | values)
