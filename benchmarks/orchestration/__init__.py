@@ -7,6 +7,7 @@ following    an asset of one's own that follows a topic, run on its own
 crowded      a database with very many old windows: ticks, and queries of the asset page
 latency      from produced to readable at the destination
 planners     ticks of one mirror in several checkouts of this project, side by side
+windows      a session's window as its topics grow, in several checkouts
 wide         very many topics: ticks of all planners, one run, and the pages
 figures      the measured values
 report       docs/benchmarks-dagster.md

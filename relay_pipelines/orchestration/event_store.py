@@ -42,6 +42,8 @@ def store(context: dg.OpExecutionContext, batch: Batch) -> list[DagsterEvent]:
 
     A storage that is not in SQL gets one after the other.
     """
+    if not batch:
+        return []
     made = _maker(context)
     entries = [made(event) for event in batch]
     storage = context.instance.event_log_storage
@@ -100,13 +102,11 @@ def _maker(context: dg.OpExecutionContext) -> Callable[[Event], EventLogEntry]:
 
     def made(event: Event) -> EventLogEntry:
         message = _message(event)
-        is_check = isinstance(event, dg.AssetCheckEvaluation)
-        kind = (
-            DagsterEventType.ASSET_CHECK_EVALUATION
-            if is_check
-            else DagsterEventType.ASSET_MATERIALIZATION
+        kind, data = _kind(event)
+        dagster_event = DagsterEvent(
+            event_type_value=kind.value, event_specific_data=data, message=message, **of_step
         )
-        return EventLogEntry(
+        return EventLogEntry(  # type: ignore[no-untyped-call]
             error_info=None,
             level=_DEBUG,
             user_message=message,
@@ -114,15 +114,18 @@ def _maker(context: dg.OpExecutionContext) -> Callable[[Event], EventLogEntry]:
             timestamp=get_current_timestamp(),
             step_key=step.step.key,
             job_name=step.job_name,
-            dagster_event=DagsterEvent(
-                event_type_value=kind.value,
-                event_specific_data=event if is_check else StepMaterializationData(event),
-                message=message,
-                **of_step,
-            ),
+            dagster_event=dagster_event,
         )
 
     return made
+
+
+def _kind(
+    event: Event,
+) -> tuple[DagsterEventType, StepMaterializationData | dg.AssetCheckEvaluation]:
+    if isinstance(event, dg.AssetMaterialization):
+        return DagsterEventType.ASSET_MATERIALIZATION, StepMaterializationData(event)
+    return DagsterEventType.ASSET_CHECK_EVALUATION, event
 
 
 def _message(event: Event) -> str:
@@ -147,20 +150,24 @@ _NEW_STATE = (
 
 
 def _store(storage: SqlEventLogStorage, entries: Sequence[EventLogEntry]) -> None:
-    if not entries:
-        return
     rows = [storage._event_to_row(entry) for entry in entries]  # noqa: SLF001 - of this version
     if storage.is_run_sharded:  # SQLite has a file for each run, and one with what pages read
         with storage.run_connection(entries[0].run_id) as connection:
             connection.execute(Events.insert(), rows)
     with storage.index_transaction() as connection:
         for entry, row in zip(entries, rows, strict=True):
-            event_id = connection.execute(Events.insert(), row).inserted_primary_key[0]
+            event_id = _inserted(connection, row)
             evaluation = entry.asset_check_evaluation
             if evaluation is None:
                 _store_state(storage, connection, entry, row, event_id)
             else:
                 _store_evaluation(connection, evaluation, row, event_id)
+
+
+def _inserted(connection: sqlalchemy.Connection, row: Mapping[str, Any]) -> int:
+    key = connection.execute(Events.insert(), row).inserted_primary_key
+    assert key is not None
+    return int(key[0])
 
 
 def _store_state(

@@ -1,0 +1,169 @@
+"""Events that are stored together are those that Dagster would store one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy
+from dagster import DagsterInstance
+from dagster._core.event_api import EventLogRecord
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable,
+    AssetKeyTable,
+    SqlEventLogStorageTable,
+)
+from dagster._serdes import deserialize_value
+
+from relay_pipelines.orchestration import event_store
+from relay_pipelines.orchestration.event_store import Event
+
+ORDERS, PLAN = dg.AssetKey(["m", "orders"]), dg.AssetKey(["m", "main", "windows"])
+
+
+def materialized(key: dg.AssetKey, window: str, records: int) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        key, f"{records} records", {"records": records}, partition=window, tags={"a": "b"}
+    )
+
+
+def checked(window: str | None, *, passed: bool) -> dg.AssetCheckEvaluation:
+    said = "all are there" if passed else None
+    return dg.AssetCheckEvaluation(
+        asset_key=ORDERS, check_name="counts", passed=passed, description=said, partition=window,
+        metadata={"table": dg.MetadataValue.table([dg.TableRecord({"partition": 1})])},
+    )  # fmt: skip
+
+
+BATCHES: list[list[Event]] = [
+    [materialized(PLAN, "w1", 3), materialized(ORDERS, "w1", 3), checked("w1", passed=False)],
+    [],
+    [
+        materialized(ORDERS, "w2", 5),
+        checked("w2", passed=True),
+        # what a run says again replaces what it has said
+        *(checked(None, passed=False), checked(None, passed=True), checked("w1", passed=True)),
+        dg.AssetMaterialization(ORDERS, partition="w3"),
+    ],
+]
+
+
+def together(context: dg.OpExecutionContext) -> Iterator[Any]:
+    yield from event_store.stored(context, BATCHES)
+
+
+def one_by_one(_context: dg.OpExecutionContext) -> Iterator[Any]:
+    for batch in BATCHES:
+        yield from batch
+
+
+Body = Callable[[dg.OpExecutionContext], Iterator[Any]]
+
+
+def ran(instance: DagsterInstance, body: Body) -> dg.ExecuteInProcessResult:
+    @dg.op(out={}, name="copy")
+    def copy(context: dg.OpExecutionContext) -> Iterator[Any]:
+        yield from body(context)
+
+    @dg.job(name="mirror", executor_def=dg.in_process_executor)
+    def mirror() -> None:
+        copy()
+
+    return mirror.execute_in_process(instance=instance)
+
+
+def instance_of(kind: str, folder: Path) -> DagsterInstance:
+    folder.mkdir()
+    return (
+        DagsterInstance.ephemeral() if kind == "memory" else DagsterInstance.local_temp(str(folder))
+    )
+
+
+def rows(instance: DagsterInstance, table: sqlalchemy.Table, *names: str) -> list[dict[str, Any]]:
+    with instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
+        found = connection.execute(sqlalchemy.select(table).order_by(table.c.id)).mappings()
+        return [{name: known(name, row[name]) for name in names} for row in found]
+
+
+def known(name: str, value: Any) -> Any:
+    """A value without what differs from run to run."""
+    if name in {"event", "evaluation_event", "last_materialization"} and value:
+        found = deserialize_value(value)
+        entry = found.event_log_entry if isinstance(found, EventLogRecord) else found
+        event = entry.dagster_event and entry.dagster_event._replace(pid=0, logging_tags={})
+        return entry._replace(run_id="", timestamp=0.0, dagster_event=event)
+    return value
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_the_rows_are_those_of_dagster(kind: str, tmp_path: Path) -> None:
+    """Pages, sensors and pruning find the same, whichever way the events came."""
+    stored = []
+    for name, body in (("one by one", one_by_one), ("together", together)):
+        with instance_of(kind, tmp_path / name) as instance:
+            result = ran(instance, body)
+            assert result.success
+            events = rows(
+                *(instance, SqlEventLogStorageTable, "event", "dagster_event_type"),
+                *("step_key", "asset_key", "partition"),
+            )
+            (state, *others), (of_run, *_) = (
+                instance.get_asset_records([ORDERS]),
+                instance.all_logs(result.run_id, dg.DagsterEventType.ASSET_CHECK_EVALUATION),
+            )
+            assert not others
+            log = [entry.message for entry in instance.all_logs(result.run_id)]
+            stored.append(
+                (
+                    # of steps, and of events that pass through logs, only memory has a row here
+                    [row for row in events if row["dagster_event_type"].startswith("ASSET_")],
+                    rows(instance, AssetKeyTable, "asset_key", "last_materialization"),
+                    rows(
+                        *(instance, AssetCheckExecutionsTable, "asset_key", "check_name"),
+                        *("partition", "execution_status", "evaluation_event"),
+                        "materialization_event_storage_id",
+                    ),
+                    [line for line in log if "check" in line or "ecords" in line],
+                    known("event", dg.serialize_value(of_run)),
+                    state.asset_entry.last_event_storage_id is not None,
+                    sorted(instance.get_materialized_partitions(ORDERS)),
+                    [found.partition for found in result.get_asset_materialization_events()],
+                    [found.passed for found in result.get_asset_check_evaluations()],
+                )
+            )
+    for expected, found in zip(*stored, strict=True):
+        assert found == expected
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window has the check of each topic that it has a materialization of."""
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    def breaks(context: dg.OpExecutionContext) -> Iterator[Any]:
+        monkeypatch.setattr(event_store, "_store_evaluation", fail)
+        with pytest.raises(OSError, match="full"):
+            event_store.store(context, BATCHES[0])
+        yield from ()
+
+    with instance_of("files", tmp_path / "dagster") as instance:
+        assert ran(instance, breaks).success
+        assert not instance.get_materialized_partitions(ORDERS)
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_a_key_is_added_to_many_sets_at_once(kind: str, tmp_path: Path) -> None:
+    """Sets that have it keep it once, and have no others."""
+    names = [f"m/{number}/windows" for number in range(event_store._VALUES + 2)]
+    with instance_of(kind, tmp_path / "dagster") as instance:
+        instance.add_dynamic_partitions(names[1], ["w1", "w0"])
+        for _ in range(2):
+            event_store.add_key(instance, names, "w1")
+        keys = [instance.get_dynamic_partitions(name) for name in names]
+    assert keys == [["w1"], ["w1", "w0"], *[["w1"]] * event_store._VALUES]
