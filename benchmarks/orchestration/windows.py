@@ -139,7 +139,7 @@ def _session(checkout: Path, folder: Path) -> Iterator[psutil.Process]:
     """Run a session of the mirror's only lane by a checkout."""
     bin_folder = checkout.absolute() / ".venv" / "bin"
     job = naming.lane_job(folder.name, naming.MAIN)
-    command = [bin_folder / "python", "-m", "dagster", "job", "execute"]
+    command: list[str | Path] = [bin_folder / "python", "-m", "dagster", "job", "execute"]
     command += ["-m", "relay_pipelines.definitions", "-j", job]
     with (
         (folder / "session.log").open("ab") as log,
