@@ -249,6 +249,7 @@ class TestCheck:
             " offsets"
         )
         assert found.metadata["verdict"].value == "agrees"
+        assert "topic-partitions" not in found.metadata, "the materialisation has the table"
 
     def test_nothing_to_compare(self):
         """It passes, but does not agree."""
@@ -264,6 +265,7 @@ class TestCheck:
         assert str(found.description).startswith(
             f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
         )
+        assert "topic-partitions" in found.metadata
 
 
 @pytest.mark.parametrize(
