@@ -130,7 +130,7 @@ def _kind(
 
 def _message(event: Event) -> str:
     if isinstance(event, dg.AssetMaterialization):
-        return event.description or "Materialized value."
+        return event.description or f"Materialized value {event.label}."
     result = "passed." if event.passed else "did not pass."
     more = f" Description: '{event.description}'" if event.description else ""
     return (

@@ -1,7 +1,5 @@
 """Events that are stored together are those that Dagster would store one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from dagster._core.event_api import EventLogRecord
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetKeyTable,
+    DynamicPartitionsTable,
     SqlEventLogStorageTable,
 )
 from dagster._serdes import deserialize_value
@@ -165,5 +164,6 @@ def test_a_key_is_added_to_many_sets_at_once(kind: str, tmp_path: Path) -> None:
         instance.add_dynamic_partitions(names[1], ["w1", "w0"])
         for _ in range(2):
             event_store.add_key(instance, names, "w1")
-        keys = [instance.get_dynamic_partitions(name) for name in names]
-    assert keys == [["w1"], ["w1", "w0"], *[["w1"]] * event_store._VALUES]
+        keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
+    expected = sorted([*((name, "w1") for name in names), (names[1], "w0")])
+    assert sorted((key["partitions_def_name"], key["partition"]) for key in keys) == expected
