@@ -205,7 +205,8 @@ class LocalCluster:
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
         ]
         run += ["-cp", jars.broker_classpath()]
-        format_folders(run, self._homes(), self.cluster_id, scram_arguments(self.users))
+        alike = self._shared() | self._config
+        format_folders(run, self._homes(), self.cluster_id, scram_arguments(self.users), alike)
         self.brokers = tuple(
             Broker(
                 node_id,

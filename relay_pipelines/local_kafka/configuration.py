@@ -8,7 +8,6 @@ A broker's listeners, and what each needs in server.properties and in a client's
 from __future__ import annotations
 
 import base64
-import contextlib
 import re
 import subprocess
 import uuid
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from relay_pipelines.local_kafka.local_process import tail
 from relay_pipelines.local_kafka.ports import LocalKafkaError
@@ -134,46 +134,69 @@ def _random_id() -> str:
     )
 
 
+_IDS = "meta.properties"
+_formatted: dict[tuple[object, ...], dict[str, bytes]] = {}
+"""The other files of a formatted folder, by what they depend on."""
+
+
 def format_folders(
-    java: Sequence[str], homes: Sequence[Path], cluster_id: str, scram: Sequence[str]
+    java: Sequence[str],
+    homes: Sequence[Path],
+    cluster_id: str,
+    scram: Sequence[str],
+    properties: Mapping[str, Any],
 ) -> None:
-    """Format the data folders that are not formatted yet, in parallel.
+    """Format the data folders that are not formatted yet.
+
+    Kafka's tool is a JVM of a second, and what it writes differs from broker to broker in ids
+    alone. So it runs once in this process for all brokers that are configured alike.
 
     Args:
         java: the command that runs a main class of Kafka.
-        homes: the brokers' folders, each with its server.properties.
+        homes: the brokers' folders, each with its server.properties; they are numbered from 1.
         scram: arguments that create the SCRAM users.
+        properties: what the brokers' configurations have in common.
     """
-    options = [
-        # better compilation does not pay off in a second
-        "-XX:TieredStopAtLevel=1",
-        "kafka.tools.StorageTool",
-        "format",
-        "--ignore-formatted",
-        "--cluster-id",
-        cluster_id,
-        *scram,
-    ]
-    with contextlib.ExitStack() as held:
-        running = []
-        for home in homes:
-            log = held.enter_context((home / "format.log").open("wb"))
-            command = [*java, *options, "--config", str(home / "server.properties")]
-            running.append(
-                held.enter_context(
-                    subprocess.Popen(  # noqa: S603 - our own JDK
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                    )
-                )
-            )
-        codes = [process.wait(_TIMEOUT_SECONDS) for process in running]
-    for home, code in zip(homes, codes, strict=True):
-        if code:
-            log_file = home / "format.log"
-            raise LocalKafkaError(
-                f"cannot format a broker's data: {tail(log_file, 0)}",
-                remedy=f"its log is {log_file}",
-            )
+    alike = (java[-1], *scram, *sorted(properties.items()))
+    for node_id, home in enumerate(homes, 1):
+        data = Path(properties.get("log.dirs", home / "data"))
+        if (data / _IDS).exists():
+            continue
+        if alike not in _formatted:
+            _format(java, home, cluster_id, scram)
+            _formatted[alike] = {
+                file.name: file.read_bytes() for file in data.iterdir() if file.name != _IDS
+            }
+            continue
+        data.mkdir(exist_ok=True)
+        for name, content in _formatted[alike].items():
+            (data / name).write_bytes(content)
+        ids = {"cluster.id": cluster_id, "node.id": node_id, "directory.id": _random_id()}
+        # last: a folder that has this file is formatted
+        (data / _IDS).write_text(render({"version": 1} | ids))
+
+
+def _format(java: Sequence[str], home: Path, cluster_id: str, scram: Sequence[str]) -> None:
+    # better compilation does not pay off in a second
+    options = ["-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+    log_file = home / "format.log"
+    with log_file.open("wb") as log:
+        done = subprocess.run(  # noqa: S603 - our own JDK
+            [
+                *(*java, *options, "--cluster-id", cluster_id, *scram),
+                *("--config", str(home / "server.properties")),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    if done.returncode:
+        raise LocalKafkaError(
+            f"cannot format a broker's data: {tail(log_file, 0)}",
+            remedy=f"its log is {log_file}",
+        )
 
 
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")

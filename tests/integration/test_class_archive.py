@@ -20,6 +20,7 @@ from tests.integration.spark_client import Request
 from tests.integration.spark_driver import Client
 from tests.support.independent import until
 
+pytestmark = pytest.mark.long  # what set-up made is used by all sessions of the suite
 FOLDER = Path("relay_pipelines", "spark-classes")
 
 
@@ -31,9 +32,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
     client.close()
 
 
-@pytest.fixture(
-    scope="module", autouse=True, params=["found", pytest.param("of PyPI", marks=pytest.mark.long)]
-)
+@pytest.fixture(scope="module", autouse=True, params=["found", "of PyPI"])
 def _java(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
@@ -110,7 +109,6 @@ def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_pa
     kept.unlink()  # it was not removed
 
 
-@pytest.mark.long
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     """If the JVM cannot write all of the archive, there is none, and the reason is one line."""
     limit = 20_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.local_kafka.ports import free_ports
+from relay_pipelines.spark import jvm
 from relay_pipelines.spark.connect_server import ConnectServer
+from relay_pipelines.spark.defaults import SMALL_JVM
 from tests.support import command_lines
 from tests.support.independent import until
 
@@ -37,6 +40,9 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("RELAY_CONFIG", str(tmp_path / "relay.yaml"))
     monkeypatch.setenv("SPARK_DAEMON_MEMORY", "512m")
+    quick = [*SMALL_JVM.split(), *jvm.CLASSES.jvm_options(verbose=False)]
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", shlex.join(quick))
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", SMALL_JVM)
     remote = f"sc://127.0.0.1:{free_ports(1)[0]}"
     (tmp_path / "relay.yaml").write_text(YAML % f"{remote}/;user_id=somebody")
     yield remote

@@ -19,6 +19,7 @@ import pytest
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.spark.defaults import SMALL_JVM
 from tests.support.commands import environment
 from tests.support.doc_blocks import NOT_RUN, Block, blocks
 from tests.support.independent import CREATE_TIME, Record, create, write
@@ -30,6 +31,7 @@ PAGES = sorted(
 )
 _FILE = re.compile(r"[\w-]+\.\w+")
 _ROUNDS_SECONDS = 3.0
+_QUICK_SPARK = f"spark.driver.extraJavaOptions {SMALL_JVM}\nspark.sql.shuffle.partitions 2\n"
 # what cannot run here, and why
 _NO_SCRIPTS = {
     "docs/security.md": "aws-msk-iam-sasl-signer-python is not installed",
@@ -127,7 +129,11 @@ class Reader:
         """Run a Python file in the shared folder, and return its output; it must succeed."""
         folder = self.folder("")
         (folder / "example.py").write_text(text)
-        own = environment() | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+        (folder / "spark-defaults.conf").write_text(_QUICK_SPARK)
+        own = environment() | {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "SPARK_CONF_DIR": str(folder),
+        }
         done = subprocess.run(
             [sys.executable, "example.py"],
             cwd=folder,

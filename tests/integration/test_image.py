@@ -73,6 +73,7 @@ def answers(port: int) -> bool:
         return not tried.connect_ex(("127.0.0.1", port))
 
 
+@pytest.mark.long
 def test_the_image_is_an_executor_of_spark(
     client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
 ) -> None:

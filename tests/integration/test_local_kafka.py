@@ -28,7 +28,14 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.class_archive import cache_folder
 from relay_pipelines.errors import RelayError
-from relay_pipelines.local_kafka import Listener, LocalCluster, LocalKafkaError, jars
+from relay_pipelines.java import find
+from relay_pipelines.local_kafka import (
+    Listener,
+    LocalCluster,
+    LocalKafkaError,
+    configuration,
+    jars,
+)
 from relay_pipelines.model import Cluster
 from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
 from tests.support.independent import client, create, until
@@ -299,6 +306,37 @@ def test_a_broker_ends_with_a_killed_guardian(single: LocalCluster) -> None:
     assert not broker.running
     broker.start()
     assert cluster_id(single.cluster()) == single.cluster_id
+
+
+def test_folders_are_formatted_as_by_the_tool(tmp_path: Path) -> None:
+    """The tool of Kafka formats one of two brokers that are alike, and writes nothing else."""
+    homes = [tmp_path / "broker-1", tmp_path / "broker-2"]
+    alike = configuration.cluster_properties(2) | {"test": str(tmp_path)}
+    for node_id, home in enumerate(homes, 1):
+        home.mkdir()
+        ports = {"PLAINTEXT": node_id, configuration.CONTROLLER: 10 + node_id}
+        own = configuration.broker_properties(node_id, ports, [(1, 11), (2, 12)], home / "data")
+        (home / "server.properties").write_text(configuration.render(alike | own))
+    java = [find().executable, "-cp", jars.broker_classpath()]
+
+    configuration.format_folders(java, homes, "A" * 21 + "Q", [], alike)
+
+    assert [(home / "format.log").exists() for home in homes] == [True, False]
+    first, second = ({file.name: file for file in (home / "data").iterdir()} for home in homes)
+    assert first.keys() == second.keys() == {"bootstrap.checkpoint", "meta.properties"}
+    checkpoints = [each["bootstrap.checkpoint"].read_bytes() for each in (first, second)]
+    assert checkpoints[0] == checkpoints[1]
+    ids = [
+        dict(
+            line.split("=", 1)
+            for line in each["meta.properties"].read_text().splitlines()
+            if "=" in line
+        )
+        for each in (first, second)
+    ]
+    assert ids[0].pop("directory.id") != ids[1].pop("directory.id")
+    assert ids[0] == {"version": "1", "cluster.id": "A" * 21 + "Q", "node.id": "1"}
+    assert ids[1] == ids[0] | {"node.id": "2"}
 
 
 def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> None:

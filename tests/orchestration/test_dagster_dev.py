@@ -177,6 +177,7 @@ def test_what_people_do(dev: DevEnvironment) -> None:
         assert sorted(red) == sorted(mistakes)
 
 
+@pytest.mark.long
 def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
     """Records deleted after the copy fail the check and the run; audits find them, too."""
     dev.configure(window={"every": "1s", "session": 0})

@@ -57,14 +57,9 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
-def test_it_goes_on_by_itself_when_the_database_is_back(
-    deployed: Deployed, postgres: Postgres, tmp_path: Path
-) -> None:
-    """What is produced meanwhile arrives, no record twice, and the pages show it.
-
-    First the database is down, then it takes no writes for a while. The run says so by itself.
-    """
-    image = installed_image(tmp_path / "image")
+@pytest.fixture
+def compose(deployed: Deployed, postgres: Postgres, tmp_path: Path) -> Iterator[Compose]:
+    """The containers, which run and have copied what was there."""
     variables = {
         "SOURCE_SERVERS": deployed.source.bootstrap_servers[0],
         "DESTINATION_SERVERS": deployed.destination.bootstrap_servers[0],
@@ -73,51 +68,76 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
         "DAGSTER_POSTGRES_HOST": "127.0.0.1",
         "DAGSTER_POSTGRES_PORT": str(postgres.port),
     }
-    compose = Compose(image, variables)
+    made = Compose(installed_image(tmp_path / "image"), variables)
     deployed.produce(2)  # before the planner looks for the first time
-    with compose.up():
-        dagster = Dagster(compose.url, compose.processes["webserver"])
+    with made.up():
         deployed.all_arrived()
-        (session,) = graphql.runs(dagster)
+        yield made
 
-        def windows() -> list[str]:
-            return graphql.partitions(dagster, deployed.asset)["materialized"]
 
-        before = until(windows, "the first window on the page")
-        # its last event: if Dagster itself cannot store one, it prints a traceback of its own
-        plan, check = [MIRROR, "main", "windows"], "configs"
-        until(lambda: graphql.checks(dagster, plan, check), "the end of the first window")
+def test_the_containers_mirror(compose: Compose, deployed: Deployed) -> None:
+    """The first window and its checks are on the page."""
+    first_window(compose, deployed)
 
-        postgres.kill()
-        deployed.produce(2)
-        time.sleep(DOWN_SECONDS)
-        log = compose.log("code-location")
-        line = "Dagster's database fails: "
-        until(lambda: line in log.read_text(), "what the session says", pause_seconds=1)
-        postgres.start()
 
-        deployed.produce(2)
-        deployed.all_arrived()
-        until(lambda: loaded(lambda: graphql.runs(dagster)), "the pages", pause_seconds=1)
-        assert graphql.ended(dagster, session.id).status == "FAILURE"
-        until(
-            lambda: set(before) < set(loaded(windows)),
-            "the next window on the page",
-            pause_seconds=1,
-        )
+@pytest.mark.long
+def test_it_goes_on_by_itself_when_the_database_is_back(
+    compose: Compose, deployed: Deployed, postgres: Postgres
+) -> None:
+    """What is produced meanwhile arrives, no record twice, and the pages show it.
 
-        (session,) = [run for run in graphql.runs(dagster) if run.status == "STARTED"]
-        postgres.take_writes(takes=False)
-        deployed.produce(2)
-        said = f"{line}cannot execute "
-        until(lambda: said in log.read_text(), "what the session says now", pause_seconds=1)
-        assert graphql.status(dagster, session.id) == "STARTED", "the pages still load"
-        postgres.take_writes(takes=True)
-        back = time.monotonic()
-        assert graphql.ended(dagster, session.id).status == "FAILURE"
-        assert time.monotonic() - back < SOON, "nobody has to find out that it is silent"
-        assert [text for text in graphql.messages(dagster, session.id) if said in text]
-        deployed.all_arrived()
+    First the database is down, then it takes no writes for a while. The run says so by itself.
+    """
+    dagster = Dagster(compose.url, compose.processes["webserver"])
+    (session,) = graphql.runs(dagster)
+    before = first_window(compose, deployed)
+
+    def windows() -> list[str]:
+        return graphql.partitions(dagster, deployed.asset)["materialized"]
+
+    postgres.kill()
+    deployed.produce(2)
+    time.sleep(DOWN_SECONDS)
+    log = compose.log("code-location")
+    line = "Dagster's database fails: "
+    until(lambda: line in log.read_text(), "what the session says", pause_seconds=1)
+    postgres.start()
+
+    deployed.produce(2)
+    deployed.all_arrived()
+    until(lambda: loaded(lambda: graphql.runs(dagster)), "the pages", pause_seconds=1)
+    assert graphql.ended(dagster, session.id).status == "FAILURE"
+    until(
+        lambda: set(before) < set(loaded(windows)),
+        "the next window on the page",
+        pause_seconds=1,
+    )
+
+    (session,) = [run for run in graphql.runs(dagster) if run.status == "STARTED"]
+    postgres.take_writes(takes=False)
+    deployed.produce(2)
+    said = f"{line}cannot execute "
+    until(lambda: said in log.read_text(), "what the session says now", pause_seconds=1)
+    assert graphql.status(dagster, session.id) == "STARTED", "the pages still load"
+    postgres.take_writes(takes=True)
+    back = time.monotonic()
+    assert graphql.ended(dagster, session.id).status == "FAILURE"
+    assert time.monotonic() - back < SOON, "nobody has to find out that it is silent"
+    assert [text for text in graphql.messages(dagster, session.id) if said in text]
+    deployed.all_arrived()
+
+
+def first_window(compose: Compose, deployed: Deployed) -> list[str]:
+    """Wait for the first window and its last check; return its key."""
+    dagster = Dagster(compose.url, compose.processes["webserver"])
+    found = until(
+        lambda: graphql.partitions(dagster, deployed.asset)["materialized"],
+        "the first window on the page",
+    )
+    # its last event: if Dagster itself cannot store one, it prints a traceback of its own
+    plan, check = [MIRROR, "main", "windows"], "configs"
+    until(lambda: graphql.checks(dagster, plan, check), "the end of the first window")
+    return found
 
 
 def loaded(page: Callable[[], list[Any]]) -> list[Any]:

@@ -156,24 +156,24 @@ def serves(dagster: Dagster) -> bool:
         return False
 
 
-def test_a_mirror_in_a_project_of_ones_own(
+@pytest.fixture
+def project(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
     tmp_path: Path,
     topic_name: str,
-) -> None:
-    """A component is scaffolded, its pattern's topics are there at once, and an asset follows."""
+) -> Project:
+    """One with a component of its own for a mirror, scaffolded, and one topic at the source."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    at = TopicPartition(f"{topic_name}.orders", 0)
-    create(source, at.topic, 1, {"retention.ms": "-1"})
-    project = Project(tmp_path / "project", wheel.unpacked(tmp_path), at.topic)
+    made = Project(tmp_path / "project", wheel.unpacked(tmp_path), f"{topic_name}.orders")
+    create(source, made.topic, 1, {"retention.ms": "-1"})
     servers = [cluster.bootstrap_servers[0] for cluster in (source, destination)]
-    project.dg(
+    made.dg(
         *("scaffold", "defs", "relay_pipelines.MirrorComponent", "shop"),
         *("--source", servers[0], "--destination", servers[1]),
         *("--topics", rf"{topic_name}\..*"),
     )
-    folder = project.folder / "src" / "shop" / "defs" / "shop"
+    folder = made.folder / "src" / "shop" / "defs" / "shop"
     settings = yaml.safe_load((folder / "relay.yaml").read_text())
     settings["mirrors"]["shop"]["window"] = {"every": "1s"}
     spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
@@ -184,16 +184,28 @@ def test_a_mirror_in_a_project_of_ones_own(
     component["type"] = "shop.components.ShopMirror"
     component["attributes"]["translation"] = {"description": "Orders of {{ mirror }}/{{ topic }}"}
     (folder / "defs.yaml").write_text(yaml.safe_dump(component))
+    return made
 
+
+def test_a_mirror_in_a_project_of_ones_own(project: Project) -> None:
+    """A component is scaffolded, and its pattern's topics are there at once."""
     project.dg("check", "yaml")
     project.dg("check", "defs")
     listed = json.loads(project.dg("list", "defs", "--json"))["assets"]
-    (mirrored,) = (asset for asset in listed if asset["asset_key"] == f"shop/{at.topic}")
+    (mirrored,) = (asset for asset in listed if asset["asset_key"] == f"shop/{project.topic}")
     assert (mirrored["owners"], mirrored["description"]) == (
         [{"team": "shop"}],
-        f"Orders of shop/{at.topic}",
+        f"Orders of shop/{project.topic}",
     )
 
+
+@pytest.mark.long
+def test_an_asset_of_the_project_follows(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, project: Project
+) -> None:
+    """It gets every window once, several in one run if they have come between two ticks."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    at = TopicPartition(project.topic, 0)
     with project.dev() as dagster:
         # an automation condition looks at what comes after its first tick
         until(lambda: ticked(dagster), "the first tick", 90, graphql.PAUSE_SECONDS)
