@@ -11,6 +11,7 @@ machine, tree      describes the machine; measures a command with all its child 
 merging, floor     what a small batch costs, and what the brokers alone need: run on their own
 growth             the cost as topics and executors grow: run on its own
 state              the cost of reading a mirror's state as another one grows: run on its own
+offset_maps        what ledger entries pay to say which offsets have a copy: run on its own
 targets, report    the targets, and docs/benchmarks.md
 merging            when merging small batches pays, a benchmark of its own
 start, first_job   what a small run pays besides the copy, a benchmark of its own

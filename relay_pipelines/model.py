@@ -44,6 +44,18 @@ class OffsetRange:
         return is_same and max(self.start, other.start) < min(self.end, other.end)
 
 
+class Side(StrEnum):
+    """One of the two sides of a mirror."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+    @property
+    def other(self) -> Side:
+        """The other one."""
+        return Side.DESTINATION if self is Side.SOURCE else Side.SOURCE
+
+
 Intervals = tuple[tuple[int, int], ...]
 """Half-open offsets `[start, end)` of one topic-partition, in order."""
 
@@ -435,6 +447,10 @@ class LedgerEntry:
         codecs: number of batches produced by compression codec, as `compression.type` names it.
         first_timestamp_ms, max_timestamp_ms: the timestamps of the first record and of the newest
             one, by the headers of the batches; -1 if they do not say it.
+        source_runs: which of the source offsets have a copy, as `ledger/offset_runs.py` writes
+            them; empty if all or none have, or if it is not known.
+        destination_runs: which of the destination offsets are its copies, likewise; empty if all
+            are.
     """
 
     mirror: str
@@ -459,6 +475,8 @@ class LedgerEntry:
     codecs: dict[str, int] = field(default_factory=dict)
     first_timestamp_ms: int = -1
     max_timestamp_ms: int = -1
+    source_runs: str = ""
+    destination_runs: str = ""
 
     @property
     def may_change_records(self) -> bool:

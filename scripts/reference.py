@@ -19,7 +19,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from relay_pipelines import errors, model
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import checkpoint, ledger_topic, offset_runs
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.settings import Settings
 
@@ -243,6 +243,7 @@ def _formats() -> str:
         codecs={"zstd": 12},
         first_timestamp_ms=1_769_860_799_000,
         max_timestamp_ms=1_769_860_799_950,
+        source_runs=offset_runs.encoded(((0, 1198),)),
     )
     begun = model.Checkpoint.initial("orders", at, copy, 0)
     done = dataclasses.replace(
@@ -257,9 +258,10 @@ def _formats() -> str:
     return f"""# Records of ledger and checkpoints
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
 in UTF-8, and the value is JSON with a `version`. A relay reads its own version alone, with every
-field; it refuses another one with one line, and copies nothing. relay_pipelines 0.1.0 is the first
-release, and all formats have version 1. A key is `<mirror>/<source topic>/<partition>`; its
-partition is the CRC-32 of the key modulo {checkpoint.PARTITIONS}.
+field; it refuses another one with one line, and copies nothing. (Entries from before `source_runs`
+and `destination_runs` were added do not have these.) relay_pipelines 0.1.0 is the first release,
+and all formats have version 1. A key is `<mirror>/<source topic>/<partition>`; its partition is the
+CRC-32 of the key modulo {checkpoint.PARTITIONS}.
 
 ## `{ledger_topic.TOPIC}`
 {_one_line(model.LedgerEntry.__doc__.partition("Args:")[0])}

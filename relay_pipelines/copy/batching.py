@@ -6,7 +6,8 @@ Runs in a task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
@@ -33,6 +34,7 @@ Measured by `python -m benchmarks.merging`; ADR 16 has the figures.
 """
 _LEAST_LIMIT_BYTES = 32 << 10
 _LARGEST_BYTES = 1 << 32  # larger than any batch
+_NOTED_AT_ONCE = 1024
 
 
 def small_batches(copy_range: CopyRange, options: CopyOptions) -> SmallBatch:
@@ -214,6 +216,7 @@ class Batching:
         if span.leader_epoch >= 0:
             portion.leader_epoch, portion.leader_epoch_end = span.leader_epoch, span.end
         if span.run is None:
+            portion.copied = ()
             if span.skipped is not None:
                 portion.skipped[span.skipped] = span.end - span.start
         elif self._goes_verbatim(span, span.run):
@@ -252,15 +255,19 @@ class Batching:
     def _reencode(self, portion: Portion, span: FetchedSpan, run: BatchRun) -> None:
         """Merge the run's records inside the span, and count those that compaction removed."""
         records: Iterator[Any] = checked_records(run, span.end)
-        if span.start > run.first.base_offset or span.end <= run.last.last_offset:
+        is_cut = span.start > run.first.base_offset or span.end <= run.last.last_offset
+        if is_cut:
             records = (record for record in records if span.start <= record.offset < span.end)
         record_filter, taken, dropped, failed = self._filter, self._merger.taken, 0, 0
+        takes_all = record_filter is None and not is_cut and run.records == span.end - span.start
         if record_filter is not None:
             dropped, failed = record_filter.dropped, len(record_filter.failed)
             records = record_filter.apply(records, span.start, span.end)
         with corrupt_at(run.first.base_offset):
-            merged = self._merger.add(records, codec_of(run.first))
-        merged.add_to(portion)
+            if takes_all:
+                self._merger.add(records, codec_of(run.first)).add_to(portion)
+            else:
+                portion.copied = self._merge_and_note(portion, records, codec_of(run.first))
         accounted = self._merger.taken - taken
         if record_filter is not None:
             dropped = record_filter.dropped - dropped
@@ -275,3 +282,13 @@ class Batching:
         gap = span.end - span.start - accounted
         if gap:
             portion.skip(Skipped.COMPACTION_GAP, gap)
+
+    def _merge_and_note(
+        self, portion: Portion, records: Iterator[Any], codec: int
+    ) -> Sequence[int]:
+        """Merge records, of which some offsets have none; return the offsets of the others."""
+        offsets: list[int] = []
+        while some := list(islice(records, _NOTED_AT_ONCE)):
+            offsets += [record.offset for record in some]
+            self._merger.add(some, codec).add_to(portion)
+        return offsets

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.offset_runs import FULL_BYTES, MOST_BYTES, OffsetRuns, RunEncoder
 from relay_pipelines.model import Fingerprint, Skipped
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.records import chained_digest, decode, digest_of
@@ -31,6 +33,8 @@ class Portion:
         quarantined: records for the quarantine topic, and why.
         last: the last source record in `batches`, or the batch that ends with it, or its
             fingerprint; None if there is none.
+        copied: the source offsets of the records that it takes, in order, also of those that wait
+            to be merged or are refused later; None if they are all up to `end`.
         leader_epoch, leader_epoch_end: the epoch of the last source batch of any kind, and the
             offset after that batch; -1 if there was none.
         ends_chunk: whether the next portion comes from another log, and so needs another chunk.
@@ -42,6 +46,7 @@ class Portion:
     skipped: dict[Skipped, int] = field(default_factory=dict)
     quarantined: list[tuple[Any, RelayError]] = field(default_factory=list)
     last: Any = None
+    copied: Sequence[int] | None = None
     leader_epoch: int = -1
     leader_epoch_end: int = -1
     ends_chunk: bool = False
@@ -55,7 +60,10 @@ class Chunk:
     """What one transaction copies: the source offsets `[start, end)`, and the ledger's counts."""
 
     __slots__ = (
+        "_all_since",
         "_last",
+        "_refused",
+        "_runs",
         "batches",
         "codecs",
         "digest",
@@ -68,6 +76,7 @@ class Chunk:
         "reencoded",
         "size_bytes",
         "skipped",
+        "source_runs",
         "start",
     )
 
@@ -85,7 +94,11 @@ class Chunk:
         self.max_timestamp_ms = -1
         self.leader_epoch = -1
         self.leader_epoch_end = -1
+        self.source_runs = ""
         self._last: Any = None
+        self._runs: RunEncoder | None = None
+        self._all_since = start  # all offsets from here on have a copy, so far
+        self._refused: set[int] = set()
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -93,6 +106,9 @@ class Chunk:
     def add(self, portion: Portion) -> None:
         """Count a portion that is being sent."""
         if portion.end >= 0:
+            if portion.copied is not None:
+                self._note_copied(portion.copied)
+                self._all_since = portion.end
             self.end = portion.end
         else:
             self._keep_last()
@@ -103,6 +119,8 @@ class Chunk:
             self._add_header(batch.header)
             self.digest = chained_digest(batch, self.digest)
         self.reencoded += portion.reencoded
+        if portion.quarantined:
+            self._refused.update(record.offset for record, _ in portion.quarantined)
         if portion.skipped:
             self.skipped.update(portion.skipped)
         if portion.last is not None:
@@ -125,8 +143,35 @@ class Chunk:
             self._last = Batch(self._last.header, memoryview(bytes(self._last.data)))
 
     def finish(self) -> None:
-        """Keep the fingerprint of the last record instead of its batch."""
+        """Keep the fingerprint of the last record instead of its batch, and the runs as text."""
         self._last = self.fingerprint()
+        if 0 < self.records < len(self):
+            self.source_runs = self._encoded_runs()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its runs leave no room for those of another portion."""
+        return self._runs is not None and self._runs.size_bytes >= FULL_BYTES
+
+    def forget_runs(self) -> None:
+        """Free what is committed: a task keeps all its chunks for their counts."""
+        self.source_runs = ""
+
+    def _note_copied(self, offsets: Sequence[int]) -> None:
+        self._runs = self._runs or RunEncoder(self.start)
+        self._runs.add_run(self._all_since, self.end)
+        self._runs.add(offsets)
+
+    def _encoded_runs(self) -> str:
+        """Return which offsets have a copy; nothing if it takes too much room."""
+        self._note_copied(())
+        runs = self._runs
+        assert runs is not None, "it has just been made"
+        if self._refused:
+            known = OffsetRuns.of_text(runs.text(), self.start)
+            runs = known.without(self._refused, self.start)
+        text, self._runs = runs.text(), None
+        return text if runs.count == self.records and len(text) <= MOST_BYTES else ""
 
     @property
     def is_dense(self) -> bool:

@@ -476,6 +476,7 @@ class Copier:
         throttled = self._committer.throttled_seconds(range_copy.throttles)
         is_due = (
             chunk_ends
+            or range_copy.chunk.is_full
             or range_copy.chunk.size_bytes + self._finished_bytes >= range_copy.options.chunk_bytes
             or now + throttled >= self._deadline
             or (

@@ -184,6 +184,7 @@ class RowBatches:
             end=marker.end,
             skipped=dict(skipped),
             quarantined=list(failed),
+            copied=[row.offset for row in rows] if len(rows) < marker.end - position else None,
             leader_epoch=marker.leader_epoch,
             leader_epoch_end=marker.leader_epoch_end,
         )

@@ -23,12 +23,14 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.offset_runs import encoded
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
     CopyOptions,
     CopyRange,
     DestinationPosition,
+    Intervals,
     LedgerEntry,
     NodeIdentity,
     OffsetRange,
@@ -107,21 +109,20 @@ class RangeProgress:
         self.checkpoint = found.checkpoint
 
     def next_commit(
-        self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None, now_ms: int
+        self, chunk: Chunk, identity: NodeIdentity, landed: Intervals, now_ms: int
     ) -> tuple[Checkpoint, tuple[bytes, bytes, int]]:
         """Return the checkpoint to be committed with a chunk, and the record of the ledger entry.
 
         Args:
             identity: the log that the chunk was read from.
-            landed: the destination offsets of its first record and after its last; None if it has
-                no record.
+            landed: the destination offsets of its records.
 
         Raises:
             DestinationTopicLostError: the records landed below those copied before.
         """
         before = self.checkpoint
         end = before.end_in(self.range.destination) if before else None
-        if before and landed and end is not None and landed[0] < end:
+        if before and landed and end is not None and landed[0][0] < end:
             raise self._topic_lost(before)  # recreated since this attempt began
         checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
         return ledger_topic.chained(checkpoint, self._entry(chunk, checkpoint, landed))
@@ -150,6 +151,7 @@ class RangeProgress:
     def committed_chunk(self, chunk: Chunk, checkpoint: Checkpoint, seconds: float) -> None:
         """Note that a chunk is committed."""
         self.commit_seconds += seconds
+        chunk.forget_runs()
         self.checkpoint = checkpoint
         self.committed.append(chunk)
         last = self.segments[-1] if self.segments else None
@@ -215,7 +217,7 @@ class RangeProgress:
         )
 
     def _next_checkpoint(
-        self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None, now_ms: int
+        self, chunk: Chunk, identity: NodeIdentity, landed: Intervals, now_ms: int
     ) -> Checkpoint:
         to = self.range.destination
         before = self.checkpoint or replace(
@@ -234,7 +236,7 @@ class RangeProgress:
             ),
             destination=to,
             copies=DestinationPosition(
-                to, landed[1], self._destination.topic(to.topic, to).topic_id
+                to, landed[-1][1], self._destination.topic(to.topic, to).topic_id
             )
             if landed
             else before.copies,
@@ -242,12 +244,10 @@ class RangeProgress:
             committed_at_ms=now_ms,
         ).decided_by(self._policy)
 
-    def _entry(
-        self, chunk: Chunk, checkpoint: Checkpoint, landed: tuple[int, int] | None
-    ) -> LedgerEntry:
+    def _entry(self, chunk: Chunk, checkpoint: Checkpoint, landed: Intervals) -> LedgerEntry:
         known = checkpoint.end_in(self.range.destination)
         at_end = -1 if known is None else known
-        first, end = landed or (at_end, at_end)
+        first, end = (landed[0][0], landed[-1][1]) if landed else (at_end, at_end)
         return LedgerEntry(
             mirror=self._job.mirror,
             source=OffsetRange(self.source, chunk.start, chunk.end),
@@ -265,6 +265,8 @@ class RangeProgress:
             window=self._job.window,
             run_id=checkpoint.run_id,
             committed_at_ms=checkpoint.committed_at_ms,
+            source_runs=chunk.source_runs,
+            destination_runs=encoded(landed) if len(landed) > 1 else "",
         )
 
 

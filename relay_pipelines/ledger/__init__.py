@@ -15,7 +15,8 @@ windows read only what `verified` has verified.
     chain           whether entries are those that were committed
     verified        reads a mirror's ledger, and verifies its chains
     accounted       the destination offsets of which the ledger has every entry; chunks of a mirror
-    offset_map      where the copies of source offsets are at the destination
+    offset_runs     which offsets of a chunk have a copy, or are copies, in few bytes
+    offset_map      which destination offset is the copy of which source offset
     statement       what a ledger said at some time, signed if wanted
     ledger_columns  entries as a table
 """

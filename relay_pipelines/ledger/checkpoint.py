@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from relay_pipelines.errors import (
@@ -302,8 +303,17 @@ def _tampered(what: str) -> TamperedError:
 _Record = TypeVar("_Record")
 
 
-def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _Record:
+def versioned(
+    kind: type[_Record],
+    value: bytes,
+    version: int,
+    topic: str,
+    added: Mapping[str, Any] = MappingProxyType({}),
+) -> _Record:
     """Return the dataclass of a JSON value that names its version.
+
+    Args:
+        added: fields that older records do not have, and what they then are.
 
     Raises:
         UnsupportedError: it has another version.
@@ -321,7 +331,7 @@ def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _R
             f"a record of {topic} has version {found}, this relay reads version {version}",
             remedy="use the version of relay_pipelines that wrote it",
         )
-    return from_fields(kind, fields)
+    return from_fields(kind, {**added, **fields})
 
 
 def record_of(kind: type[_Record], value: bytes) -> _Record:

@@ -121,6 +121,8 @@ class BatchRun(NamedTuple):
     first: BatchHeader
     last: BatchHeader
     data: memoryview
+    records: int
+    """How many records its batches have."""
 
     @property
     def is_single(self) -> bool:
@@ -170,13 +172,15 @@ def split(records: memoryview, small: SmallBatch | None = None) -> Iterator[Batc
     at, end = 0, len(records)
     while at + HEADER_BYTES <= end:
         first = last = _header(records, at)
+        count = first.records
         start, at = at, at + _SIZE_END + first.size_bytes
         if at > end:
             return
         if small is not None and not first.is_control and small.includes(first):
-            last_at, at = _run_end(records, start, at, small.limits[first.attributes & CODEC_MASK])
+            limits = small.limits[first.attributes & CODEC_MASK]
+            last_at, at, count = _run_end(records, start, at, limits, count)
             last = first if last_at == start else _header(records, last_at)
-        yield BatchRun(first, last, records[start:at])
+        yield BatchRun(first, last, records[start:at], count)
     if at + _MAGIC_AT < end:
         # a whole message of an old format may be shorter than our header
         _require_magic(records, at)
@@ -211,8 +215,15 @@ def _require_magic(records: memoryview, at: int) -> None:
         )
 
 
-def _run_end(records: memoryview, start: int, at: int, limits: tuple[int, int]) -> tuple[int, int]:
-    """Return the start of a run's last batch and the run's end; `at` is the end of its first."""
+def _run_end(
+    records: memoryview, start: int, at: int, limits: tuple[int, int], count: int
+) -> tuple[int, int, int]:
+    """Return the start of a run's last batch, the run's end and its number of records.
+
+    Args:
+        at: the end of its first batch.
+        count: the number of records of that.
+    """
     look, end = _GLANCE.unpack_from, len(records)
     attributes, (below_bytes, record_bytes) = records[start + _ATTRIBUTES_AT], limits
     last = start
@@ -227,7 +238,8 @@ def _run_end(records: memoryview, start: int, at: int, limits: tuple[int, int]) 
         ):
             break
         last, at = at, following
-    return last, at
+        count += its_records
+    return last, at, count
 
 
 def verify(batch: Batch) -> None:

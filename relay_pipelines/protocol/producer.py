@@ -29,7 +29,7 @@ from relay_pipelines.errors import (
     RelayError,
     TransactionPendingError,
 )
-from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.model import CopyOptions, Intervals, TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.batch import Batch, ProducerState, produced_header
 from relay_pipelines.protocol.client import ClusterClient
@@ -54,7 +54,7 @@ class _Target:
     leader: int
     key: tuple[bytes, int]
     sequence: int = 0
-    landed: tuple[int, int] | None = None
+    landed: list[tuple[int, int]] = field(default_factory=list)
 
 
 class _Sent(NamedTuple):
@@ -219,12 +219,15 @@ class TransactionalProducer:
         self._may_have_ended = False
         self._added.clear()
         for target in self._targets.values():
-            target.landed = None
+            target.landed = []
 
-    def landed(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
-        """Return the offsets `[start, end)` of the open transaction's acknowledged records."""
+    def landed(self, topic_partition: TopicPartition) -> Intervals:
+        """Return the offsets of the open transaction's acknowledged records.
+
+        They are one run, unless others write to the topic-partition, too.
+        """
         target = self._targets.get(topic_partition)
-        return None if target is None else target.landed
+        return () if target is None else tuple(target.landed)
 
     def release(self) -> None:
         """Give the connections back to the client, which closes those with answers due."""
@@ -410,14 +413,17 @@ class TransactionalProducer:
         return self._explained(refused)
 
     def _note_landed(self, target: _Target, base_offset: int, records: int) -> None:
-        first, end = target.landed or (base_offset, -1)
+        first, end = target.landed[-1] if target.landed else (-1, -1)
         if base_offset < end:
             raise DestinationError(
                 f"{self._client.cluster} acknowledged a batch at offset {base_offset},"
                 f" and an earlier one up to {end}",
                 topic_partition=target.topic_partition,
             )
-        target.landed = (first, base_offset + records)
+        if base_offset == end:
+            target.landed[-1] = first, base_offset + records
+        else:
+            target.landed.append((base_offset, base_offset + records))
 
     def _explained(self, error: RelayError) -> RelayError:
         """Tell our time-out from a takeover: the coordinator answers both by fencing us."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from relay_pipelines.errors import ConfigError, DivergedNodeError
 from relay_pipelines.ledger.checkpoint import REPLAY, StartRecord
-from relay_pipelines.model import RecordPolicy
+from relay_pipelines.model import RecordPolicy, Side
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import select, target
-from relay_pipelines.replay.request import ReplayRequest, Side, digest
+from relay_pipelines.replay.request import ReplayRequest, digest
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.clusters import Destination, Health, Node, Source
 from relay_pipelines.settings.copying import FilterSettings, RecordSettings

@@ -29,7 +29,7 @@ from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
 from relay_pipelines.ledger.reader import read_checkpoints
-from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.owners import topic_scope
@@ -53,7 +53,7 @@ from relay_pipelines.replay.own_mirror import (
     without_quarantined,
 )
 from relay_pipelines.replay.replay_ranges import ReplayedRanges
-from relay_pipelines.replay.request import ReplayRequest, Side
+from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer, run

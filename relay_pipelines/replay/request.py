@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.audit.request import Offsets, parse_offsets, parse_time
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import Side
 from relay_pipelines.plan.topic_selection import is_topic_name, target
 from relay_pipelines.request import asked
 
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID_DIGITS = 12
-
-
-class Side(StrEnum):
-    """Where a replay reads."""
-
-    SOURCE = "source"
-    DESTINATION = "destination"
 
 
 def _class(label: str, text: str) -> Mapping[str, Any]:

@@ -68,7 +68,7 @@ def joined(several: list[Batch]) -> memoryview:
 def test_a_header_is_read_as_it_was_written(batch: Batch) -> None:
     """Field by field, and its flags are those of the attributes."""
     (run,) = split(batch.data)
-    assert run == BatchRun(batch.header, batch.header, batch.data)
+    assert run == BatchRun(batch.header, batch.header, batch.data, batch.header.records)
     assert run.is_single
     header = run.first
     flags = header.is_log_append_time, header.is_transactional, header.is_control

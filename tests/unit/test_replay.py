@@ -25,7 +25,7 @@ from relay_pipelines.ledger.checkpoint import (
     start_batch,
 )
 from relay_pipelines.ledger.offset_map import Copied, merged, part
-from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
+from relay_pipelines.model import OffsetRange, OnRecordError, Side, TopicPartition
 from relay_pipelines.protocol.records import Record, decode
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
@@ -34,7 +34,7 @@ from relay_pipelines.replay.own_mirror import (
     request_of,
     require_same,
 )
-from relay_pipelines.replay.request import ReplayRequest, Side
+from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.settings import Settings, load
 from tests.support.config_files import MINIMAL, changed
 

@@ -1,0 +1,72 @@
+"""What a ledger entry pays to say which offsets have a copy: `python -m benchmarks.offset_maps`.
+
+Prints, for chunks of 300,000 records with gaps of different kinds, the length of the text, the CPU
+time to make it, per record, and to answer for one offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+from relay_pipelines.ledger.offset_runs import OffsetRuns, RunEncoder
+
+_RECORDS = 300_000
+_QUESTIONS = 300
+_SPAN = 1_000  # records of a batch
+
+
+def main() -> None:
+    """Print a row per kind of gaps."""
+    random = Random(1)
+    half = [offset for offset in range(2 * _RECORDS) if random.random() < 0.5]
+    hundredth = [offset for offset in range(100 * _RECORDS) if random.random() < 0.01]
+    kinds: dict[str, Callable[[RunEncoder], None]] = {
+        "a marker after every 1,000 records": lambda encoder: _runs(encoder, 1_000),
+        "a marker after every record": lambda encoder: _runs(encoder, 1),
+        "every second offset": lambda encoder: _spans(encoder, list(range(0, 2 * _RECORDS, 2))),
+        "a gap after every 50 records": lambda encoder: _spans(
+            encoder, [offset for offset in range(_RECORDS * 51 // 50) if offset % 51]
+        ),
+        "half of the offsets, at random": lambda encoder: _spans(encoder, half),
+        "one offset in a hundred, at random": lambda encoder: _spans(encoder, hundredth),
+    }
+    print(
+        "offsets with a copy | text, bytes | to make, ns a record | to ask, ms | to ask again, us"
+    )
+    for name, fill in kinds.items():
+        encoder = RunEncoder(0)
+        began = time.process_time()
+        fill(encoder)  # the lists were made before
+        text = encoder.text()
+        made = time.process_time()
+        runs = OffsetRuns.of_text(text, 0)
+        runs.count_below(1000)
+        answered = time.process_time()
+        for _ in range(_QUESTIONS):
+            runs.count_below(random.randrange(2 * _RECORDS))
+        making, first, again = made - began, answered - made, time.process_time() - answered
+        print(
+            f"{name} | {len(text):,} | {making / encoder.count * 1e9:.0f} | {first * 1e3:.1f}"
+            f" | {again / _QUESTIONS * 1e6:.0f}"
+        )
+
+
+def _runs(encoder: RunEncoder, length: int) -> None:
+    for first in range(0, _RECORDS * (length + 1) // length, length + 1):
+        encoder.add_run(first, first + length)
+
+
+def _spans(encoder: RunEncoder, offsets: list[int]) -> None:
+    for some in _batches(offsets):
+        encoder.add(some)
+
+
+def _batches(offsets: list[int]) -> Iterator[list[int]]:
+    for at in range(0, len(offsets), _SPAN):
+        yield offsets[at : at + _SPAN]
+
+
+if __name__ == "__main__":
+    main()
