@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
     from relay_pipelines.expectations.selected import ExpectationsRequest
-    from relay_pipelines.replay.request import ReplayRequest, Side
+    from relay_pipelines.model import Side, TopicPartition
+    from relay_pipelines.offsets.positions import Answer, ConsumerPosition
+    from relay_pipelines.replay.request import ReplayRequest
     from relay_pipelines.resources import SparkResource
     from relay_pipelines.run.result import RunResult
     from relay_pipelines.run.run_plan import RunPlan
 
 __all__ = [
+    "Answer",
     "Audit",
     "AuditRequest",
     "ConfigError",
+    "ConsumerPosition",
     "ExpectationsRequest",
     "Level",
     "Mirror",
@@ -38,15 +42,18 @@ __all__ = [
     "SparkResource",
     "Status",
     "Topic",
+    "TopicPartition",
     "asset_key",
     "definitions",
     "load",
     "partitions",
 ]
 _HOMES = {
+    "Answer": "offsets.positions",
     "Audit": "audit.audit",
     "AuditRequest": "audit.request",
     "ConfigError": "errors",
+    "ConsumerPosition": "offsets.positions",
     "ExpectationsRequest": "expectations.selected",
     "Level": "audit.request",
     "MirrorComponent": "component",
@@ -54,9 +61,10 @@ _HOMES = {
     "ReplayRequest": "replay.request",
     "RunPlan": "run.run_plan",
     "RunResult": "run.result",
-    "Side": "replay.request",
+    "Side": "model",
     "SparkResource": "resources",
     "Topic": "component",
+    "TopicPartition": "model",
     "definitions": "definitions",
 }
 """Where a name is defined, if not in `relay_pipelines.api`."""

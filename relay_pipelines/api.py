@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from relay_pipelines import settings
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.plan.positions import data_loss, lag_records
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from relay_pipelines.audit.audit import Audit
     from relay_pipelines.expectations.selected import ExpectationsRequest, TopicResults
+    from relay_pipelines.offsets.positions import Answer, ConsumerPosition
     from relay_pipelines.replay.replay import Replay
     from relay_pipelines.replay.request import ReplayRequest
 
@@ -266,6 +267,22 @@ class Mirror:
 
         made_at = format_time(_CLOCK.now_ms())
         return statement.attest(self.name, self.settings, topic, key, made_at, _CLOCK)
+
+    def translate_offsets(
+        self, positions: Iterable[ConsumerPosition], to: Side = Side.DESTINATION
+    ) -> list[Answer]:
+        """Say where consumers go on at the other side, as `relay offsets translate` does.
+
+        Args:
+            to: that side. To the destination there is an answer for each position, in order; to
+                the source, one for each source of the position's topic-partition.
+
+        Raises:
+            RelayError: the destination does not answer, or refuses. The source may be gone.
+        """
+        from relay_pipelines.offsets.translate import translate
+
+        return translate(self.name, self.settings, list(positions), to, _CLOCK)
 
     def expectations(self, request: ExpectationsRequest) -> list[TopicResults]:
         """Validate copied records as relay.yaml expects them, as `relay expectations run` does.

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.cli.request_options import asks_for
 from relay_pipelines.invocation import Invocation
+from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.request import ReplayRequest
 
@@ -347,6 +348,40 @@ def replay(
     from relay_pipelines.replay import command
 
     return command.run(context.obj, mirror, request, command.How(dry_run, yes, as_json))
+
+
+class OffsetsAction(StrEnum):
+    """What to do with the positions of consumers."""
+
+    TRANSLATE = "translate"
+    APPLY = "apply"
+    VERIFY = "verify"
+
+
+@app.command()
+@asks_for(OffsetsRequest)
+def offsets(
+    context: typer.Context,
+    action: OffsetsAction,
+    request: OffsetsRequest,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+    ] = None,
+    *,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Let apply do it; without this it is only shown.")
+    ] = False,
+    backwards: Annotated[
+        bool, typer.Option("--backwards", help="Let apply move groups back, too.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Translate the positions of consumers to the other side; apply or verify that."""
+    from relay_pipelines.offsets import command
+
+    how = command.How(command.Action(action), execute, backwards, as_json)
+    return command.run(context.obj, mirror, request, how)
 
 
 @app.command()

@@ -58,6 +58,7 @@ COMMANDS = [
     ["nodes"],
     ["ledger"],
     ["acls"],
+    ["offsets", "translate", "--group-regex", "some.*"],
     ["attest"],
     *(["audit", "--level", level] for level in ("ledger", "recount", "full", "sample")),
     ["audit", "--level", "full", "--client", "librdkafka"],

@@ -49,6 +49,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "attest",
         "audit",
         "replay",
+        "offsets",
         "reset",
         "restore",
         "expectations",

@@ -1,0 +1,196 @@
+"""Commits translated offsets for groups at the other side, and reads them back.
+
+A commit with generation -1 is one of nobody: a group with members refuses it, of either protocol.
+So a group that was started meanwhile is not moved. It must not be part of a transaction: that kind
+is accepted whoever is in the group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from relay_pipelines.errors import ConfigError, RelayError, RetriableError
+from relay_pipelines.model import Cluster, Side, TopicPartition
+from relay_pipelines.offsets.positions import Answer
+from relay_pipelines.output.formatting import count
+from relay_pipelines.protocol import admin
+from relay_pipelines.protocol.admin import CommittedOffset
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+    source_client,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+
+
+class State(StrEnum):
+    """What became of an answer."""
+
+    COMMITTED = "committed"
+    SAME = "same"
+    """The group was there already."""
+    WOULD = "would be committed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of one answer for a group.
+
+    Args:
+        why: it was refused.
+    """
+
+    answer: Answer
+    state: State
+    why: str = ""
+
+
+def node_of(mirror: Mirror, name: str) -> Cluster:
+    """Return the node of the source with this name, or the only one.
+
+    Raises:
+        ConfigError: there is no such node, or several and none is named.
+    """
+    names = [node.name for node in mirror.nodes]
+    chosen = [node for node in mirror.nodes if name in {"", node.name}]
+    if len(chosen) == 1:
+        return chosen[0]
+    raise ConfigError(
+        f"the source has no node {name!r}" if name else "the source has several nodes",
+        remedy=f"name the one with the groups: --node {' or '.join(names)}",
+    )
+
+
+def client_of(name: str, mirror: Mirror, side: Side, node: str, clock: Clock) -> ClusterClient:
+    """Return a client of the cluster whose groups are meant.
+
+    Args:
+        node: of the source, as of `node_of`.
+    """
+    if side is Side.DESTINATION:
+        return destination_client(name, mirror.destination_cluster, mirror.copy_options, clock)
+    return source_client(name, node_of(mirror, node), mirror.copy_options, clock)
+
+
+def apply(
+    client: ClusterClient, answers: Sequence[Answer], *, execute: bool, backwards: bool
+) -> list[Applied]:
+    """Commit what was translated; a group or topic-partition that refuses stops no other.
+
+    Args:
+        client: of the side that the answers are about.
+        execute: whether to commit; otherwise it only says what it would do.
+        backwards: whether a group may move to an offset before the one that it has there.
+
+    Returns:
+        what became of each answer, in order.
+
+    Raises:
+        RetriableError: the cluster does not answer.
+    """
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, answer in enumerate(answers):
+        groups[answer.position.group].append(number)
+    low = client.retry(partial(_low_watermarks, client, answers))
+    done: dict[int, Applied] = {}
+    for group, numbers in groups.items():
+        of_group = [answers[number] for number in numbers]
+        move = partial(_move, client, group, of_group, low, execute=execute, backwards=backwards)
+        try:
+            applied = client.retry(move)
+        except RetriableError:
+            raise
+        except RelayError as error:
+            applied = [_refused(answer, error.what) for answer in of_group]
+        done |= dict(zip(numbers, applied, strict=True))
+    return [done[number] for number in range(len(answers))]
+
+
+def _low_watermarks(client: ClusterClient, answers: Iterable[Answer]) -> dict[TopicPartition, int]:
+    wanted = {answer.to for answer in answers if answer.to is not None}
+    existing = client.existing({tp.topic for tp in wanted})
+    known = [tp for tp in wanted if tp.topic in existing and client.has_leader(tp)]
+    return client.list_offsets(known, EARLIEST, READ_COMMITTED)
+
+
+def _move(
+    client: ClusterClient,
+    group: str,
+    answers: Sequence[Answer],
+    low: Mapping[TopicPartition, int],
+    *,
+    execute: bool,
+    backwards: bool,
+) -> list[Applied]:
+    """Move one group."""
+    current = admin.group_commits(client, group)
+    applied = [_wanted(answer, current, low, backwards=backwards) for answer in answers]
+    if not execute:
+        return applied
+    commits = {
+        each.answer.to: CommittedOffset(each.answer.offset, each.answer.position.metadata)
+        for each in applied
+        if each.state is State.WOULD and each.answer.to and each.answer.offset is not None
+    }
+    if not commits:
+        return applied
+    errors = admin.commit_offsets(client, group, commits)
+    after = admin.group_commits(client, group)
+    return [
+        _outcome(each, commits, errors, after) if each.state is State.WOULD else each
+        for each in applied
+    ]
+
+
+def _wanted(
+    answer: Answer,
+    current: Mapping[TopicPartition, CommittedOffset],
+    low: Mapping[TopicPartition, int],
+    *,
+    backwards: bool,
+) -> Applied:
+    """Return what becomes of an answer, if the group has no members."""
+    if answer.to is None or answer.offset is None:
+        return _refused(answer, answer.why)
+    there = current.get(answer.to)
+    if there == CommittedOffset(answer.offset, answer.position.metadata):
+        return Applied(answer, State.SAME)
+    why = ""
+    if not answer.position.group:
+        why = "no group is named for it"
+    elif answer.to not in low:
+        why = f"{answer.to} does not exist there, or has no leader"
+    elif answer.offset < low[answer.to]:
+        why = f"{answer.to} begins at offset {count(low[answer.to])}"
+    elif there is not None and there.offset > answer.offset and not backwards:
+        why = f"the group is at {count(there.offset)} there, which is further: see --backwards"
+    return _refused(answer, why) if why else Applied(answer, State.WOULD)
+
+
+def _outcome(
+    applied: Applied,
+    commits: Mapping[TopicPartition, CommittedOffset],
+    errors: Mapping[TopicPartition, RelayError],
+    after: Mapping[TopicPartition, CommittedOffset],
+) -> Applied:
+    answer = applied.answer
+    assert answer.to is not None, "only these were committed"
+    if answer.to in errors:
+        return _refused(answer, errors[answer.to].what)
+    if after.get(answer.to) != commits[answer.to]:
+        found = after.get(answer.to)
+        at = "nothing" if found is None else count(found.offset)
+        return _refused(answer, f"it was committed, and {at} was read back: somebody else commits")
+    return Applied(answer, State.COMMITTED)
+
+
+def _refused(answer: Answer, why: str) -> Applied:
+    return Applied(answer, State.REFUSED, why)

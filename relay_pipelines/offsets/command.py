@@ -1,0 +1,217 @@
+"""The command `offsets`: where consumers go on at the other side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from relay_pipelines.errors import DIFFERENCE
+from relay_pipelines.invocation import Invocation, the_mirror
+from relay_pipelines.ledger.reader import read_checkpoints
+from relay_pipelines.model import Side
+from relay_pipelines.offsets.apply import State, apply, client_of
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness
+from relay_pipelines.offsets.request import OffsetsRequest
+from relay_pipelines.offsets.translate import (
+    answers_to,
+    committed_positions,
+    read_translation,
+    topic_ids,
+    translate,
+)
+from relay_pipelines.offsets.verify import Comparison, verify
+from relay_pipelines.output import messages, tables
+from relay_pipelines.output.formatting import count, stdout
+from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.settings import Mirror
+
+_FAILED = 1
+
+
+class Action(StrEnum):
+    """What to do with the positions of consumers."""
+
+    TRANSLATE = "translate"
+    APPLY = "apply"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How the command goes about it.
+
+    Args:
+        execute: whether to commit; otherwise it is only shown.
+        backwards: whether groups may move back.
+    """
+
+    action: Action
+    execute: bool
+    backwards: bool
+    as_json: bool
+
+
+class _Outcome(NamedTuple):
+    """What became of an answer, or was found about it."""
+
+    state: str
+    why: str
+    exit_code: int = 0
+
+
+def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest, how: How) -> int:
+    """Translate positions, commit or verify that if asked to, show it; return the exit code."""
+    clock = SystemClock()
+    names = [mirror_name] if mirror_name else []
+    name, mirror = the_mirror(invocation.settings(), names, "offsets are of")
+    with invocation.reporting_errors(name):
+        positions, ids = _positions(invocation, name, mirror, request, clock)
+        if how.action is Action.TRANSLATE:
+            answers = translate(name, mirror, positions, request.to, clock, ids)
+            outcomes: list[_Outcome] = []
+        else:
+            do = _applied if how.action is Action.APPLY else _verified
+            answers, outcomes = do(name, mirror, positions, ids, request, how, clock)
+        if any(answer.exactness is Exactness.CANNOT for answer in answers):
+            invocation.raise_exit_code(_FAILED)
+        for outcome in outcomes:
+            invocation.raise_exit_code(outcome.exit_code)
+        if how.as_json:
+            messages.document(document(name, request, answers, outcomes))
+        else:
+            tables.show(stdout(), table(name, request, answers, outcomes))
+            if any(outcome.state == State.WOULD for outcome in outcomes):
+                stdout().print(
+                    f"{name}: nothing is changed; add --execute to do it", soft_wrap=True
+                )
+    return invocation.exit_code
+
+
+def _applied(
+    name: str,
+    mirror: Mirror,
+    positions: Sequence[ConsumerPosition],
+    ids: Mapping[str, str],
+    request: OffsetsRequest,
+    how: How,
+    clock: Clock,
+) -> tuple[list[Answer], list[_Outcome]]:
+    """Translate and commit."""
+    with client_of(name, mirror, request.to, request.node, clock) as client:
+        if request.to is Side.SOURCE:
+            ids = topic_ids(client, _source_topics(name, mirror, clock))
+        answers = translate(name, mirror, positions, request.to, clock, ids)
+        applied = apply(client, answers, execute=how.execute, backwards=how.backwards)
+    refused = {State.REFUSED: _FAILED}
+    return answers, [_Outcome(each.state, each.why, refused.get(each.state, 0)) for each in applied]
+
+
+def _verified(
+    name: str,
+    mirror: Mirror,
+    positions: Sequence[ConsumerPosition],
+    ids: Mapping[str, str],
+    request: OffsetsRequest,
+    _how: How,
+    clock: Clock,
+) -> tuple[list[Answer], list[_Outcome]]:
+    """Translate, and compare the records around each position on both sides."""
+    with (
+        client_of(name, mirror, Side.SOURCE, request.node, clock) as source,
+        client_of(name, mirror, Side.DESTINATION, "", clock) as destination,
+    ):
+        ids = ids or topic_ids(source, _source_topics(name, mirror, clock))
+        translation = read_translation(name, mirror, destination, ids)
+        answers = answers_to(translation, destination, positions, request.to)
+        found = verify(translation, source, destination, answers, request.to)
+    differs = {Comparison.DIFFERS: DIFFERENCE}
+    return answers, [
+        _Outcome(each.comparison, each.why, differs.get(each.comparison, 0)) for each in found
+    ]
+
+
+def _positions(
+    invocation: Invocation, name: str, mirror: Mirror, request: OffsetsRequest, clock: Clock
+) -> tuple[list[ConsumerPosition], dict[str, str]]:
+    """Return what is asked about, and the ids of the source topics if the source was read."""
+    if request.file:
+        return request.positions(), {}
+    at = request.to.other
+    with client_of(name, mirror, at, request.node, clock) as client:
+        positions, failed = committed_positions(client, request.groups, request.pattern)
+        topics = {position.topic_partition.topic for position in positions}
+        ids = topic_ids(client, topics) if at is Side.SOURCE else {}
+    for error in failed.values():
+        invocation.fail(error, name)
+    return positions, ids
+
+
+def _source_topics(name: str, mirror: Mirror, clock: Clock) -> set[str]:
+    return {tp.topic for tp in read_checkpoints(name, mirror, clock).checkpoints}
+
+
+def document(
+    name: str,
+    request: OffsetsRequest,
+    answers: Sequence[Answer],
+    outcomes: Sequence[_Outcome] = (),
+) -> dict[str, Any]:
+    """Return the answers as JSON, and what became of them."""
+    done = [{"state": str(each.state), "state_why": each.why or None} for each in outcomes]
+    found = [_document(answer) for answer in answers]
+    return {
+        "mirror": name,
+        "to": request.to.value,
+        "positions": [a | b for a, b in zip(found, done, strict=True)] if done else found,
+    }
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    position = answer.position
+    return {
+        "group": position.group or None,
+        "topic": position.topic_partition.topic,
+        "partition": position.topic_partition.partition,
+        "offset": position.offset,
+        "to_topic": answer.to and answer.to.topic,
+        "to_partition": answer.to and answer.to.partition,
+        "to_offset": answer.offset,
+        "exactness": answer.exactness.value,
+        "rereads": answer.rereads,
+        "why": answer.why or None,
+        "nearest": answer.nearest,
+        "notes": list(answer.notes),
+    }
+
+
+def table(
+    name: str,
+    request: OffsetsRequest,
+    answers: Sequence[Answer],
+    outcomes: Sequence[_Outcome] = (),
+) -> Any:
+    """Return one row per answer."""
+    found = tables.titled(f"{name}: to the {request.to.value}")
+    groups = ("group",) if any(answer.position.group for answer in answers) else ()
+    tables.add_columns(found, (*groups, "read up to"), ("offset",), ("goes on in",))
+    tables.add_columns(found, (), ("at",), ("how", *(("state",) if outcomes else ())))
+    for number, answer in enumerate(answers):
+        position = answer.position
+        cells = [position.group] if groups else []
+        found.add_row(
+            *cells,
+            str(position.topic_partition),
+            count(position.offset),
+            "" if answer.to is None else str(answer.to),
+            "" if answer.offset is None else count(answer.offset),
+            "; ".join((_says(answer), *answer.notes)),
+            *(": ".join(filter(None, (each.state, each.why))) for each in outcomes[number:][:1]),
+        )
+    return found
+
+
+def _says(answer: Answer) -> str:
+    nearest = "" if answer.nearest is None else f"; the nearest offset is {count(answer.nearest)}"
+    return answer.says + nearest

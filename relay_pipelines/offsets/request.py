@@ -1,0 +1,118 @@
+"""What `relay offsets` is asked for, and files with positions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.offsets.positions import ConsumerPosition
+from relay_pipelines.request import asked
+
+_COLUMNS = ("topic", "partition", "offset")
+_STDIN = "-"
+_FORMATS = (
+    "write CSV with the columns topic,partition,offset, or JSON: a list of objects with these keys,"
+    ' or {"topic": {"0": 100}} as Spark does'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsRequest:
+    """Which positions are translated, and to which side.
+
+    Args:
+        groups: that have committed them on the other side.
+        pattern: a regular expression for the names of groups; empty for none.
+        file: with positions, `-` for stdin; empty if groups have them.
+    """
+
+    groups: tuple[str, ...] = asked(
+        "What this group has committed; may be repeated.",
+        (),
+        name="group",
+        short="g",
+        metavar="GROUP",
+    )
+    pattern: str = asked(
+        "What the groups with these names have committed.", "", name="group-regex", metavar="REGEX"
+    )
+    file: str = asked(
+        "Positions from a CSV or JSON file instead, or from stdin with -.",
+        "",
+        name="from",
+        metavar="FILE",
+    )
+    to: Side = asked("The side on which consumers go on.", Side.DESTINATION)
+    node: str = asked(
+        "The node of the source whose groups are meant, if it has several.", "", metavar="NODE"
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.file) == bool(self.groups or self.pattern):
+            raise ConfigError(
+                "offsets are those of groups, or of a file",
+                remedy="give --group or --group-regex, or --from",
+            )
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"--group-regex: {self.pattern!r} is no regular expression: {error}",
+                remedy="write it as Python does",
+            ) from error
+
+    def positions(self) -> list[ConsumerPosition]:
+        """Return the positions of the file.
+
+        Raises:
+            ConfigError: it cannot be read, or holds something else.
+        """
+        try:
+            text = sys.stdin.read() if self.file == _STDIN else Path(self.file).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--from: cannot read {self.file}: {error}", remedy=_FORMATS
+            ) from error
+        try:
+            rows = list(_rows(text))
+            return [_position(row) for row in rows]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"--from: {self.file} holds no positions: {error}", remedy=_FORMATS
+            ) from error
+
+
+def _rows(text: str) -> Iterator[Mapping[str, Any]]:
+    if not text.lstrip().startswith(("[", "{")):
+        reader = csv.DictReader(text.splitlines())
+        if missing := set(_COLUMNS) - set(reader.fieldnames or ()):
+            raise ValueError(f"the first line has no column {min(missing)}")
+        yield from reader
+        return
+    document = json.loads(text)
+    if isinstance(document, list):
+        yield from document
+        return
+    for topic, partitions in document.items():
+        for partition, offset in partitions.items():
+            yield {"topic": topic, "partition": partition, "offset": offset}
+
+
+def _position(row: Mapping[str, Any]) -> ConsumerPosition:
+    missing = [column for column in _COLUMNS if row.get(column) is None]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing in {dict(row)}")
+    partition, offset = (int(str(row[column])) for column in _COLUMNS[1:])
+    if partition < 0 or offset < 0:
+        raise ValueError(f"a number below 0 in {dict(row)}")
+    return ConsumerPosition(
+        TopicPartition(str(row["topic"]), partition), offset, str(row.get("group") or "")
+    )

@@ -1,0 +1,187 @@
+"""Reads what a translation needs: the ledger and the destination; and what groups have committed.
+
+The source may be gone: only what groups have committed there is read from it. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from relay_pipelines.errors import ConfigError, RelayError, RetriableError
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
+from relay_pipelines.model import OffsetRange, Side, TopicPartition
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition
+from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
+from relay_pipelines.protocol import admin
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.settings import Mirror
+
+_LOOK_BYTES = 1 << 20
+
+
+def translate(
+    name: str,
+    mirror: Mirror,
+    positions: Sequence[ConsumerPosition],
+    to: Side,
+    clock: Clock,
+    source_topic_ids: Mapping[str, str] | None = None,
+) -> list[Answer]:
+    """Return where consumers go on at the other side.
+
+    Args:
+        to: that side. To the destination there is an answer for each position, in order; to the
+            source, one for each source of the position's topic-partition.
+        source_topic_ids: as of `read_translation`.
+
+    Raises:
+        TamperedError: a record of the ledger is no entry.
+        RelayError: the destination does not answer, or refuses.
+    """
+    with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
+        translation = read_translation(name, mirror, client, source_topic_ids)
+        return answers_to(translation, client, positions, to)
+
+
+def answers_to(
+    translation: Translation,
+    client: ClusterClient,
+    positions: Sequence[ConsumerPosition],
+    to: Side,
+) -> list[Answer]:
+    """Return where consumers go on, as `translate`.
+
+    Args:
+        client: of the destination.
+    """
+    if to is Side.SOURCE:
+        return translation.to_source(positions)
+    answers = translation.to_destination(positions)
+    unsure = translation.written_by_others(answers)
+    first = {offsets: _first_record(client, offsets) for offsets in set(unsure.values())}
+    for number, offsets in unsure.items():
+        answers[number] = replace(answers[number], offset=first[offsets])
+    return answers
+
+
+def read_translation(
+    name: str,
+    mirror: Mirror,
+    client: ClusterClient,
+    source_topic_ids: Mapping[str, str] | None = None,
+) -> Translation:
+    """Read the ledger of a mirror, and what the destination holds.
+
+    Args:
+        client: of the destination.
+        source_topic_ids: those of the source topics now; a topic that is not there is not compared.
+    """
+    ledger = read_verified_ledger(name, mirror, client.clock)
+    known = source_topic_ids or {}
+    partitions = [
+        CopiedPartition(checkpoint, ledger.chains[tp], known.get(tp.topic, ""))
+        for tp, checkpoint in ledger.checkpoints.items()
+    ]
+    wanted = {partition.destination for partition in partitions}
+    look = partial(_destination_logs, client, ledger, wanted)
+    return Translation(partitions, client.retry(look))
+
+
+def committed_positions(
+    client: ClusterClient, groups: Sequence[str], pattern: str
+) -> tuple[list[ConsumerPosition], dict[str, RelayError]]:
+    """Return what groups have committed on a side.
+
+    Args:
+        client: of that side.
+        groups: their names.
+        pattern: and those of others, as a regular expression; empty for none.
+
+    Returns:
+        the positions; and group -> why it has none.
+
+    Raises:
+        ConfigError: no group matches.
+        RelayError: the cluster does not answer, or refuses.
+    """
+    return client.retry(partial(_positions, client, groups, pattern))
+
+
+def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
+    """Return topic -> id; topics that do not exist are left out."""
+    existing = client.retry(partial(client.existing, set(topics)))
+    return {topic: client.topic(topic).topic_id for topic in existing}
+
+
+def _positions(
+    client: ClusterClient, groups: Sequence[str], pattern: str
+) -> tuple[list[ConsumerPosition], dict[str, RelayError]]:
+    names = list(groups)
+    if pattern:
+        matches = re.compile(pattern).fullmatch
+        names += [each for each in admin.consumer_groups(client) if matches(each)]
+        if not names:
+            raise ConfigError(
+                f"no group of {client.cluster} matches {pattern!r}",
+                remedy="the expression must match a whole name, such as orders-.*",
+            )
+    found: list[ConsumerPosition] = []
+    failed: dict[str, RelayError] = {}
+    for group in dict.fromkeys(names):
+        try:
+            commits = admin.group_commits(client, group)
+        except RetriableError:
+            raise
+        except RelayError as error:
+            failed[group] = error
+            continue
+        if not commits:
+            failed[group] = ConfigError(
+                f"the group {group!r} has committed nothing on {client.cluster}",
+                remedy="see kafka-consumer-groups.sh --list",
+            )
+        found += [
+            ConsumerPosition(tp, commit.offset, group, commit.metadata)
+            for tp, commit in sorted(commits.items())
+        ]
+    return found, failed
+
+
+def _destination_logs(
+    client: ClusterClient, ledger: VerifiedLedger, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, DestinationLog]:
+    """Return what the destination holds; topic-partitions that it does not have are left out."""
+    ends = ledger.before.ends
+    known = [tp for tp in wanted if tp in ends]
+    existing = client.existing({tp.topic for tp in known})
+    known = [tp for tp in known if tp.topic in existing]
+    low = client.list_offsets(known, EARLIEST, READ_COMMITTED)
+    return {tp: DestinationLog(low[tp], ends[tp], client.topic(tp.topic).topic_id) for tp in known}
+
+
+def _first_record(client: ClusterClient, offsets: OffsetRange) -> int:
+    """Return the offset of the first record of others, up to the end of the offsets.
+
+    One fetch looks for it; what that does not reach, or the user may not read, is not skipped.
+    """
+    position = offsets.start
+    try:
+        with closing(read(client, offsets, _LOOK_BYTES)) as fetches:
+            for span in next(filter(None, fetches), ()):
+                if span.skipped is None:
+                    break
+                position = span.end
+    except RelayError:
+        client.forget()
+    return position

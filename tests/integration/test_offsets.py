@@ -1,0 +1,186 @@
+"""Consumer groups of real brokers move to the copy and back, and read everything once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import Consumer
+
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.model import Cluster
+from tests.copying import Mirror, numbered
+from tests.support import commands
+from tests.support.commands import configured, relay_here
+from tests.support.compacted import COMPACTED, clean, keyed
+from tests.support.independent import (
+    Record,
+    client,
+    put,
+    read,
+    settled_end,
+    transactional,
+    until,
+    write,
+)
+
+
+class Moved:
+    """A topic with aborted records and markers, its copy in chunks of any kind, and a group."""
+
+    def __init__(self, mirror: Mirror, folder: Path) -> None:
+        self.mirror = mirror
+        section = commands.mirror(
+            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+        )
+        self.config = configured(folder, {mirror.name: section})
+        self.group = f"group-{mirror.topic}"
+
+    def relay(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        done = relay_here(self.config, "offsets", *arguments, "--json")
+        assert done.returncode == code, done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)["positions"]
+        return found
+
+    def commit(self, cluster: Cluster, offset: int, group: str = "", metadata: str = "") -> None:
+        with consumer(cluster, group or self.group) as found:
+            at = confluent_kafka.TopicPartition(self.mirror.topic, 0, offset, metadata)
+            found.commit(offsets=[at], asynchronous=False)
+
+    def committed(self, cluster: Cluster, group: str = "") -> tuple[int, str]:
+        with consumer(cluster, group or self.group) as found:
+            at = confluent_kafka.TopicPartition(self.mirror.topic, 0)
+            (known,) = found.committed([at], 20)
+            return known.offset, known.metadata or ""
+
+
+@contextmanager
+def consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
+    found = Consumer(client(cluster, group_id=group, enable_auto_commit=False))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def moved(
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> Moved:
+    """The topic is copied."""
+    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    sender = transactional(mirror.source, mirror.topic)
+    for first, commits in ((0, True), (5, False), (10, True)):
+        sender.begin_transaction()
+        put(sender, mirror.at, numbered(5, first=first))
+        assert sender.flush(30) == 0
+        (sender.commit_transaction if commits else sender.abort_transaction)(30)
+        settled_end(mirror.source, mirror.at)
+    mirror.with_options(chunk_bytes=1).copy(0, 9)
+    mirror.with_options(chunk_bytes=1 << 20).copy()
+    write(mirror.source, mirror.at, numbered(10, first=20))
+    mirror.copy()
+    return Moved(mirror, tmp_path)
+
+
+def test_every_position_of_a_group(moved: Moved) -> None:
+    """From each offset that a group has committed, it reads what it had not read, and once."""
+    mirror = moved.mirror
+    end = settled_end(mirror.source, mirror.at)
+    rows = [{"topic": mirror.topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
+    file = moved.config.parent / "positions.json"
+    file.write_text(json.dumps(rows))
+    here, there = read(mirror.source, mirror.at), read(mirror.destination, mirror.at)
+    for answer in moved.relay("verify", "--from", str(file)):
+        assert (answer["exactness"], answer["state"]) == ("exact", "same")
+        unread = [record for offset, record in here if offset >= answer["offset"]]
+        assert unread == [record for offset, record in there if offset >= answer["to_offset"]]
+    there_end = settled_end(mirror.destination, mirror.at)
+    assert answer["to_offset"] == there_end  # lag shows 0
+    file.write_text(f"topic,partition,offset\n{mirror.topic},0,{there_end - 3}\n")
+    (back,) = moved.relay("verify", "--from", str(file), "--to", "source")
+    assert (back["state"], back["state_why"]) == ("same", None)
+    unread = [record for offset, record in there if offset >= there_end - 3]
+    assert unread == [record for offset, record in here if offset >= back["to_offset"]]
+
+
+def test_a_group_moves_there_and_back(moved: Moved) -> None:
+    """It is moved with its metadata, once it is told so, and back."""
+    mirror = moved.mirror
+    moved.commit(mirror.source, 18, metadata="state")
+    (shown,) = moved.relay("apply", "--group", moved.group)
+    assert (shown["state"], moved.committed(mirror.destination)[0] < 0) == (
+        "would be committed",
+        True,
+    )
+    (done,) = moved.relay("apply", "--group", moved.group, "--execute")
+    assert (done["state"], done["exactness"]) == ("committed", "exact")
+    assert moved.committed(mirror.destination) == (done["to_offset"], "state")
+    (again,) = moved.relay("apply", "--group", moved.group, "--execute")
+    assert again["state"] == "same"
+    end = settled_end(mirror.destination, mirror.at)
+    moved.commit(mirror.destination, end)
+    (back,) = moved.relay("apply", "--group", moved.group, "--to", "source", "--execute")
+    assert back["state"] == "committed"
+    assert moved.committed(mirror.source)[0] == settled_end(mirror.source, mirror.at)
+
+
+def test_what_refuses_stops_no_other(moved: Moved) -> None:
+    """A group with members, one that is further, one that nobody knows: a line each."""
+    mirror, names = moved.mirror, {name: f"{name}-{moved.group}" for name in ("busy", "far", "ok")}
+    for name in names.values():
+        moved.commit(mirror.source, 18, name)
+    moved.commit(mirror.destination, settled_end(mirror.destination, mirror.at), names["far"])
+    with consumer(mirror.destination, names["busy"]) as member:
+        member.subscribe([mirror.topic])
+        until(lambda: member.poll(0.1) or member.assignment(), "a member with partitions")
+        done = moved.relay(
+            *("apply", "--execute", "--group-regex", f".*-{moved.group}", "--group", "nobody"),
+            code=2,
+        )
+        states = {answer["group"]: (answer["state"], answer["state_why"]) for answer in done}
+        assert states[names["ok"]] == ("committed", None)
+        assert states[names["busy"]][0] == states[names["far"]][0] == "refused"
+        assert "has members" in states[names["busy"]][1]
+        assert "see --backwards" in states[names["far"]][1]
+    (back,) = moved.relay("apply", "--execute", "--backwards", "--group", names["far"])
+    assert (back["state"], moved.committed(mirror.destination, names["far"])[0]) == (
+        "committed",
+        back["to_offset"],
+    )
+
+
+def test_a_source_that_was_cleaned_since(
+    eager_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """What the cleaner removed before and after the copy changes no answer."""
+    mirror = Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
+    mirror.write(keyed(20, 20), [*keyed(5, 20), *keyed(15, 20, 1000, 100)])
+    clean(mirror, 40, 35)
+    end = settled_end(mirror.source, mirror.at)
+    here = [(offset, record) for offset, record in read(mirror.source, mirror.at) if offset < end]
+    mirror.copy(0, end)
+    mirror.write(keyed(20, 20))  # every key again: the cleaner removes what was copied
+    there = read(mirror.destination, mirror.at)
+    moved = Moved(mirror, tmp_path)
+    file = tmp_path / "positions.json"
+    clean(mirror, 40, 15)
+    assert _offsets(read(mirror.source, mirror.at)) & _offsets(here) < _offsets(here)
+    rows = [{"topic": mirror.topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
+    file.write_text(json.dumps(rows))
+    for answer in moved.relay("translate", "--from", str(file)):
+        assert answer["exactness"] == "exact"
+        unread = [record for offset, record in here if offset >= answer["offset"]]
+        assert unread == [record for offset, record in there if offset >= answer["to_offset"]]
+
+
+def _offsets(records: list[tuple[int, Record]]) -> set[int]:
+    return {offset for offset, _ in records}

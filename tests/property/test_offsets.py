@@ -1,0 +1,411 @@
+"""Consumers that go on at the other side read what they have not read, and nothing twice.
+
+From every offset of small nasty topics, both ways.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+from unittest.mock import patch
+
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay_pipelines.copy import chunk
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.offset_map import ChunkOffsets
+from relay_pipelines.ledger.offset_runs import OffsetRuns, RunEncoder
+from relay_pipelines.model import (
+    CopyRange,
+    LedgerEntry,
+    OffsetRange,
+    OnRecordError,
+    RecordPolicy,
+    Side,
+    TopicPartition,
+)
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness
+from relay_pipelines.offsets.translate import answers_to
+from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
+from relay_pipelines.protocol.batch import (
+    CRC_END,
+    HEADER,
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.records import Builder
+from tests.copying import copy_as_it_is
+from tests.support.copies_in_memory import AT, DESTINATION, Clock, checkpoints_of, destination, job
+from tests.support.fake_cluster import FakeCluster, FakeSocket, Log
+from tests.support.filled import chains
+
+OFFSETS = st.sets(st.integers(0, 400), max_size=120).map(sorted)
+NOW = 1_700_000_000_000
+STRANGER = 777
+
+
+@given(OFFSETS, st.integers(0, 50))
+def test_offsets_are_what_they_were(offsets: list[int], start: int) -> None:
+    """Each has its index; each offset, also one that is not there, a number of those below."""
+    offsets = [start + offset for offset in offsets]
+    runs = OffsetRuns.of_text(_encoded(offsets, start).text(), start)
+    assert len(runs) == len(offsets)
+    assert [runs.offset_at(index) for index in range(len(offsets))] == offsets
+    for offset in range(start - 1, start + 403):
+        assert runs.count_below(offset) == bisect_left(offsets, offset)
+    assert [offset for first, end in runs.runs() for offset in range(first, end)] == offsets
+
+
+def test_distances_of_any_size() -> None:
+    """A distance may be too large for a byte, for two, and for four."""
+    offsets = [1, 3, 300, 302, 70_000, 70_001, 1 << 33, (1 << 33) + 2]
+    runs = OffsetRuns.of_text(_encoded(offsets, 0).text(), 0)
+    assert [runs.offset_at(index) for index in range(len(offsets))] == offsets
+
+
+@given(OFFSETS.filter(bool), st.integers(0, 20))
+def test_a_bound_is_one(offsets: list[int], more: int) -> None:
+    """Of a chunk without a map, what is said lies around what is."""
+    start, end = 0, offsets[-1] + 1 + more
+    unknown = ChunkOffsets(start, end, len(offsets), "")
+    for offset in range(start - 1, end + 2):
+        least, most = unknown.count_below(offset)
+        assert least <= bisect_left(offsets, offset) <= most
+    for index, offset in enumerate(offsets):
+        least, most = unknown.offset_at(index)
+        assert least <= offset <= most
+
+
+def _encoded(offsets: Sequence[int], start: int) -> RunEncoder:
+    """Encode some offsets as runs, and some in pieces."""
+    encoder, random = RunEncoder(start), Random(len(offsets))
+    rest = list(offsets)
+    while rest:
+        some, rest = rest[: (count := random.randint(1, 20))], rest[count:]
+        if random.random() < 0.5:
+            encoder.add(some)
+        else:
+            for offset in some:
+                encoder.add_run(offset, offset + 1)
+    return encoder
+
+
+@dataclass
+class Nasty:
+    """A source and a destination in memory, and what may be between records on both.
+
+    Args:
+        topics: at the source.
+        to: by source topic, the topic at the destination.
+    """
+
+    seed: int
+    topics: tuple[str, ...] = ("a",)
+    to: dict[str, str] = field(default_factory=dict)
+    interleaves: bool = False
+    answers_unknown: bool = False
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.source = FakeCluster(*self.topics)
+        self.destination = destination(*{self.to.get(topic, topic) for topic in self.topics})
+        self.destination.cleanup_policy = "delete"
+        self.number = 0
+        self.failures = 0
+        self.foreign = 0
+
+    def grow(self, topic: str) -> None:
+        """Append to a source topic: batches, transactions, batches that the cleaner has thinned."""
+        for _ in range(self.random.randint(1, 4)):
+            kind = self.random.choice(["plain", "plain", "committed", "aborted", "marker"])
+            if kind == "plain":
+                self._append(topic)
+                continue
+            log, producer = self.source.logs[topic], self.random.randint(1, 3)
+            log.open_since.setdefault(producer, log.end)
+            for _ in range(self.random.randint(0, 2) if kind != "marker" else 0):
+                self._append(topic, producer)
+            log.end_transaction(producer, commit=kind != "aborted")
+
+    def _append(self, topic: str, producer: int = -1) -> None:
+        span = self.random.randint(1, 8)
+        kept = [offset for offset in range(span) if self.random.random() < 0.7]
+        if self.random.random() < 0.5:
+            kept = list(range(span))
+        values = []
+        for _ in kept:
+            values.append(f"{topic}{self.number:05d}".encode())
+            self.number += 1
+        # some have no key, which a compacted destination refuses
+        keys = [None if self.random.random() < 0.1 else b"k" for _ in kept]
+        header, body = batch(span, kept, list(zip(keys, values, strict=True)), producer)
+        self.source.logs[topic].append(header, body)
+
+    def copy(self) -> None:
+        """Copy what is new, in chunks of any size; keep some offsets only, or refuse some."""
+        known = {each.source: each for each in checkpoints_of(self.destination)}
+        policy = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
+        ranges = []
+        for topic in self.topics:
+            tp, to = TopicPartition(topic, 0), TopicPartition(self.to.get(topic, topic), 0)
+            end = self.source.logs[topic].end
+            keeps = self.random.random() < 0.3
+            some = tuple((at, at + 2) for at in range(0, end + 1, 3)) if keeps else ()
+            ranges.append(
+                CopyRange(
+                    OffsetRange(tp, 0, end),
+                    to,
+                    checkpoint=known.get(tp),
+                    record_policy=policy,
+                    kept=some,
+                    requires_keys=self.random.random() < 0.5,
+                )
+            )
+            self.destination.logs.setdefault(f"{to.topic}.quarantine", Log())
+        options = {
+            "chunk_bytes": self.random.choice([1, 150, 400, 1 << 20]),
+            "coalesce_below_bytes": self.random.choice([0, 1 << 10]),
+        }
+        with self.served():
+            outcomes = copy_as_it_is(job(**options), ranges, Clock())
+        assert [outcome.error for outcome in outcomes] == [""] * len(ranges)
+
+    def disturb(self, topic: str) -> None:
+        """Let others leave records, and aborted ones, at the destination."""
+        for _ in range(self.random.randint(0, 2)):
+            log = self.destination.logs[topic]
+            kind = self.random.choice(["record", "aborted"])
+            producer = STRANGER if kind == "aborted" else -1
+            header, body = batch(1, [0], [(b"k", b"foreign%d" % self.foreign)], producer)
+            self.foreign += 1
+            log.append(header, body)
+            if producer >= 0:
+                log.end_transaction(producer, commit=False)
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        clusters = {"source": self.source, "destination": self.destination}
+
+        def mishap() -> str:
+            if self.interleaves and self.random.random() < 0.1:
+                self.disturb(self.to.get("a", "a"))
+            if self.failures and self.random.random() < 0.05:
+                self.failures -= 1
+                return self.random.choice(["lost", "unheard"])
+            return ""
+
+        def connect(connection: Connection) -> FakeSocket:
+            return FakeSocket(clusters[connection.cluster.name], mishap)
+
+        with (
+            patch.object(checkpoint, "PARTITIONS", 1),
+            patch.object(Connection, "_connect", connect),
+        ):
+            yield
+
+    def translation(self) -> Translation:
+        found = chains(self.destination)
+        last = {each.source: each for each in checkpoints_of(self.destination)}
+        if self.answers_unknown:
+            for chain in found.values():
+                chain.records = [replace(each, entry=_without_map(each)) for each in chain.records]
+        partitions = [CopiedPartition(last[tp], chain) for tp, chain in found.items()]
+        logs = {
+            partition.destination: DestinationLog(
+                0, self.destination.logs[partition.destination.topic].stable_end
+            )
+            for partition in partitions
+        }
+        return Translation(partitions, logs)
+
+    def ask(self, positions: Sequence[ConsumerPosition], to: Side) -> list[Answer]:
+        interleaves, self.interleaves = self.interleaves, False
+        with self.served(), ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client:
+            answers = answers_to(self.translation(), client, positions, to)
+        self.interleaves = interleaves
+        return answers
+
+    def at_source(self, topic: str) -> dict[bytes, int]:
+        return {each.value: each.offset for each in self.source.logs[topic].committed()}
+
+    def at_destination(self, topic: str) -> dict[bytes, int]:
+        return {each.value: each.offset for each in self.destination.logs[topic].committed()}
+
+
+def _without_map(record: LedgerRecord) -> LedgerEntry:
+    return replace(record.entry, source_runs="", destination_runs="")
+
+
+def batch(
+    span: int, kept: Sequence[int], records: Sequence[tuple[bytes | None, bytes]], producer: int
+) -> tuple[BatchHeader, bytes]:
+    """Return a batch over so many offsets of which some have a record."""
+    if not kept:
+        header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, span - 1, NOW, NOW, -1, -1, -1, 0)
+        return _checked(header, b"")
+    builder = Builder(0, 1 << 20)
+    for offset, (key, value) in zip(kept, records, strict=True):
+        builder.append(offset, NOW, key, value, [])
+    data = builder.build()
+    header = BatchHeader._make(HEADER.unpack_from(data))
+    attributes = TRANSACTIONAL_BIT if producer >= 0 else 0
+    return _checked(
+        header._replace(last_offset_delta=span - 1, producer_id=producer, attributes=attributes),
+        data[HEADER_BYTES:],
+    )
+
+
+def _checked(header: BatchHeader, body: bytes) -> tuple[BatchHeader, bytes]:
+    covered = HEADER.pack(*header)[CRC_END:]
+    return header._replace(crc=crc32c(body, crc32c(covered))), body
+
+
+def consumer(offset: int, topic: str = "a", group: str = "g") -> ConsumerPosition:
+    return ConsumerPosition(TopicPartition(topic, 0), offset, group)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 30), interleaves=st.booleans(), renames=st.booleans())
+def test_every_position_both_ways(*, seed: int, interleaves: bool, renames: bool) -> None:
+    """Nothing is missed or read twice, also where others write; there and back is exact."""
+    nasty = Nasty(seed, to={"a": "b"} if renames else {}, interleaves=interleaves)
+    to = nasty.to.get("a", "a")
+    for _ in range(nasty.random.randint(1, 3)):
+        nasty.failures = 4  # attempts that are aborted leave offsets behind
+        nasty.grow("a")
+        nasty.copy()
+        nasty.disturb(to)
+    nasty.failures = 0
+    here, there = nasty.at_source("a"), nasty.at_destination(to)
+    copies = {value for value in there if value in here}
+    foreign = sorted(offset for value, offset in there.items() if value not in here)
+    end = nasty.source.logs["a"].end
+    asked = [consumer(offset) for offset in range(end + 1)]
+    answers = nasty.ask(asked, Side.DESTINATION)
+    for position, found in zip(asked, answers, strict=True):
+        assert (found.exactness, found.to) == (Exactness.EXACT, TopicPartition(to, 0)), found
+        assert found.offset is not None
+        unread = {value for value in copies if here[value] >= position.offset}
+        assert unread == {value for value in copies if there[value] >= found.offset}
+        read = [there[value] for value in copies - unread]
+        # whoever has read copies reads what others have written after them
+        between = [offset for offset in foreign if max(read, default=1 << 40) < offset]
+        assert found.offset <= min(between, default=found.offset)
+    (last,) = answers[-1:]
+    others = [offset for offset in foreign if offset > max(map(there.get, copies), default=1 << 40)]
+    if copies and not others:  # lag shows 0
+        assert last.offset == nasty.destination.logs[to].stable_end
+    back = [consumer(offset, to) for offset in range(nasty.destination.logs[to].stable_end + 1)]
+    at_source = nasty.ask(back, Side.SOURCE)
+    again = nasty.ask([consumer(found.offset or 0) for found in at_source], Side.DESTINATION)
+    for position, found, there_again in zip(back, at_source, again, strict=True):
+        assert found.exactness is Exactness.EXACT
+        assert found.offset is not None
+        assert there_again.offset is not None
+        read_there = {value for value in copies if there[value] < position.offset}
+        assert read_there == {value for value in copies if here[value] < found.offset}
+        assert read_there == {value for value in copies if there[value] < there_again.offset}
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1 << 30), interleaves=st.booleans())
+def test_without_a_map_nothing_is_missed(*, seed: int, interleaves: bool) -> None:
+    """An entry that does not say which offsets have a copy gives a bound, which holds."""
+    nasty = Nasty(seed, interleaves=interleaves, answers_unknown=True)
+    nasty.grow("a")
+    nasty.copy()
+    here, there = nasty.at_source("a"), nasty.at_destination("a")
+    copies = {value for value in there if value in here}
+    asked = [consumer(offset) for offset in range(nasty.source.logs["a"].end + 1)]
+    for position, found in zip(asked, nasty.ask(asked, Side.DESTINATION), strict=True):
+        assert found.offset is not None
+        unread = {value for value in copies if here[value] >= position.offset}
+        reads = {value for value in copies if there[value] >= found.offset}
+        assert unread <= reads
+        assert len(reads - unread) <= found.rereads
+    back = [consumer(offset) for offset in range(nasty.destination.logs["a"].stable_end + 1)]
+    for position, found in zip(back, nasty.ask(back, Side.SOURCE), strict=True):
+        assert found.offset is not None
+        unread = {value for value in copies if there[value] >= position.offset}
+        reads = {value for value in copies if here[value] >= found.offset}
+        assert unread <= reads
+        assert len(reads - unread) <= found.rereads
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1 << 30))
+def test_several_sources_in_one_partition(seed: int) -> None:
+    """One offset stands for all: nothing is missed, and what is read twice is counted."""
+    nasty = Nasty(seed, ("a", "b"), {"a": "all", "b": "all"})
+    for _ in range(2):
+        for topic in nasty.topics:
+            nasty.grow(topic)
+            nasty.copy()
+    there = nasty.at_destination("all")
+    here = {topic: nasty.at_source(topic) for topic in nasty.topics}
+    copies = {topic: there.keys() & here[topic].keys() for topic in nasty.topics}
+    groups = {
+        f"g{number}": {
+            topic: nasty.random.randint(0, nasty.source.logs[topic].end) for topic in nasty.topics
+        }
+        for number in range(20)
+    }
+    asked = [
+        consumer(offset, topic, group)
+        for group, reached in groups.items()
+        for topic, offset in reached.items()
+    ]
+    answers = nasty.ask(asked, Side.DESTINATION)
+    for group, reached in groups.items():
+        of_group = [found for found in answers if found.position.group == group]
+        (offset,) = {found.offset for found in of_group}
+        assert offset is not None
+        reads = {value for value, at in there.items() if at >= offset}
+        unread = {
+            value
+            for topic, at in reached.items()
+            for value in copies[topic]
+            if here[topic][value] >= at
+        }
+        assert unread <= reads
+        assert {found.rereads for found in of_group} == {len(reads - unread)}
+    (alone,) = nasty.ask(asked[:1], Side.DESTINATION)
+    assert (alone.exactness is Exactness.CANNOT) == bool(copies["b"])
+    back = [consumer(at, "all") for at in range(nasty.destination.logs["all"].stable_end + 1)]
+    for found in nasty.ask(back, Side.SOURCE):
+        assert found.exactness is Exactness.EXACT
+        assert found.to is not None
+        assert found.offset is not None
+        own = here[found.to.topic]
+        read = {value for value in copies[found.to.topic] if there[value] < found.position.offset}
+        assert read == {value for value in copies[found.to.topic] if own[value] < found.offset}
+
+
+def test_a_chunk_ends_before_its_map_is_too_long() -> None:
+    """A chunk ends when its map may be full; if one batch alone is too much, there is none."""
+    numbers, without = set(), 0
+    for seed in range(30):
+        usual, small = Nasty(seed), Nasty(seed)
+        usual.grow("a")
+        small.grow("a")
+        usual.copy()
+        with patch.object(chunk, "FULL_BYTES", 4), patch.object(chunk, "MOST_BYTES", 20):
+            small.copy()
+        entries = [record.entry for record in chains(small.destination)[AT].records]
+        numbers.add(len(entries) - len(chains(usual.destination)[AT].records))
+        assert all(len(entry.source_runs) <= 20 for entry in entries)
+        without += sum(
+            0 < entry.records < len(entry.source) and not entry.source_runs for entry in entries
+        )
+    assert min(numbers) == 0 < max(numbers)
+    assert without

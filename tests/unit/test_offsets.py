@@ -1,0 +1,240 @@
+"""Every position of a consumer has an answer that is true, and files with positions are read."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger.chain import Chain, ChainBreak, Tampering
+from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord, from_record, to_record
+from relay_pipelines.model import (
+    Checkpoint,
+    DestinationPosition,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.offsets.positions import ConsumerPosition
+from relay_pipelines.offsets.request import OffsetsRequest
+from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
+
+HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
+LOG = DestinationLog(0, 41, "id")
+
+
+def entry(number: int, start: int, end: int, at: int, **more: Any) -> LedgerEntry:
+    """Return the entry of a chunk that has copied each offset."""
+    records = more.pop("records", end - start)
+    return LedgerEntry(
+        *("m", OffsetRange(HERE, start, end), OffsetRange(THERE, at, at + records), records),
+        *(0, 0, 0, more.pop("skipped", {}), "", "node1", "", "r", 0),
+        number=number,
+        **more,
+    )
+
+
+# two chunks with a marker after each: [10, 20) and [20, 40), copied to [0, 10) and [11, 31)
+TWO = entry(1, 10, 20, 0), entry(2, 20, 40, 11)
+
+
+def translation(
+    *entries: LedgerEntry, log: DestinationLog | None = LOG, source_topic_id: str = "", **more: Any
+) -> Translation:
+    last = entries[-1]
+    copies = [each.destination.end for each in entries if each.records]
+    checkpoint = replace(
+        Checkpoint.initial("m", HERE, THERE, last.source.end),
+        generation=last.generation,
+        copies=DestinationPosition(THERE, copies[-1], "id") if copies else None,
+        topic_ids={"node1": "known"},
+    )
+    chain = Chain(HERE, records=[LedgerRecord(each, b"", LEDGER, 0) for each in entries], **more)
+    partition = CopiedPartition(checkpoint, chain, source_topic_id)
+    return Translation([partition], {} if log is None else {THERE: log})
+
+
+def asked(found: Translation, offset: int, *, back: bool = False) -> str:
+    """Return an answer in one line: the offset, what it says, and the nearest one."""
+    translate = found.to_source if back else found.to_destination
+    (answer,) = translate([ConsumerPosition(THERE if back else HERE, offset)])
+    nearest = "" if answer.nearest is None else f" ({answer.nearest})"
+    return " ".join(map(str, filter(None, [answer.offset, answer.says, *answer.notes]))) + nearest
+
+
+LOST = entry(2, 20, 50, 11, records=0, skipped={"lost": 30}, gap="retention took records")
+AFTER_LOSS = TWO[0], LOST, entry(3, 50, 60, 11)
+RESET = entry(3, 40, 40, 31, gap="reset to the current offset", generation=1)
+AFTER_RESET = *TWO, RESET, entry(4, 40, 50, 11, generation=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "offset", "expected"),
+    [
+        (translation(*TWO), 10, "exact"),
+        (translation(*TWO), 15, "5 exact"),
+        (translation(*TWO), 20, "11 exact"),
+        (translation(*TWO), 39, "30 exact"),
+        (translation(*TWO), 40, "41 exact"),
+        (translation(*TWO), 41, "cannot, because it is copied up to offset 40 only: wait.*"),
+        (
+            translation(*TWO),
+            9,
+            r"cannot, because the mirror has copied only what is from offset 10 on \(0\)",
+        ),
+        (translation(TWO[1]), 20, "11 exact"),
+        (translation(TWO[1]), 5, "re-reads at most 5: the ledger no longer has .* before 20"),
+        (
+            translation(TWO[1], log=replace(LOG, low=3)),
+            5,
+            r"cannot, because the ledger no longer has .*the destination begins at 3 \(3\)",
+        ),
+        (
+            translation(TWO[1], log=replace(LOG, low=30)),
+            5,
+            r"cannot, because retention at the destination has removed .* from 11 on \(30\)",
+        ),
+        (
+            translation(*TWO, log=replace(LOG, low=8)),
+            15,
+            r"cannot, because retention at the destination has removed .* from 5 on \(8\)",
+        ),
+        (translation(*TWO, log=replace(LOG, low=8)), 18, "8 exact"),
+        (translation(*AFTER_LOSS), 20, r"11 exact the source had lost \[20, 50\) before.*"),
+        (translation(*AFTER_LOSS), 35, r"11 exact the source had lost \[35, 50\) before.*"),
+        (translation(*AFTER_LOSS), 50, "11 exact"),
+        (
+            translation(*AFTER_RESET),
+            39,
+            r"cannot, because .* only what is from offset 40 on \(reset to .*\) \(11\)",
+        ),
+        (translation(*AFTER_RESET), 40, "11 exact"),
+        (
+            translation(entry(9, 20, 20, 0, records=0, gap=ENTRIES_LOST), TWO[1]),
+            15,
+            "re-reads at most 11: the ledger no longer has .*",
+        ),
+        (translation(*TWO, log=None), 15, "cannot, because the destination topic does not exist"),
+        (
+            translation(*TWO, log=replace(LOG, topic_id="another")),
+            15,
+            "cannot, because the destination topic was created again, without the copies",
+        ),
+        (translation(*TWO, source_topic_id="known"), 15, "5 exact"),
+        (
+            translation(*TWO, source_topic_id="another"),
+            15,
+            "cannot, because the source topic was created again, or is on a node that.*",
+        ),
+        (
+            translation(*TWO, breaks=[ChainBreak(Tampering.CHANGED, HERE, 1, 1, None)]),
+            15,
+            "cannot, because its ledger is not what was committed: ledger entry 1: .*",
+        ),
+        (translation(entry(1, 10, 20, 0, records=4, skipped={"filtered": 6})), 14, "re-reads.*"),
+        (translation(entry(1, 10, 20, 0, records=0, skipped={"filtered": 10})), 14, "41 exact"),
+    ],
+    ids=lambda value: "" if isinstance(value, Translation) else str(value),
+)
+def test_to_the_destination(found: Translation, offset: int, expected: str) -> None:
+    """Exact, a bound, or a reason with the nearest offset: never a guess."""
+    assert re.fullmatch(expected, asked(found, offset)), asked(found, offset)
+
+
+@pytest.mark.parametrize(
+    ("found", "offset", "expected"),
+    [
+        (translation(*TWO), 0, "10 exact"),
+        (translation(*TWO), 5, "15 exact"),
+        (translation(*TWO), 10, "20 exact"),
+        (translation(*TWO), 11, "20 exact"),
+        (translation(*TWO), 31, "40 exact"),
+        (translation(*TWO), 41, "40 exact"),
+        (translation(*TWO), 42, "cannot, because eu.orders-0 ends at offset 41"),
+        (translation(TWO[1]), 5, "cannot, because the ledger no longer has .* before 20"),
+        (translation(TWO[1]), 11, "20 exact"),
+        (translation(*AFTER_LOSS), 10, "50 exact"),
+    ],
+    ids=lambda value: "" if isinstance(value, Translation) else str(value),
+)
+def test_to_the_source(found: Translation, offset: int, expected: str) -> None:
+    """The same the other way."""
+    assert re.fullmatch(expected, asked(found, offset, back=True)), asked(found, offset, back=True)
+
+
+def test_what_is_not_mirrored_has_an_answer() -> None:
+    """A group reads other topics, too."""
+    (there,) = translation(*TWO).to_destination([ConsumerPosition(THERE, 1)])
+    (back,) = translation(*TWO).to_source([ConsumerPosition(HERE, 1)])
+    assert [there.why, back.why] == [
+        "this mirror has copied nothing of it",
+        "this mirror has copied nothing to it",
+    ]
+
+
+def test_an_entry_from_before_is_read() -> None:
+    """One that knows nothing of maps is an entry, and its answers are bounds."""
+    _, value, _ = to_record(TWO[0])
+    text = value.decode()
+    old = text.replace(',"source_runs":"","destination_runs":""', "").encode()
+    assert old != value
+    assert from_record(old) == TWO[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topic,partition,offset,group\norders,0,7,g\n",
+        '[{"topic": "orders", "partition": 0, "offset": 7, "group": "g"}]',
+        '[{"topic": "orders", "partition": "0", "offset": "7", "group": "g", "more": 1}]',
+    ],
+)
+def test_files_with_positions(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CSV and JSON, from a file and from stdin."""
+    (tmp_path / "positions").write_text(text)
+    expected = [ConsumerPosition(HERE, 7, "g")]
+    assert OffsetsRequest(file=str(tmp_path / "positions")).positions() == expected
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert OffsetsRequest(file="-").positions() == expected
+
+
+def test_offsets_of_a_stream_of_spark(tmp_path: Path) -> None:
+    """Spark writes a topic's partitions as an object."""
+    (tmp_path / "offsets").write_text('{"orders": {"0": 7, "3": 9}}')
+    assert OffsetsRequest(file=str(tmp_path / "offsets")).positions() == [
+        ConsumerPosition(HERE, 7),
+        ConsumerPosition(TopicPartition("orders", 3), 9),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "orders,0,7\n",
+        "topic,partition,offset\norders,0\n",
+        "topic,partition,offset\norders,x,1\n",
+        "topic,partition,offset\norders,0,-1\n",
+        "{}x",
+        '{"orders": 7}',
+        "[7]",
+    ],
+)
+def test_files_with_something_else(text: str, tmp_path: Path) -> None:
+    """One line says what is expected."""
+    (tmp_path / "positions").write_text(text)
+    with pytest.raises(ConfigError, match=r"holds no positions: .*write CSV with"):
+        OffsetsRequest(file=str(tmp_path / "positions")).positions()
+
+
+@pytest.mark.parametrize(
+    "asked_for", [{}, {"groups": ("g",), "file": "f"}, {"pattern": "("}], ids=str
+)
+def test_what_cannot_be_asked(asked_for: dict[str, Any]) -> None:
+    """Groups or a file, and a regular expression that is one."""
+    with pytest.raises(ConfigError):
+        OffsetsRequest(**asked_for)
