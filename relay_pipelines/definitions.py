@@ -27,6 +27,7 @@ from relay_pipelines.checks import (
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.orchestration import code_server, naming
+from relay_pipelines.orchestration.event_budget import Shares, budgets
 from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog, discover
 from relay_pipelines.protocol.clock import SystemClock
@@ -61,8 +62,9 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())
+    shares = budgets(catalog.lanes(loaded), loaded.dagster.events_per_minute)
     parts = [
-        _mirror(name, mirror, catalog, prefix, change, automation=loaded.automation)
+        _mirror(name, mirror, catalog, prefix, change, shares, automation=loaded.automation)
         for name, mirror in loaded.mirrors.items()
     ]
     kafka = KafkaResource(config_path=str(config.absolute()))
@@ -85,6 +87,7 @@ def _mirror(
     catalog: Catalog,
     prefix: tuple[str, ...],
     change: Change,
+    shares: Shares,
     *,
     automation: bool,
 ) -> dg.Definitions:
@@ -101,7 +104,7 @@ def _mirror(
             *dg.map_asset_specs(
                 change, [mirrored.build(lane, mirror, catalog) for lane in lanes if lane.topics]
             ),
-            *(external.plan(lane) for lane in lanes),
+            *(external.plan(lane, shares[lane.path, lane.name]) for lane in lanes),
             *external.sources(path, mirror, lanes),
             *external.nodes(path, mirror),
             *external.audits(path, mirror, lanes),

@@ -32,8 +32,8 @@ from tests.support import commands
 from tests.support.independent import client, until
 
 _TOPICS = (10, 100, 250)
-_WINDOWS = 4
-_EVERY_SECONDS = 15
+_WINDOWS = 3
+_EVERY_SECONDS = 10
 _PATIENCE_SECONDS = 300
 
 

@@ -1,13 +1,14 @@
 """The job of a lane: copies one window, or one after the other for as long as a session lasts."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import dagster as dg
 from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration.event_budget import EventBudget, budgets
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
@@ -17,7 +18,8 @@ from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.windows.config_watch import ConfigWatch
+from relay_pipelines.settings import Settings
+from relay_pipelines.windows.config_watch import Change, ConfigWatch
 from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.lane_run import LaneRun, failures
 from relay_pipelines.windows.window_run import WindowReport
@@ -43,6 +45,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             patient=not stays,
             brief=stays,
             yields=True,
+            budget=_budget(kafka.settings, lane, catalog),
         )
         return _Session(copying).run()
 
@@ -66,8 +69,19 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     )
 
 
+def _budget(settings: Settings, lane: Lane, catalog: Catalog) -> EventBudget:
+    if not lane.window.session:  # its only window ends with it
+        return EventBudget()
+    shares = budgets(catalog.lanes(settings), settings.dagster.events_per_minute)
+    return EventBudget(shares.get((lane.path, lane.name)))
+
+
 class _Session:
-    """Copies a window every so often, until its time is over or it is told to stop.
+    """Copies what is new every so often, until its time is over or it is told to stop.
+
+    A window ends as often as the budget of events allows, and whenever somebody else copies, or
+    copies in another way: before a person's run, a successor, or another relay.yaml. Only a session
+    that is stopped leaves it open, for the next one.
 
     A lane without sessions has one that ends after its first window.
     """
@@ -121,39 +135,61 @@ class _Session:
         while not stop():
             began, window = self._clock.monotonic(), self._lane.window
             if began > first + window.session / 1000 + GRACE_SECONDS:
+                yield from self._end_window()
                 return
             self._say(Turn.COPYING)  # before the look: a person's run looks after it has said so
-            others = self._others()
-            if others.successor or others.was_ended or self._ends_with_change():
+            others, change = self._others(), self._watch.change()
+            if others.was_ended:  # another run goes on with the window
+                return
+            if others.successor or others.by_hand or change:
+                yield from self._end_window()
+            if others.successor or (change and self._ends_with(change)):
                 return
             if others.by_hand:
                 self._say(Turn.PAUSED)
                 self._wait(turns.LOOK_SECONDS)
                 continue
-            yield from self._copy_window()
+            yield from self._copy_round()
             yield list(self._copying.checks.finished())
             if not window.session:
                 return
             if not self._copying.has_backlog or self._copying.attempt:
                 self._wait_for_next(began + window.every / 1000)
 
-    def _copy_window(self) -> Iterator[Batch]:
-        """Copy a window; a failure is logged when it is new, and the session goes on."""
+    def _end_window(self) -> Iterator[Batch]:
+        reports = yield from self._copying.end_window()
+        if reports:
+            self._note(reports, ())
+
+    def _copy_round(self) -> Iterator[Batch]:
+        """Copy what is new; a failure is logged when it is new, and the session goes on."""
         copying = self._copying
         copying.has_backlog = False
         resting = self._failed_topics.left_out(self._clock.now_ms() / 1000)
         try:
-            report = yield from copying.copy_new(self._lane.limits, resting)
+            reports = yield from copying.copy_new(self._lane.limits, resting)
         except RelayError as error:
-            lines = known = [str(error)]
+            self._note_failures([str(error)], [str(error)], resting)
         else:
-            if report is None or report.result.interrupted:
-                lines = []
-            else:
-                lines = failures([report])
-                self._learn(report)
-            known = [line.partition(": ")[2] for line in lines]  # without the window's key
-        copying.attempt = copying.attempt + 1 if lines else 0
+            self._note(reports, resting)
+
+    def _note(self, reports: Sequence[WindowReport], resting: Collection[str]) -> None:
+        for report in reports:
+            self._learn(report)
+        lines = failures(reports)
+        # without the window's key
+        self._note_failures(lines, [line.partition(": ")[2] for line in lines], resting)
+
+    def _note_failures(
+        self, lines: Sequence[str], known: list[str], resting: Collection[str]
+    ) -> None:
+        """Log what fails, and did not before.
+
+        Args:
+            known: the lines as they are known again.
+            resting: the topics that were left out.
+        """
+        self._copying.attempt = self._copying.attempt + 1 if lines else 0
         for line, what in zip(lines, known, strict=True):
             if what not in self._failures:
                 log_and_print(self._log, line, logging.ERROR)
@@ -183,11 +219,8 @@ class _Session:
             context = self._copying.context
             turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILED_TOPICS: found})
 
-    def _ends_with_change(self) -> bool:
+    def _ends_with(self, change: Change) -> bool:
         """Use a relay.yaml that has changed; return whether another session has to read it."""
-        change = self._watch.change()
-        if change is None:
-            return False
         if change.lane is None or not change.lane.window.session:
             log_and_print(self._log, f"{change.what}: this session ends", logging.WARNING)
             return True
@@ -198,6 +231,7 @@ class _Session:
         tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
         turns.add_tags(context.instance, context.run_id, tags)
         self._copying.use(change.settings, change.lane)
+        self._copying.budget = _budget(change.settings, change.lane, self._copying.catalog)
         return False
 
     def _wait_for_next(self, moment: float) -> None:

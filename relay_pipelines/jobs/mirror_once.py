@@ -8,7 +8,6 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job
-from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
@@ -25,16 +24,16 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
     ) -> Iterator[Batch]:
         problems = []
         runs = []
-        for lane in _lanes(settings, catalog, prefix):
+        for lane in catalog.lanes(settings):
             turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog)
             runs.append(copying)
             try:
-                report = yield from copying.copy_new(UNLIMITED)
+                reports = yield from copying.copy_new(UNLIMITED)
             except RelayError as error:
                 problems.append(f"{lane.mirror}/{lane.name}: {error}")
             else:
-                problems += [*failures([report] if report else []), *copying.unseen]
+                problems += [*failures(reports), *copying.unseen]
         for copying in runs:
             problems += yield from copying.finish_checks()
         if stop():
@@ -49,11 +48,3 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
         copy,
         prefix=prefix,
     )
-
-
-def _lanes(settings: Settings, catalog: Catalog, prefix: tuple[str, ...]) -> list[Lane]:
-    return [
-        lane
-        for name, mirror in settings.mirrors.items()
-        for lane in lanes_of(name, mirror, catalog.known(name, mirror), prefix)
-    ]

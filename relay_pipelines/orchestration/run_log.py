@@ -65,21 +65,24 @@ class RunLog(Lines):
             self._log.info("copied %s, in %s%s", _amount(result), duration, _throttled(result))
 
     def recounted(
-        self, window: str, topics: int, result: RunResult, recount_seconds: float
+        self, window: str, topics: int, rounds: int, result: RunResult, recount_seconds: float
     ) -> None:
         """Log the end of a window.
 
         Args:
             window: its key.
             topics: how many it has.
+            rounds: how many this run has copied.
+            result: of all of them.
         """
         if not self._brief:
             self._log.info("recount: %s", seconds(recount_seconds))
             return
+        several = f" in {plural(rounds, 'round')}" if rounds > 1 else ""
         log_and_print(
             self._log,
-            f"{self._held}window {window}: {_amount(result)} of"
-            f" {plural(topics, 'topic')};"
+            f"{self._held}window {window}: {_amount(result)} of {plural(topics, 'topic')}"
+            f"{several};"
             f" survey {seconds(self._surveyed_seconds)},"
             f" preparation {seconds(result.seconds - result.copying_seconds)},"
             f" copy {seconds(result.copying_seconds)}, recount {seconds(recount_seconds)}"

@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.plan.topic_selection import literal_names
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.snapshot import node_selection
 
 _ENVIRONMENT = "RELAY_CATALOG"
@@ -54,6 +55,14 @@ class Catalog:
         `learn` keeps this order, so that no topic moves to another lane when it is learnt.
         """
         return list(dict.fromkeys([*self.topics(name), *literal_names(mirror.topics.allow)]))
+
+    def lanes(self, settings: Settings) -> list[Lane]:
+        """The lanes of all mirrors."""
+        return [
+            lane
+            for name, mirror in settings.mirrors.items()
+            for lane in lanes_of(name, mirror, self.known(name, mirror), tuple(self._prefix))
+        ]
 
     def learn(self, name: str, mirror: Mirror, topics: Iterable[str]) -> list[str]:
         """Add topics, after those that relay.yaml names, and return the new ones, sorted."""

@@ -4,7 +4,7 @@ They are in the metadata of the lane's plan asset because run configuration and 
 runs from the UI nor backfills.
 """
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import dagster as dg
@@ -30,25 +30,27 @@ def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=naming.windows_name(mirror, topic))
 
 
-def freeze(
-    instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow, destination: Cluster
-) -> Generator[Batch, None, FrozenWindow]:
-    """Store a window under a key of its own: the plan first, because a key alone cannot be run.
-
-    Args:
-        destination: where it is copied to: a relay.yaml that changes may name another cluster.
-
-    Returns:
-        the window with its final key: another run may have used the one that it had.
-    """
+def with_own_key(instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow) -> FrozenWindow:
+    """Return a window with a key that no other one has: one may be of the same second."""
     name, number = naming.plans_name(lane.path, lane.name), 0
     while instance.has_dynamic_partition(name, frozen.key):
         number += 1
         frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
+    return frozen
+
+
+def freeze(
+    instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow, destination: Cluster
+) -> Iterator[Batch]:
+    """Store a window: the plan first, because a key alone cannot be run.
+
+    Args:
+        destination: where it is copied to: a relay.yaml that changes may name another cluster.
+    """
     yield [_event(lane, frozen, destination)]
+    name = naming.plans_name(lane.path, lane.name)
     of_topics = (naming.windows_name(lane.path, topic) for topic in frozen.topics)
     event_store.add_key(instance, [name, *of_topics], frozen.key)
-    return frozen
 
 
 def find(

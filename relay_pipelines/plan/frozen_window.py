@@ -69,6 +69,54 @@ class FrozenWindow:
             generations={**self.generations, **other.generations},
         )
 
+    def copied(self, next_offsets: Mapping[TopicPartition, int]) -> FrozenWindow | None:
+        """The part before the next offsets to copy; None if nothing is.
+
+        Args:
+            next_offsets: those of another generation are left out, and those that are not known.
+        """
+        ranges = [
+            replace(each, end=max(each.start, min(each.end, next_offsets[each.topic_partition])))
+            if each.topic_partition in next_offsets
+            else each
+            for each in self.ranges
+        ]
+        found = tuple(each for each in ranges if len(each))
+        return replace(self, ranges=found) if found else None
+
+    def extended(self, later: FrozenWindow) -> FrozenWindow:
+        """The window with a later round of its copy: its key and time, and the ends of both."""
+        ranges = {each.topic_partition: each for each in self.ranges}
+        for new in later.ranges:
+            known = ranges.get(new.topic_partition)
+            ranges[new.topic_partition] = (
+                replace(known, end=max(known.end, new.end)) if known else new
+            )
+        return replace(
+            later,
+            key=self.key,
+            ranges=tuple(sorted(ranges.values())),
+            planned_at_ms=self.planned_at_ms,
+            size_bytes=self.size_bytes + later.size_bytes,
+            generations={**self.generations, **later.generations},
+        )
+
+    def takes(self, later: FrozenWindow, limits: WindowLimits) -> bool:
+        """Whether it can be extended by a later round: without a gap, and within the limits.
+
+        There is a gap if somebody else has copied in between.
+        """
+        ranges = {each.topic_partition: each for each in self.ranges}
+        for new in later.ranges:
+            tp = new.topic_partition
+            known = ranges.get(tp)
+            if known and not (
+                new.start == known.end and self.generation_of(tp) == later.generation_of(tp)
+            ):
+                return False
+        both = self.extended(later)
+        return both.records <= limits.max_records and both.size_bytes <= limits.max_bytes
+
     def to_json(self) -> str:
         """Serialize it; `from_json` reads it."""
         topics: dict[str, list[list[int]]] = {}

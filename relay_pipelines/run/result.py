@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relay_pipelines.errors import INTERRUPTED, RelayError, error_class, together
 from relay_pipelines.model import LedgerEntry, Outcome, Status, TopicPartition
@@ -23,6 +23,8 @@ class TopicTotals:
     skipped: Counter[str] = field(default_factory=Counter)
     nodes: set[str] = field(default_factory=set)
     code: set[str] = field(default_factory=set)
+    first_ms: int | None = None
+    """The timestamp of the oldest first record of a chunk."""
 
     def add(self, entry: LedgerEntry) -> None:
         """Count one committed chunk."""
@@ -34,6 +36,25 @@ class TopicTotals:
         self.skipped.update(entry.skipped)
         self.nodes.add(entry.node)
         self.code.update(filter(None, [entry.policy.get("code")]))
+        if entry.first_timestamp_ms >= 0:
+            self.first_ms = _earlier(self.first_ms, entry.first_timestamp_ms)
+
+    def update(self, later: TopicTotals) -> None:
+        """Add what a later run has committed."""
+        self.offsets += later.offsets
+        self.records += later.records
+        self.size_bytes += later.size_bytes
+        self.chunks += later.chunks
+        self.reencoded += later.reencoded
+        self.skipped.update(later.skipped)
+        self.nodes |= later.nodes
+        self.code |= later.code
+        if later.first_ms is not None:
+            self.first_ms = _earlier(self.first_ms, later.first_ms)
+
+
+def _earlier(known: int | None, moment: int) -> int:
+    return moment if known is None else min(known, moment)
 
 
 @dataclass(slots=True)
@@ -107,6 +128,31 @@ class RunResult:
             outcome.exit_code for outcome in self.outcomes
         ]
         return max(codes, default=0)
+
+
+def joined(results: Sequence[RunResult]) -> RunResult:
+    """Return what runs that followed each other did together; it ended as the last one did.
+
+    Args:
+        results: not empty.
+    """
+    last = results[-1]
+    topics: dict[str, TopicTotals] = {}
+    for result in results:
+        for topic, totals in result.topics.items():
+            topics.setdefault(topic, TopicTotals()).update(totals)
+    return replace(
+        last,
+        topics=topics,
+        outcomes=[outcome for result in results for outcome in result.outcomes],
+        errors=list(last.errors),
+        reconfigured=[done for result in results for done in result.reconfigured],
+        diverged={node: why for result in results for node, why in result.diverged.items()},
+        ledger_ends=next((each.ledger_ends for each in results if each.ledger_ends), {}),
+        spark=next((each.spark for each in reversed(results) if each.spark), ""),
+        seconds=sum(result.seconds for result in results),
+        copying_seconds=sum(result.copying_seconds for result in results),
+    )
 
 
 def _error_of(outcome: Outcome) -> RelayError:

@@ -15,6 +15,7 @@ from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows.cut import FailedTopics
+from relay_pipelines.windows.open_window import OpenWindowStore
 
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0
@@ -66,7 +67,7 @@ class RunRequests:
         failed = FailedTopics.load(runs[0].dagster_run.tags) if runs else FailedTopics()
         if resting := failed.left_out(self.now):
             self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
-        if not running and not self._has_news(without=resting):
+        if not running and not self._has_work(without=resting):
             return None
         return self._request(waiting, failed)
 
@@ -101,6 +102,11 @@ class RunRequests:
         lasts = self._lane.window.session / 1000
         before = min(HANDOVER_SECONDS, lasts / 2)
         return started is not None and self.now - started > lasts - before
+
+    def _has_work(self, without: Collection[str]) -> bool:
+        """Whether something is new, or was copied by a run that was killed, and is in no window."""
+        is_open = not OpenWindowStore(self.instance, self._lane).is_empty()
+        return is_open or self._has_news(without)
 
     def _has_news(self, without: Collection[str]) -> bool:
         positions = self.snapshot.positions

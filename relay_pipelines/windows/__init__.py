@@ -7,7 +7,8 @@ calls the others from top to bottom:
     lane_run        the way of a window of a lane, then of the next one
     run_snapshot    takes the snapshot of a run, and writes what the run must know before it copies
     cut             cuts what is new into a window, without topics that have just failed
-    window_run      copies one frozen window, and recounts it
+    open_window     the window that is open: what was copied, and is not reported yet
+    window_run      copies a window in one or several rounds, and recounts it
     window_checks   runs the expectations of its topics behind the copy
     window_events   what it tells Dagster: materialisations, and the check `message_counts`
 

@@ -1,8 +1,8 @@
 """Copies a lane inside one Dagster run: window after window, with one Spark session."""
 
 import logging
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns, window_log
+from relay_pipelines.orchestration.event_budget import EventBudget, events_of
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
@@ -28,16 +29,18 @@ from relay_pipelines.snapshot.lag import Rate, Rates
 from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from relay_pipelines.windows.window_checks import WindowChecks
-from relay_pipelines.windows.window_run import WindowReport, copy_window
+from relay_pipelines.windows.window_run import Round, WindowReport, copy_round, count_window
 
 
 @dataclass(slots=True)
 class LaneRun:
     """The windows of a lane that one op copies, and the way of each of them.
 
-    `copy_new` is the whole way: look, cut, freeze, copy, recount, events. `copy_frozen` is its
-    second half: a person's run copies a window again that was cut and frozen before.
+    `copy_new` is the whole way: look, cut, copy, and, as often as the budget of events allows,
+    recount, freeze, events. A window then has several rounds. `copy_frozen` is its second half: a
+    person's run copies a window again that was cut and frozen before.
 
     The op yields the events, those together that are stored together.
 
@@ -52,6 +55,7 @@ class LaneRun:
         held: why topic-partitions are held back, as the last survey found.
         unseen: a line for each topic that the source does not show, and for what is held back.
         checks: the expectations of the windows, which run behind the copy.
+        budget: how often a window ends.
     """
 
     context: dg.OpExecutionContext
@@ -64,6 +68,7 @@ class LaneRun:
     patient: bool = True
     brief: bool = False
     yields: bool = False
+    budget: EventBudget = field(default_factory=EventBudget)
     has_backlog: bool = field(default=False, init=False)
     held: Mapping[TopicPartition, RelayError] = field(default_factory=dict, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
@@ -81,11 +86,15 @@ class LaneRun:
     _writers: OtherWriters = field(init=False)
     _guests: set[str] = field(default_factory=set, init=False)
     _left: set[str] = field(default_factory=set, init=False)
+    _open: OpenWindow | None = field(default=None, init=False)
+    _stored: OpenWindowStore = field(init=False)
+    _snapshot: ClusterSnapshot = field(init=False)
 
     def __post_init__(self) -> None:
         self._writers = OtherWriters(
             cache(self.context.instance.has_run), self.lane.window.every / 1000, self.kafka.clock
         )
+        self._stored = OpenWindowStore(self.context.instance, self.lane)
         self.checks = WindowChecks(
             # other runs end when they have copied
             *(self.lane, self.kafka, self.context.log),
@@ -100,8 +109,8 @@ class LaneRun:
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
-    ) -> Generator[Batch, None, WindowReport | None]:
-        """Cut a window of what is new, and copy it; return None if nothing is new.
+    ) -> Generator[Batch, None, list[WindowReport]]:
+        """Copy what is new, and end the window if that is due; return those that have ended.
 
         What an earlier window left out is new.
 
@@ -111,7 +120,9 @@ class LaneRun:
         Raises:
             RelayError: no source node or no destination broker answers.
         """
-        snapshot = self.survey(without)
+        snapshot = self._snapshot = self.survey(without)
+        if self._open is None:  # a run that was killed may have left one
+            self._open = self._stored.load(snapshot, self.context.log)
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
         held = snapshot.guarded
@@ -119,13 +130,56 @@ class LaneRun:
             # what is superseded waits for a person, whenever the other one ends
             waits = {tp: e for tp, e in held.items() if isinstance(e, PolicySupersededError)}
             self._say_held(waits)
-            return None
+            return (yield from self.end_window())
         self._say_held(held)
         self.unseen = [*map(str, [*topics.unseen(snapshot), *together(held.values())])]
         if frozen is None:
-            return None
+            return (yield from self.end_window()) if self.budget.is_due() else []
         self.has_backlog = next(windows, None) is not None
-        return (yield from self.copy(snapshot, frozen))
+        return (yield from self._copy_round(snapshot, frozen, limits))
+
+    def _copy_round(
+        self, snapshot: ClusterSnapshot, frozen: FrozenWindow, limits: WindowLimits
+    ) -> Generator[Batch, None, list[WindowReport]]:
+        """Copy what is new as a round of the window that is open, or of a new one."""
+        reports: list[WindowReport] = []
+        if self._open and not self._open.frozen.takes(frozen, limits):
+            reports = yield from self.end_window()
+        if self._open is None:
+            first = window_log.with_own_key(self.context.instance, self.lane, frozen)
+            # the entries of two windows show a loss that was accepted between them, too
+            self._open = OpenWindow(first, snapshot.destination, self._ledger_ends)
+        else:
+            self._open.frozen = self._open.frozen.extended(frozen)
+        window = self._open
+        # before the copy: what is copied is in a window, whatever happens to this run
+        if not self._stored.write(window):
+            self._open = None  # another run goes on with it
+            return reports
+        copied = self._copied(snapshot, replace(frozen, key=window.frozen.key))
+        window.rounds.append(copied)
+        if copied.result.interrupted:  # another run goes on
+            return reports
+        if copied.has_failed or self.budget.is_due():
+            reports = [*reports, *(yield from self.end_window())]
+        return reports
+
+    def end_window(self) -> Generator[Batch, None, list[WindowReport]]:
+        """Count the window that is open, and say what it has copied; none if none is open."""
+        window, self._open = self._open, None
+        if window is None:
+            return []
+        frozen = window.frozen
+        report = self._counted(
+            self._snapshot, frozen, frozen.topics, window.rounds, window.ledger_ends
+        )
+        if not self._stored.is_own():
+            return []  # another run goes on with it
+        yield from window_log.freeze(self.context.instance, self.lane, frozen, window.destination)
+        yield from self._reported_events(report, window.rounds)
+        self._stored.clear()
+        self.budget.spend(events_of(len(report.topics)))
+        return [report]
 
     def _say_held(self, held: Mapping[TopicPartition, RelayError]) -> None:
         """Log why topic-partitions are held back, when that begins and when it is over."""
@@ -218,12 +272,8 @@ class LaneRun:
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow
     ) -> Generator[Batch, None, WindowReport]:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
-        # a database that only answers shows itself here, and not when Dagster stores an event,
-        # which would be fifty lines of its own
-        turns.beat(self.context)
-        frozen = yield from window_log.freeze(
-            self.context.instance, self.lane, frozen, snapshot.destination
-        )
+        frozen = window_log.with_own_key(self.context.instance, self.lane, frozen)
+        yield from window_log.freeze(self.context.instance, self.lane, frozen, snapshot.destination)
         return (yield from self.copy_frozen(snapshot, frozen, frozen.topics))
 
     def copy_frozen(
@@ -234,29 +284,52 @@ class LaneRun:
         Args:
             snapshot: of these topics.
         """
+        copied = self._copied(snapshot, frozen)
+        report = self._counted(snapshot, frozen, topics_copied, [copied], self._ledger_ends)
+        if not report.result.interrupted:  # nothing was counted; the next window copies the rest
+            yield from self._reported_events(report, [copied])
+        return report
+
+    def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> Round:
         self._say_node(snapshot)
-        run_log = RunLog(
-            *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
-        )
-        report = copy_window(
+        return copy_round(
             self.kafka,
             self.session,
             snapshot,
             frozen,
-            topics_copied,
-            [run_log, turns.of(self.context.run_id)],
+            [self._run_log(), turns.of(self.context.run_id)],
             lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,
-            # the entries of two windows show a loss that was accepted between them, too
-            ledger_ends=self._ledger_ends,
             sources=self._read_sources(),
         )
+
+    def _counted(
+        self,
+        snapshot: ClusterSnapshot,
+        frozen: FrozenWindow,
+        topics_counted: Collection[str],
+        rounds: Sequence[Round],
+        ledger_ends: Mapping[TopicPartition, int],
+    ) -> WindowReport:
+        report = count_window(
+            *(self.kafka, snapshot, frozen, topics_counted, rounds),
+            run_id=self.context.run_id,
+            ledger_ends=ledger_ends,
+        )
         self._ledger_ends = report.result.ledger_ends
-        if report.result.interrupted:  # nothing was counted; the next window copies the rest
-            return report
-        run_log.recounted(
-            *(report.frozen.key, len(report.topics), report.result, report.recount_seconds)
+        return report
+
+    def _run_log(self) -> RunLog:
+        return RunLog(
+            *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
+        )
+
+    def _reported_events(self, report: WindowReport, rounds: Sequence[Round]) -> Iterator[Batch]:
+        """Yield what a window says of its topics, and of the lane; log its end."""
+        self._run_log().recounted(
+            *(report.frozen.key, len(report.topics), len(rounds)),
+            *(report.result, report.recount_seconds),
         )
         for topic in report.topics:
             rate = self._rates.get(topic.topic)
@@ -271,7 +344,6 @@ class LaneRun:
         ]
         self._reported = self._reported if is_known else events
         self.checks.add(report, self.session)
-        return report
 
     def _read_sources(self) -> Sources:
         """Read the user's classes once for all tasks of a window."""

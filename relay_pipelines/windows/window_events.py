@@ -110,7 +110,7 @@ def of_topic(
         "copied by this run (bytes)": topic.totals.size_bytes,
         "copying (seconds)": round(spent, 3) if copied else None,
         "copying (records per second)": round(copied / spent, 1) if copied and spent else None,
-        "latency (seconds)": _latency_seconds(window, topic),
+        "latency (seconds)": topic.latency_seconds,
         "lag before (records)": topic.lag_before,
         "lag after (records)": topic.lag_after,
         "lag after (seconds)": topic.lag_after_seconds,
@@ -161,13 +161,6 @@ def _details(topic: TopicReport) -> dg.TableMetadataValue:
 
 def _table(schema: dg.TableSchema, rows: list[dict[str, str | int]]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
-
-
-def _latency_seconds(window: WindowReport, topic: TopicReport) -> float | None:
-    """From the timestamp of the oldest record until the copies were readable."""
-    if topic.first_ms is None or not topic.totals.records:
-        return None
-    return max(0, window.readable_ms - topic.first_ms) / 1000
 
 
 def _time(ms: int | None) -> dg.TimestampMetadataValue | None:

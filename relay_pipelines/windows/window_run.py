@@ -23,7 +23,7 @@ from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources.kafka import KafkaResource
-from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.result import RunResult, TopicTotals, joined
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from relay_pipelines.settings import Mirror
@@ -50,7 +50,9 @@ class TopicReport:
         lag_after_seconds: age of the oldest of them at the end; None if the source does not say it.
         end_offsets: of the source when the run began.
         copying_seconds: time of Spark tasks, over all topic-partitions.
-        source_rate: records per second at the source since the window before; None if unknown.
+        latency_seconds: from the timestamp of the oldest record that this run copied until its copy
+            was readable, in the round that took longest; None if the run copied nothing.
+        source_rate: records per second at the source since the round before; None if unknown.
         held_back: why some of the topic is not copied by any window.
     """
 
@@ -64,6 +66,7 @@ class TopicReport:
     lag_after_seconds: float | None = 0.0
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     copying_seconds: float = 0.0
+    latency_seconds: float | None = None
     source_rate: float | None = None
     held_back: Sequence[RelayError] = ()
 
@@ -180,30 +183,47 @@ class WindowReport:
         )
 
 
-def copy_window(
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round of a window has copied.
+
+    Args:
+        readable_ms: when readers of committed records saw all of it.
+    """
+
+    plan: RunPlan
+    result: RunResult
+    readable_ms: int
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether more is wrong than what was held back, or missing, before it began."""
+        known = len(self.plan.data_losses) + len(self.plan.snapshot.unseen)
+        failed = any(outcome.status is not Status.DONE for outcome in self.result.outcomes)
+        return failed or len(self.result.errors) > known
+
+
+def copy_round(
     kafka: KafkaResource,
     session: Callable[[], Any],
     snapshot: ClusterSnapshot,
     frozen: FrozenWindow,
-    topics: Collection[str],
     observers: Sequence[Observer],
     *,
     lane: str,
     stop: Callable[[], bool],
     run_id: str,
-    ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     sources: Sources | None = None,
-) -> WindowReport:
-    """Copy what is still missing of some topics of a window, then recount the complete ones.
+) -> Round:
+    """Copy what is still missing of a window up to now.
 
     Errors of the clusters and of Spark do not raise: no later window has these offsets, so each
     topic's report must say what is wrong.
 
     Args:
         session: returns the Spark session; called only if there is something to copy.
-        snapshot: of these topics.
+        snapshot: of the topics to copy.
         lane: the lane's name; lanes are copied side by side.
-        ledger_ends: as of `recount`.
         sources: as in `run`.
     """
     mirror = kafka.mirror(snapshot.mirror)
@@ -219,13 +239,39 @@ def copy_window(
         scope=lane,
         sources=sources,
     )
-    readable_ms, began = kafka.clock.now_ms(), kafka.clock.monotonic()
+    return Round(plan, result, kafka.clock.now_ms())
+
+
+def count_window(
+    kafka: KafkaResource,
+    snapshot: ClusterSnapshot,
+    frozen: FrozenWindow,
+    topics: Collection[str],
+    rounds: Sequence[Round],
+    *,
+    run_id: str,
+    ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> WindowReport:
+    """Say what is copied of some topics of a window, and recount the complete ones.
+
+    Errors of the clusters do not raise, as in `copy_round`.
+
+    Args:
+        snapshot: of these topics.
+        rounds: those of this run that copied it; none if an earlier run has copied all of it.
+        ledger_ends: as of `recount`.
+    """
+    mirror, began = kafka.mirror(snapshot.mirror), kafka.clock.monotonic()
+    plan = plan_frozen(snapshot, frozen)
+    results = [each.result for each in rounds]
+    result = joined(results) if results else RunResult(snapshot.mirror, run_id, {})
     next_offsets: Mapping[TopicPartition, int] = {}
     try:
         next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
     except RelayError as error:
         result.errors.append(error)
     reports = _topic_reports(topics, plan, next_offsets, result)
+    _add_latencies(reports, rounds)
     if not result.interrupted:
         try:
             result.errors += _recount_complete(reports, plan, mirror, kafka.clock, ledger_ends)
@@ -242,7 +288,7 @@ def copy_window(
     recount_seconds = kafka.clock.monotonic() - began
     return WindowReport(
         *(plan.frozen, snapshot.node.name, reports, result, differences),
-        *(readable_ms, recount_seconds),
+        *(rounds[-1].readable_ms if rounds else frozen.planned_at_ms, recount_seconds),
     )
 
 
@@ -425,6 +471,18 @@ def _explain_expired(
             else:  # of a later generation, no entry has expired
                 first = oldest.source.start if oldest.generation == generation else 0
             counted.coverage = counted.coverage.explained(coverage.OffsetKind.FORGOTTEN, first)
+
+
+def _add_latencies(reports: Sequence[TopicReport], rounds: Sequence[Round]) -> None:
+    """Add how long the copies of a topic took at most."""
+    latencies: defaultdict[str, list[int]] = defaultdict(list)
+    for each in rounds:
+        for topic, totals in each.result.topics.items():
+            if totals.records and totals.first_ms is not None:
+                latencies[topic].append(each.readable_ms - totals.first_ms)
+    for report in reports:
+        if of_topic := latencies[report.topic]:
+            report.latency_seconds = max(0, *of_topic) / 1000
 
 
 def _add_ages(

@@ -213,6 +213,18 @@ class InProcessEnvironment:
         )
         return sorted(self.instance.get_dynamic_partitions(name))
 
+    def ranges(self, topic: str, partition: int = 0) -> list[tuple[int, int]]:
+        """The source offsets of a topic-partition in the windows of the lane `main`, in order."""
+        (lane,) = self.lanes
+        plans = [window_log.find(self.instance, lane, key, ()) for key in self.windows()]
+        return sorted(
+            (each.start, each.end)
+            for plan in plans
+            if plan
+            for each in plan.ranges
+            if each.topic_partition == TopicPartition(topic, partition)
+        )
+
     def freeze(self, max_records: int = 2**62) -> list[str]:
         """Freeze windows of all that is new and copy none, like runs that are killed."""
         (lane,) = self.lanes
@@ -222,7 +234,8 @@ class InProcessEnvironment:
         now_ms = kafka.clock.now_ms()
         limits = WindowLimits(max_records, 2**62)
         for frozen in new_windows(snapshot, limits, now_ms):
-            for batch in window_log.freeze(self.instance, lane, frozen, snapshot.destination):
+            keyed = window_log.with_own_key(self.instance, lane, frozen)
+            for batch in window_log.freeze(self.instance, lane, keyed, snapshot.destination):
                 for event in batch:
                     self.instance.report_runless_asset_event(event)
         return self.windows()

@@ -12,11 +12,12 @@ import yaml
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.run import run_plan
 from relay_pipelines.sensors import lane_plan, pruning
 from relay_pipelines.windows.cut import FailedTopics
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from tests.integration.guarded import Permitted
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
@@ -47,6 +48,28 @@ def test_a_backlog_becomes_several_windows(
     assert [len(environment.windows(topic)) for topic in topics] == [3, 2, 0]
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+
+
+def test_what_a_killed_session_has_left_is_reported_without_news(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """What it has copied is in no window that Dagster shows: a run ends that window."""
+    assert environment.copy().success
+    assert not environment.tick().run_requests
+    (lane,) = environment.lanes
+    (key,) = environment.windows()
+    copied = window_log.find(environment.instance, lane, key, ())
+    assert copied
+    destination = environment.destination.cluster()
+    store = OpenWindowStore(environment.instance, lane)
+    assert store.write(OpenWindow(replace(copied, key="2026-11-22T04:10:20Z-000"), destination))
+
+    assert environment.tick().run_requests
+    run = environment.copy()
+
+    assert checks(run)[topics[0]].passed
+    assert "2026-11-22T04:10:20Z-000" in environment.windows()
+    assert not environment.tick().run_requests
 
 
 def test_a_run_under_way_is_enough(environment: InProcessEnvironment, topics: list[str]) -> None:

@@ -36,6 +36,8 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
 from relay_pipelines.resources import kafka as kafka_resource
 from relay_pipelines.run import run_plan
+from relay_pipelines.windows import lane_run
+from relay_pipelines.windows.open_window import OpenWindowStore
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -160,6 +162,74 @@ def test_a_session_copies_window_after_window(
     log = environment.instance.all_logs(run.run_id)
     ends = "relay.yaml has changed (window.session): this session ends"
     assert ends in [entry.user_message for entry in log]
+
+
+def test_a_session_copies_more_often_than_it_reports(
+    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
+) -> None:
+    """With few events to spend, records arrive as soon, and a window has several rounds.
+
+    It ends before the session does, and before a person's run.
+    """
+    config = environment.config
+    config.write_text(f"{config.read_text()}dagster: {{events_per_minute: 1}}\n")
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    until(lambda: len(environment.windows()) == 1, "the first window")
+    for number in range(2):
+        environment.fill(topics[0], [f"later{number}"])
+        sessions.copied(topics[0], f"later{number}")
+    assert len(environment.windows()) == 1
+    assert environment.materialize(topics[0], environment.windows()[0]).success
+    assert environment.ranges(topics[0]) == [(0, 100), (100, 102)]
+    environment.fill(topics[0], ["last"])
+    sessions.copied(topics[0], "last")
+
+    (run,) = sessions.end(running)
+
+    assert run.success, failure(run)
+    assert environment.ranges(topics[0]) == [(0, 100), (100, 102), (102, 103)]
+    assert environment.ranges(topics[1], 1) == [(0, 50)]
+    assert all(check.passed for check in checks(run).values())
+    second = [event.materialization for event in run.get_asset_materialization_events()][-3]
+    assert second.metadata["records"].value == 2
+    assert second.metadata["copied by this run (records)"].value == 2
+    log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
+    assert [line for line in log if " of 1 topic in 2 rounds; " in line]
+
+
+@pytest.mark.parametrize(
+    ("place", "function"),
+    [(lane_run, "copy_round"), (lane_run, "count_window"), (OpenWindowStore, "clear")],
+    ids=["it copies", "it counts its window", "it forgets what it has reported"],
+)
+def test_a_run_dies_before(
+    environment: InProcessEnvironment,
+    topics: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    function: str,
+) -> None:
+    """What it has copied, and in no window, is in the one of the next run: once, and no gap."""
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("the process is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, function, die)
+        assert not environment.copy().success
+    environment.fill(topics[0], ["later"])
+
+    run = environment.copy()
+
+    assert run.success, failure(run)
+    assert environment.ranges(topics[0]) == [(0, 101)]
+    assert environment.ranges(topics[1], 1) == [(0, 50)]
+    assert checks(run)[topics[0]].passed
+    assert len(environment.windows()) == 1
+    again = environment.copy()
+    assert again.success
+    assert not again.get_asset_materialization_events(), "nothing is new"
 
 
 def test_a_changed_configuration_is_used_from_the_next_window_on(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from enum import StrEnum, auto
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,59 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
         for count, offset_range in zip(larger, waiting, strict=True)
     )
     assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
+
+
+class Death(StrEnum):
+    """Where a run is killed in a round."""
+
+    BEFORE_COPY = auto()
+    IN_COPY = auto()
+    AFTER_COPY = auto()
+    AFTER_REPORT = auto()
+
+
+rounds = st.tuples(
+    st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=4),
+    st.booleans(),
+    st.none() | st.sampled_from(Death),
+)
+
+
+@given(st.lists(rounds, max_size=12), limits)
+def test_rounds_that_are_killed_leave_each_offset_in_one_window(written, limits):
+    """What a run has stored before it copies is enough for the next one to go on."""
+    ends, copied = Counter[int](), Counter[int]()
+    stored: FrozenWindow | None = None
+    windows: dict[str, FrozenWindow] = {}
+    for number, (new, is_due, death) in enumerate([*written, ({0: 1}, True, None)]):
+        ends.update(new)
+        ranges = [OffsetRange(TopicPartition("t", at), copied[at], ends[at]) for at in sorted(ends)]
+        news = tuple(each for each in ranges if len(each))
+        found = FrozenWindow(str(number), news, planned_at_ms=number)
+        if stored:
+            stored = stored.copied({TopicPartition("t", at): copied[at] for at in ends})
+        if stored and not stored.takes(found, limits):
+            windows[stored.key], stored = stored, None
+        stored = stored.extended(found) if stored else found
+        if death is Death.BEFORE_COPY:
+            continue
+        for each in news:
+            part = len(each) // 2 if death is Death.IN_COPY else len(each)
+            copied[each.topic_partition.partition] += part
+        if death in {Death.IN_COPY, Death.AFTER_COPY} or not is_due:
+            continue
+        windows[stored.key] = stored  # again, if the run before was killed when it had reported it
+        if death is not Death.AFTER_REPORT:
+            stored = None
+    for at, end in ends.items():
+        of_all = sorted(
+            each
+            for window in windows.values()
+            for each in window.ranges
+            if each.topic_partition.partition == at
+        )
+        assert [each.start for each in of_all] == [0, *(each.end for each in of_all[:-1])]
+        assert of_all[-1].end == end
 
 
 @given(

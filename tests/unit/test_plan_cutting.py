@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -148,6 +149,49 @@ class TestFrozenWindow:
             Window("a.b", FROZEN.ranges[:2]),
             Window("idle", FROZEN.ranges[2:3]),
         ]
+
+    @pytest.mark.parametrize(
+        ("later", "taken"),
+        [
+            ({at(0, "z"): (2**40 + 1, 2**40 + 9)}, True),
+            ({at(0, "new"): (3, 4)}, True),
+            ({at(0, "z"): (2**40 + 2, 2**40 + 9)}, False),
+            ({at(0, "a.b"): (2, 9)}, False),
+            ({at(0, "new"): (0, 94)}, False),
+        ],
+        ids=["goes on", "another topic", "a gap", "from before", "too many records"],
+    )
+    def test_takes_a_later_round(self, later, taken):
+        """Only what joins it, so that windows have each offset once."""
+        ranges = tuple(OffsetRange(tp, *bounds) for tp, bounds in later.items())
+        window = FrozenWindow("later", ranges, "node2", 2**41, 5, dict(FROZEN.generations))
+        assert FROZEN.takes(window, WindowLimits(100, 20_000)) == taken
+        assert not FROZEN.takes(window, WindowLimits(100, 12_349)), "too many bytes"
+        of_another_log = replace(window, generations=dict.fromkeys(later, 7))
+        assert not FROZEN.takes(of_another_log, WindowLimits(UNLIMITED, UNLIMITED)) or (
+            at(0, "new") in later
+        )
+
+    def test_has_a_part_that_is_copied(self):
+        """What a killed run has left out is new, so that the next one has it in its own round."""
+        copied = FROZEN.copied({at(0, "a.b"): 5, at(0, "idle"): 2**41})
+        assert copied
+        assert copied.ranges == (OffsetRange(at(0, "a.b"), 3, 5), FROZEN.ranges[3])
+        assert FROZEN.copied({each.topic_partition: 0 for each in FROZEN.ranges}) is None
+
+    def test_is_extended_by_a_later_round(self):
+        """It keeps its key and its time, and ends where the round does."""
+        round_ = (OffsetRange(at(0, "new"), 3, 4), OffsetRange(at(0, "z"), 2**40 + 1, 2**40 + 9))
+        window = FROZEN.extended(FrozenWindow("later", round_, "node2", 2**41, 5))
+        assert (window.key, window.planned_at_ms, window.node, window.size_bytes) == (
+            *(FROZEN.key, FROZEN.planned_at_ms),
+            *("node2", 12_350),
+        )
+        assert window.ranges == (
+            *FROZEN.ranges[:3],
+            *(round_[0], OffsetRange(at(0, "z"), 2**40, 2**40 + 9)),
+        )
+        assert window.generations == FROZEN.generations
 
     def test_has_topics_and_records(self):
         assert FROZEN.topics == ["a.b", "idle", "z"]

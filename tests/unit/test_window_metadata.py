@@ -56,6 +56,7 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
         "lag_before": 60,
         "end_offsets": {AT: 160},
         "copying_seconds": 2.0,
+        "latency_seconds": 12.5,
         "source_rate": 12.34,
     }
     topic = TopicReport("orders", **(fields | changes))
@@ -112,7 +113,7 @@ class TestMetadata:
         ("changes", "missing"),
         [
             (
-                {"totals": TopicTotals()},
+                {"totals": TopicTotals(), "latency_seconds": None},
                 {
                     "copying (seconds)",
                     "copying (records per second)",
@@ -124,7 +125,7 @@ class TestMetadata:
             ({"lag_after_seconds": None, "lag_after": 9}, {"lag after (seconds)"}),
             (
                 {"recounts": {AT: Recount(RANGE)}},
-                {"latency (seconds)", "first record", "last record"},
+                {"first record", "last record"},
             ),
         ],
         ids=["copied before", "the first window", "the source is silent", "no record"],
@@ -184,7 +185,7 @@ def test_the_timestamp_of_a_batch(attributes: int, base_ms: int, first_ms: int |
 class TestRunLog:
     """The phases of a run, with their seconds."""
 
-    def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool) -> list[str]:
+    def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool, rounds: int = 1) -> list[str]:
         window, _ = report()
         snapshot = SimpleNamespace(node=SimpleNamespace(name="a"))
         plan: Any = SimpleNamespace(
@@ -200,7 +201,8 @@ class TestRunLog:
             log.begin(plan)
             log.end(window.result)
             log.recounted(
-                *(window.frozen.key, len(window.topics), window.result, window.recount_seconds)
+                *(window.frozen.key, len(window.topics), rounds),
+                *(window.result, window.recount_seconds),
             )
         return caplog.messages
 
@@ -220,6 +222,11 @@ class TestRunLog:
             f"window {KEY}: 50 records, 4.9 KiB of 1 topic;"
             " survey 0.4 s, preparation 6.5 s, copy 2.5 s, recount 0.2 s"
         )
+
+    def test_a_window_of_several_rounds(self, caplog):
+        """The line says how often its session has copied."""
+        (line,) = self.lines(caplog, brief=True, rounds=8)
+        assert line.startswith(f"window {KEY}: 50 records, 4.9 KiB of 1 topic in 8 rounds; ")
 
     def test_the_start_of_spark(self, caplog):
         """It has a line of its own, again if Spark has died."""

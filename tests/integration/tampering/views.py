@@ -22,7 +22,7 @@ from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.windows import window_events
-from relay_pipelines.windows.window_run import TopicReport, copy_window
+from relay_pipelines.windows.window_run import TopicReport, copy_round, count_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
 from tests.support.findings import differences, notes, unreadable
 
@@ -123,11 +123,14 @@ def window_check(stage: Stage, mirror: str) -> Cells:
     frozen = FrozenWindow("window", tuple(ranges), planned_at_ms=stage.began_ms)
     try:
         snapshot = cluster_snapshot.take_snapshot(mirror, kafka.mirror(mirror), CLOCK)
-        report = copy_window(
-            *(kafka, lambda: stage.session, snapshot, frozen, frozen.topics, []),
+        last_round = copy_round(
+            *(kafka, lambda: stage.session, snapshot, frozen, []),
             lane="main",
             stop=lambda: False,
             run_id="window",
+        )
+        report = count_window(
+            *(kafka, snapshot, frozen, frozen.topics, [last_round]), run_id="window"
         )
     except RelayError as error:
         return {ALL: _of_error(error)}

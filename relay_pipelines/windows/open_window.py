@@ -1,0 +1,114 @@
+"""The window that a lane has open: what its rounds have copied, and Dagster does not show yet.
+
+It is stored before each round copies, so that a run that is killed leaves it to the next one:
+docs/transactions.md argues why windows stay a partition of the offsets then. Dagster keeps one
+value of a name here, so that storing it often lets no table grow.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from relay_pipelines.errors import UnsupportedError
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows.window_run import Round
+
+
+@dataclass(slots=True)
+class OpenWindow:
+    """A window that later rounds may extend.
+
+    Args:
+        frozen: what the rounds copy, or have copied, all together.
+        destination: where they copy it to.
+        ledger_ends: where the ledger ended when the window before began to copy, if that is known.
+        rounds: those of this run.
+    """
+
+    frozen: FrozenWindow
+    destination: Cluster
+    ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+
+class OpenWindowStore:
+    """Where a run stores the open window of a lane, and finds what a killed one has left.
+
+    A run that was given up, and wakes up, finds that another one has stored something since, and
+    stores nothing.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, lane: Lane) -> None:
+        self._cursors = instance.daemon_cursor_storage
+        self._name = f"relay/{lane.path}/{lane.name}/open window"
+        self._last = ""
+
+    def load(self, snapshot: ClusterSnapshot, log: logging.Logger) -> OpenWindow | None:
+        """Return what an earlier run has copied, and not reported; None if there is nothing.
+
+        What it has not copied is new. A window of another destination cannot be counted here, and
+        is left out.
+        """
+        self._last = self._read()
+        found = self._parse(snapshot, log) if self._last else None
+        if found is None and self._last:
+            self.clear()
+        return found
+
+    def _parse(self, snapshot: ClusterSnapshot, log: logging.Logger) -> OpenWindow | None:
+        fields = json.loads(self._last)
+        try:
+            frozen = FrozenWindow.from_json(fields["key"], fields["plan"])
+        except UnsupportedError as error:
+            log.warning("the window that was open is not reported: %s", error)
+            return None
+        if fields["destination"] != list(snapshot.destination.bootstrap_servers):
+            log.warning(
+                "window %s, which was open, is not reported: it was copied to %s",
+                *(frozen.key, ", ".join(fields["destination"])),
+            )
+            return None
+        next_offsets = {
+            tp: position.begin
+            for position in snapshot.positions
+            if snapshot.generation_of(tp := position.topic_partition) == frozen.generation_of(tp)
+        }
+        copied = frozen.copied(next_offsets)
+        return OpenWindow(copied, snapshot.destination) if copied else None
+
+    def write(self, window: OpenWindow) -> bool:
+        """Store what is open; return whether no other run has stored anything since the last."""
+        fields = {
+            "key": window.frozen.key,
+            "destination": list(window.destination.bootstrap_servers),
+            "plan": window.frozen.to_json(),
+        }
+        return self._replace(json.dumps(fields))
+
+    def clear(self) -> None:
+        """Store that nothing is open: all of it is reported."""
+        self._replace("")
+
+    def is_empty(self) -> bool:
+        """Whether nothing is open."""
+        return not self._read()
+
+    def is_own(self) -> bool:
+        """Whether no other run has stored anything since this one."""
+        return self._read() == self._last
+
+    def _replace(self, text: str) -> bool:
+        if not self.is_own():
+            return False
+        self._cursors.set_cursor_values({self._name: text})
+        self._last = text
+        return True
+
+    def _read(self) -> str:
+        return self._cursors.get_cursor_values({self._name}).get(self._name, "")

@@ -1,0 +1,78 @@
+"""How often a session may cut a window."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.orchestration.event_budget import (
+    EventBudget,
+    budgets,
+    events_of,
+    seconds_between_windows,
+)
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import WindowSettings
+
+
+class Hands(SystemClock):
+    """A clock that stands still until the test moves its hands."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def lane(name: str, topics: int, every_seconds: int) -> Lane:
+    window = WindowSettings.model_validate({"every": f"{every_seconds}s"})
+    return Lane("m", name, window, tuple(f"{name}{number}" for number in range(topics)))
+
+
+CASES = [
+    # title, budget, lanes, what each gets
+    ("who stays within it is not limited", 1_000, [(1, 5), (10, 30)], [None, None]),
+    ("who does not is", 1_000, [(250, 5)], [1_000]),
+    ("a small lane gets what it needs", 1_036, [(1, 5), (250, 5)], [None, 1_000]),
+    ("large ones share the rest", 3_036, [(250, 5), (1, 5), (250, 5)], [1_500, None, 1_500]),
+    ("also if they need little more than that", 3_000, [(250, 30), (250, 5)], [None, 1_998]),
+]
+
+
+@pytest.mark.parametrize(
+    ("budget", "sizes", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_the_shares(budget, sizes, expected):
+    """What one lane does not need, the others have."""
+    lanes = [lane(f"lane{number}", *size) for number, size in enumerate(sizes)]
+    shares = budgets(lanes, budget)
+    assert [shares[each.path, each.name] for each in lanes] == expected
+
+
+def test_a_window_is_due_when_its_events_are_paid():
+    """A window of few events is followed soon, one of many late."""
+    clock = Hands()
+    budget = EventBudget(600, clock)
+    assert budget.is_due(), "the first one"
+    budget.spend(5)
+    assert not budget.is_due()
+    clock.now += 0.5
+    assert budget.is_due()
+    budget.spend(600)
+    clock.now += 59
+    assert not budget.is_due()
+    clock.now += 1
+    assert budget.is_due()
+
+
+def test_without_a_limit_each_round_is_a_window():
+    """As it is for what people start."""
+    budget = EventBudget()
+    budget.spend(1_000_000)
+    assert budget.is_due()
+
+
+def test_what_people_read():
+    """The plan's page says how far windows are apart."""
+    assert seconds_between_windows(lane("a", 250, 5), None) == 5
+    assert seconds_between_windows(lane("a", 250, 5), 501) == 60 == events_of(250) * 60 / 501
