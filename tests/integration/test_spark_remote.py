@@ -250,6 +250,7 @@ print(len(rows), len(set(rows)), {row.window for row in rows})
 """
 
 
+@pytest.mark.long
 def test_spark_connect_copies_for_several_clients(
     client: Client, connect_remote: str, mirror: Mirror, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_missing_python_is_one_line(server: Server, mirror: Mirror) -> None:
     fails(server, mirror, f"Spark's tasks have no Python: {where}")
 
 
+@pytest.mark.long
 def test_a_python_without_packages_is_one_line(
     server: Server, mirror: Mirror, tmp_path: Path
 ) -> None:

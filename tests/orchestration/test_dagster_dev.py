@@ -27,11 +27,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_session(dev: DevEnvironment) -> None:
-    """Records arrive within seconds; people work beside it; it survives a kill and a wipe.
-
-    At the end Dagster's database is wiped while records wait, and it resumes by itself from the
-    checkpoints, because `automation` is on.
-    """
+    """Records arrive within seconds, its windows are on the page, and it is replaced if killed."""
     dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
     with dev.dagster() as dagster:
         dev.produce(3)
@@ -59,10 +55,36 @@ def test_a_session(dev: DevEnvironment) -> None:
         assert all(evaluation["success"] for evaluation in evaluations)
         all_green(dev, dagster)
 
-        window = found["materialized"][0]
+        dev.produce(300)
+        os.kill(process_of(dagster, session.id), signal.SIGKILL)
+        dev.produce(1)  # in case that it had copied all of them
+        dev.all_arrived(120)
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+        assert len([run for run in graphql.runs(dagster) if run.job == session.job]) == 2
+
+
+@pytest.mark.long
+def test_people_work_beside_a_session(dev: DevEnvironment) -> None:
+    """A window by hand, a backfill and a backfill by date do not end it.
+
+    Then Dagster's database is wiped while records wait, and it resumes by itself from the
+    checkpoints, because `automation` is on.
+    """
+    dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
+    with dev.dagster() as dagster:
+        for _ in range(3):
+            dev.produce(1)
+            dev.all_arrived()
+        (session,) = graphql.runs(dagster)
+
+        def windows() -> list[str]:
+            return graphql.partitions(dagster, dev.asset)["materialized"]
+
+        until(lambda: len(windows()) >= 2, "two windows", pause_seconds=graphql.PAUSE_SECONDS)
+        window = windows()[0]
         by_hand = graphql.ended(dagster, graphql.materialize(dagster, [dev.asset], window))
         assert by_hand.status == "SUCCESS"
-        backfill = graphql.backfill(dagster, (dev.asset, found["materialized"][:2]))
+        backfill = graphql.backfill(dagster, (dev.asset, windows()[:2]))
         assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS"
         # the records of the tests are of November 2023
         by_date = {"mirror": dev.name, "from": "2023-11-01", "to": "2023-12-01"}
@@ -72,14 +94,6 @@ def test_a_session(dev: DevEnvironment) -> None:
         dev.produce(1)
         dev.all_arrived(30)
         assert graphql.status(dagster, session.id) == "STARTED"
-
-        dev.produce(300)
-        os.kill(process_of(dagster, session.id), signal.SIGKILL)
-        dev.produce(1)  # in case that it had copied all of them
-        dev.all_arrived(120)
-        assert graphql.ended(dagster, session.id).status == "FAILURE"
-        assert len([run for run in graphql.runs(dagster) if run.job == session.job]) == 2
-
         dev.produce(2)
     shutil.rmtree(dev.folder / "var" / "dagster")
     with dev.dagster() as dagster:

@@ -214,7 +214,7 @@ def job(options: CopyOptions = OPTIONS) -> CopyJob:
     return CopyJob("m", "run", SOURCE, DESTINATION, options)
 
 
-@settings(deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     rate=st.sampled_from([0.0, 0.005, 0.02, 0.1]),
