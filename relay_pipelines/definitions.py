@@ -58,7 +58,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
         ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
             code location.
     """
-    code_server.find_migrations_by_folder()
+    code_server.read_migrations_once()
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from dagster import DagsterInstance
 
 from relay_pipelines.local_kafka import LocalCluster
@@ -19,23 +17,6 @@ from tests.orchestration.in_process_environment import InProcessEnvironment, sha
 from tests.support.independent import create
 
 __all__ = ["guarded"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def migrations_read_once() -> Iterator[None]:
-    """Let Dagster import its migrations once: it does so for every SQLite file, one per run."""
-    read = ScriptDirectory.from_config
-    known: dict[str | None, ScriptDirectory] = {}
-
-    def from_config(config: Config) -> ScriptDirectory:
-        location = config.get_main_option("script_location")
-        if location not in known:
-            known[location] = read(config)
-        return known[location]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ScriptDirectory, "from_config", from_config)
-        yield
 
 
 @pytest.fixture
