@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -266,7 +267,10 @@ class Mirror:
         from relay_pipelines.ledger import statement  # cryptography is slow to import
 
         made_at = format_time(_CLOCK.now_ms())
-        return statement.attest(self.name, self.settings, topic, key, made_at, _CLOCK)
+        private = None if key is None else statement.read_key(key)
+        parts = statement.attest(self.name, self.settings, topic, private, made_at, _CLOCK)
+        document: dict[str, Any] = json.loads(b"".join(parts))
+        return document
 
     def translate_offsets(
         self, positions: Iterable[ConsumerPosition], to: Side = Side.DESTINATION

@@ -7,20 +7,19 @@ import datetime as dt
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from relay_pipelines import api
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.ledger import ledger_columns
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_ledger, read_newest
 from relay_pipelines.output import json_output, messages, tables
-from relay_pipelines.output.formatting import stdout
+from relay_pipelines.output.formatting import format_time, stdout
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.session import Session
 
 _SHOWN = 20  # entries of each mirror, for people
 
@@ -68,9 +67,8 @@ def ledger(
             elif file_format == "table":
                 stdout().print(f"{name}: no ledger entries")
     if file_format != "table":
-        _write(
-            {"json": _json, "csv": _csv, "parquet": _parquet}[file_format](ledger_records), output
-        )
+        data = {"json": _json, "csv": _csv, "parquet": _parquet}[file_format](ledger_records)
+        _write([data], output)
     return invocation.exit_code
 
 
@@ -121,26 +119,31 @@ def attest(
     Raises:
         RelayError: the ledger is not what was committed, or nothing was.
     """
-    settings = invocation.settings()
-    name, mirror = the_mirror(settings, names)
+    from relay_pipelines.ledger import statement  # cryptography is slow to import
+
+    name, mirror = the_mirror(invocation.settings(), names)
+    private = None if key is None else statement.read_key(key)  # a wrong one fails at once
+    clock = SystemClock()
+    parts = statement.attest(name, mirror, topic, private, format_time(clock.now_ms()), clock)
     try:
-        document = api.Mirror(name, mirror, Session(settings.spark)).attest(topic, key=key)
+        first = next(parts)  # all is verified before a file is opened
     except TamperedError as error:
         for place in getattr(error, "__notes__", ()):
             messages.error(f"{name}: {place}")
         raise
-    _write(f"{json.dumps(document, indent=2)}\n".encode(), output)
+    _write(chain([first], parts), output)
     return invocation.exit_code
 
 
-def _write(data: bytes, output: Path | None) -> None:
+def _write(parts: Iterable[bytes], output: Path | None) -> None:
     if output is None:
         out: BinaryIO = sys.stdout.buffer
-        out.write(data)
+        out.writelines(parts)
         out.flush()
         return
     try:
-        output.write_bytes(data)
+        with output.open("wb") as file:
+            file.writelines(parts)
     except OSError as error:
         raise ConfigError(
             f"cannot write {output}: {error.strerror}", remedy="name another file"

@@ -32,9 +32,10 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import SmallBatch
-from relay_pipelines.protocol.client import ClusterClient, TopicMetadata, source_client
+from relay_pipelines.protocol.client import ClusterClient, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
@@ -89,7 +90,7 @@ class FailoverSource:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.client.close()
+        self.client.__exit__(kind, error, trace)
 
     @property
     def node(self) -> str:

@@ -29,8 +29,8 @@ from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
     ClusterClient,
-    TopicMetadata,
 )
+from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 

@@ -17,6 +17,7 @@ windows read only what `verified` has verified.
     accounted       the destination offsets of which the ledger has every entry; chunks of a mirror
     offset_runs     which offsets of a chunk have a copy, or are copies, in few bytes
     offset_map      which destination offset is the copy of which source offset
+    attested        reads and verifies it for a statement, entry by entry
     statement       what a ledger said at some time, signed if wanted
     ledger_columns  entries as a table
 """

@@ -97,6 +97,45 @@ class Chain:
     lost: int = 0
 
 
+@dataclass(slots=True)
+class Links:
+    """Follows the entries of one chain in the order of the ledger, and keeps none of them.
+
+    Args:
+        is_unbroken: whether each entry so far names the one before it.
+    """
+
+    is_unbroken: bool = True
+    oldest_number: int = 0
+    _removed_at_ms: int = 0
+    _newest: LedgerHead | None = None
+
+    def add(self, record: LedgerRecord) -> None:
+        """Add the next entry."""
+        entry, newest = record.entry, self._newest
+        if newest is None:
+            self.oldest_number, self._removed_at_ms = entry.number, entry.previous_at_ms
+        elif entry.number != newest.number + 1 or entry.previous != newest.hash:
+            self.is_unbroken = False
+        if entry.gap == ENTRIES_LOST:
+            self.is_unbroken = False  # what is before it does not count
+        self._newest = record.head
+
+    def end_at(self, head: LedgerHead) -> bool:
+        """Whether they are unbroken, and the newest one is that of the head."""
+        newest = self._newest
+        return (
+            newest is not None
+            and self.is_unbroken
+            and (newest.number, newest.hash) == (head.number, head.hash)
+        )
+
+    def reach(self, head: LedgerHead, kept_since_ms: int) -> bool:
+        """Whether `verify_chain`, which keeps the entries, would find no break."""
+        is_complete = self.oldest_number == 1 or self._removed_at_ms < kept_since_ms
+        return is_complete and self.end_at(head)
+
+
 def not_of_checkpoint(chain: Chain, checkpoint: Checkpoint) -> list[ChainBreak]:
     """Return a break if the newest entry ends elsewhere than the checkpoint that it came with."""
     newest = chain.records[-1] if chain.records else None

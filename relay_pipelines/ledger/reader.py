@@ -44,6 +44,7 @@ Since = int | Mapping[TopicPartition, int] | None
 """Milliseconds since the Unix epoch, offsets of the ledger, or None for all that it holds."""
 _HOMES = homes(ledger_topic.TOPIC)
 _FETCH_BYTES = 1 << 20
+_OFFSETS_AT_ONCE = 4_096
 _OFFSETS_PER_ENTRY = 2  # of a transaction with one entry: the other one is its marker
 
 
@@ -126,6 +127,18 @@ class LedgerFollower:
         self.client.retry(ask, patient=patient)
         return records
 
+    def settled(self) -> Iterator[LedgerRecord]:
+        """Yield what `settled_records` returns, and keep little of it in memory."""
+        self.client.retry(self._settle)
+        ask = partial(self.client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
+        ends = self.client.retry(ask)
+        for home in _HOMES:
+            while (start := self._positions[home]) < ends[home]:
+                end = min(ends[home], start + _OFFSETS_AT_ONCE)
+                read = partial(self._read, OffsetRange(home, start, end))
+                yield from self.client.retry(read)
+                self._positions[home] = end
+
     def records(
         self,
         since: Since = None,
@@ -203,8 +216,8 @@ class LedgerFollower:
         return found
 
     def close(self) -> None:
-        """Close the connections."""
-        self.client.close()
+        """Leave the connections to the next client."""
+        self.client.end()
 
     def _follow(self, records: list[LedgerRecord]) -> None:
         """Add the entries committed since; the next call adds those that a failure leaves out."""

@@ -10,10 +10,12 @@ import base64
 import dataclasses
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping
+import mmap
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -22,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.json_codec import from_fields
 from relay_pipelines.ledger import ledger_topic
-from relay_pipelines.ledger.chain import REMEDY, Chain
+from relay_pipelines.ledger.attested import AttestedChain, attested_ledger
+from relay_pipelines.ledger.chain import REMEDY
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -72,9 +74,17 @@ class Statement:
 
 
 def attest(
-    name: str, mirror: Mirror, topic: str | None, key: Path | None, made_at: str, clock: Clock
-) -> dict[str, Any]:
-    """Verify the ledger of a mirror, and return a statement of it.
+    name: str,
+    mirror: Mirror,
+    topic: str | None,
+    key: Ed25519PrivateKey | None,
+    made_at: str,
+    clock: Clock,
+) -> Iterator[bytes]:
+    """Verify the ledger of a mirror, and yield a statement of it, part by part.
+
+    Before the first part, everything is verified. Memory does not grow with the number of entries:
+    they are in a file meanwhile, and what is signed is in another one.
 
     Args:
         topic: only this source topic.
@@ -82,53 +92,35 @@ def attest(
 
     Raises:
         TamperedError: the ledger is not what was committed; its notes name each place.
-        RelayError: nothing was copied, the key cannot be read, or the destination does not answer.
-    """
-    private = None if key is None else read_key(key)  # a wrong one fails at once
-    ledger = read_verified_ledger(name, mirror, clock)
-    if breaks := [
-        chain_break
-        for chain_break in ledger.breaks
-        if topic in {None, chain_break.topic_partition.topic}
-    ]:
-        places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
-        error = TamperedError(
-            f"the ledger of {name} is not what was committed: {places}", remedy=REMEDY
-        )
-        for broken in breaks:
-            error.add_note(str(broken))
-        raise error
-    document = make_statement(ledger, made_at, topic)
-    return document if private is None else sign(document, private)
-
-
-def make_statement(
-    ledger: VerifiedLedger, made_at: str, topic: str | None = None
-) -> dict[str, Any]:
-    """Return a statement about what was verified.
-
-    Args:
-        topic: only this source topic.
-
-    Raises:
         ConfigError: the ledger has no entries.
+        RelayError: the destination does not answer, or refuses.
     """
-    chains = {tp: chain for tp, chain in ledger.chains.items() if topic in {None, tp.topic}}
-    if not any(chain.records for chain in chains.values()):
-        of = "this mirror" if topic is None else f"topic {topic!r}"
-        raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
-    return {
-        "kind": _KIND,
-        "version": _VERSION,
-        "relay_pipelines": importlib.metadata.version("relay_pipelines"),
-        "mirror": ledger.mirror,
-        "made_at": made_at,
-        "destination_cluster_id": ledger.cluster_id,
-        "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),
-        "topic_partitions": [
-            _topic_partition(chain, ledger.checkpoints.get(tp)) for tp, chain in chains.items()
-        ],
-    }
+    with attested_ledger(name, mirror, topic, clock) as ledger:
+        if breaks := ledger.breaks:
+            places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
+            error = TamperedError(
+                f"the ledger of {name} is not what was committed: {places}", remedy=REMEDY
+            )
+            for broken in breaks:
+                error.add_note(str(broken))
+            raise error
+        if not any(chain.count for chain in ledger.chains):
+            of = "this mirror" if topic is None else f"topic {topic!r}"
+            raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
+        fields = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "relay_pipelines": importlib.metadata.version("relay_pipelines"),
+            "mirror": name,
+            "made_at": made_at,
+            "destination_cluster_id": ledger.cluster_id,
+            "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),
+        }
+        signature = None
+        if key is not None:
+            signature = _signature(key, _text(fields, ledger.chains, _SIGNED))
+        yield from _text(fields, ledger.chains, _SHOWN, signature)
+        yield b"\n"
 
 
 def _source_cluster_ids(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
@@ -140,38 +132,73 @@ def _source_cluster_ids(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
     }
 
 
-def _topic_partition(chain: Chain, checkpoint: Checkpoint | None) -> dict[str, Any]:
-    entries = [record.entry for record in chain.records]
-    head = chain.records[-1].head if checkpoint is None else checkpoint.ledger_head
-    skipped: dict[str, int] = {}
-    for entry in entries:
-        for reason, count in entry.skipped.items():
-            skipped[reason] = skipped.get(reason, 0) + count
-    return {
+class _Layout(NamedTuple):
+    """How JSON is written.
+
+    Args:
+        indent: of each level; None for no white space.
+    """
+
+    indent: int | None
+    sort_keys: bool
+
+    def text(self, value: object, level: int = 0) -> str:
+        """Write a value that is this deep in a document."""
+        if self.indent is None:
+            return json.dumps(value, sort_keys=self.sort_keys, separators=(",", ":"))
+        text = json.dumps(value, sort_keys=self.sort_keys, indent=self.indent)
+        return text.replace("\n", f"\n{' ' * level * self.indent}")
+
+    def between(self, level: int) -> str:
+        """What separates two items of a list whose items are this deep."""
+        return "," if self.indent is None else f",\n{' ' * level * self.indent}"
+
+
+_SHOWN = _Layout(indent=2, sort_keys=False)
+_SIGNED = _Layout(indent=None, sort_keys=True)
+"""All but the signature, in ASCII."""
+_ITEMS = "the items of a list, which are written one by one"
+_LEVEL_OF_CHAINS, _LEVEL_OF_ENTRIES = 2, 4
+
+
+def _text(
+    fields: Mapping[str, Any],
+    chains: Iterable[AttestedChain],
+    layout: _Layout,
+    signature: Mapping[str, str] | None = None,
+) -> Iterator[bytes]:
+    """Yield the JSON of a statement."""
+    document = {**fields, "topic_partitions": [_ITEMS]}
+    if signature is not None:
+        document["signature"] = signature
+    before, after = layout.text(document).split(json.dumps(_ITEMS))
+    yield before.encode()
+    for number, chain in enumerate(chains):
+        if number:
+            yield layout.between(_LEVEL_OF_CHAINS).encode()
+        yield from _chain_text(chain, layout)
+    yield after.encode()
+
+
+def _chain_text(chain: AttestedChain, layout: _Layout) -> Iterator[bytes]:
+    fields = {
         "topic": chain.topic_partition.topic,
         "partition": chain.topic_partition.partition,
-        "ranges": _ranges(entries),
-        "records": sum(entry.records for entry in entries),
-        "size_bytes": sum(entry.size_bytes for entry in entries),
-        "skipped": skipped,
-        "head": dataclasses.asdict(head),
+        "ranges": chain.copied.ranges,
+        "records": chain.copied.records,
+        "size_bytes": chain.copied.size_bytes,
+        "skipped": chain.copied.skipped,
+        "head": dataclasses.asdict(chain.head),
         "expired_entries": chain.expired,
-        "entries": [record.value.decode() for record in chain.records],
+        "entries": [_ITEMS] if chain.count else [],
     }
-
-
-def _ranges(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
-    """Return the source offsets that were copied to each destination, joined where they meet."""
-    joined: list[dict[str, Any]] = []
-    for entry in entries:
-        copies = entry.destination.topic_partition
-        last = joined[-1] if joined else None
-        there = {"destination_topic": copies.topic, "destination_partition": copies.partition}
-        if last and last["end"] == entry.source.start and there.items() <= last.items():
-            last["end"] = entry.source.end
-        elif len(entry.source):
-            joined.append({"start": entry.source.start, "end": entry.source.end, **there})
-    return joined
+    before, *after = layout.text(fields, _LEVEL_OF_CHAINS).split(json.dumps(_ITEMS))
+    yield before.encode()
+    between = ""
+    for value in chain.values:
+        yield f"{between}{json.dumps(value.decode())}".encode()
+        between = layout.between(_LEVEL_OF_ENTRIES)
+    yield "".join(after).encode()
 
 
 def read_key(key: Path) -> Ed25519PrivateKey:
@@ -195,16 +222,23 @@ def read_key(key: Path) -> Ed25519PrivateKey:
     return private
 
 
-def sign(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Return the statement with a signature, which contains the public key."""
+def _signature(key: Ed25519PrivateKey, signed: Iterable[bytes]) -> dict[str, str]:
+    """Return the signature of some text, with the public key."""
+    with tempfile.TemporaryFile(prefix="relay-statement-") as file:
+        for part in signed:
+            file.write(part)
+        file.flush()
+        # Ed25519 reads it twice; the kernel may take the memory back in between
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as whole,
+        ):
+            signature = key.sign(whole)
     public = key.public_key().public_bytes_raw()
     return {
-        **statement,
-        "signature": {
-            "algorithm": "Ed25519",
-            "public_key": base64.b64encode(public).decode(),
-            "signature": base64.b64encode(key.sign(_signed(statement))).decode(),
-        },
+        "algorithm": "Ed25519",
+        "public_key": base64.b64encode(public).decode(),
+        "signature": base64.b64encode(signature).decode(),
     }
 
 

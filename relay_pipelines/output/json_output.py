@@ -63,7 +63,7 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
         found: what deserves attention.
     """
     snapshot = planned.snapshot
-    new = [topic.name for topic in topics.missing(snapshot)]
+    new = dict.fromkeys(topic.name for topic in topics.missing(snapshot))
     return {
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,
@@ -99,7 +99,7 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
             for position in snapshot.positions
             if (transaction := _open_transaction(position, now_ms))
         ],
-        "to_be_created": new,
+        "to_be_created": list(new),
         "to_grow": topics.to_grow(snapshot),
         "findings": [each.document for each in found],
         "topics": [

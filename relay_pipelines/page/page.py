@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -135,15 +136,16 @@ def _judge(look: Look, mirror: Mirror) -> tuple[State, list[str]]:
     )
     if waiting and _stands_still(look, mirror, waiting):
         return State.NOT_COPYING, []
+    commits = _Commits(look.snapshot.checkpoints)
     late = {
-        topic: _quiet_seconds(look, topic, lag)
+        topic: _quiet_seconds(look, commits.of(topic), lag)
         for topic, lag in waiting.items()
         if (lag.seconds or 0.0) > _target_seconds(mirror, topic)
     }
     stalled = [
         topic
         for topic, quiet in late.items()
-        if quiet > _target_seconds(mirror, topic) >= _seconds_since_others(look, topic)
+        if quiet > _target_seconds(mirror, topic) >= _seconds_since(look, commits.of_others(topic))
     ]
     if late.keys() - stalled:
         return State.BEHIND, stalled
@@ -152,31 +154,46 @@ def _judge(look: Look, mirror: Mirror) -> tuple[State, list[str]]:
 
 def _stands_still(look: Look, mirror: Mirror, waiting: Mapping[str, PartitionLag]) -> bool:
     """Whether nobody has committed for longer than a copy may take to begin, or ever."""
-    if _copier(look.snapshot.checkpoints.values()) is None:
+    copier = _copier(look.snapshot.checkpoints.values())
+    if copier is None:
         return True
-    quiet = _quiet_seconds(look, "", total(waiting.values()))
+    quiet = _quiet_seconds(look, copier.committed_at_ms, total(waiting.values()))
     every = max(mirror.window_of(topic).every for topic in waiting) / 1000
     return quiet > max(_QUIET_SECONDS, _QUIET_WINDOWS * every)
 
 
-def _quiet_seconds(look: Look, topic: str, lag: PartitionLag) -> float:
-    """For how long records have waited without a commit, of a topic or of all if it is empty."""
-    found = look.snapshot.checkpoints.items()
-    since = _seconds_since(
-        look, (checkpoint for tp, checkpoint in found if topic in {"", tp.topic})
-    )
+def _quiet_seconds(look: Look, committed_at_ms: int | None, lag: PartitionLag) -> float:
+    """For how long records have waited without a commit.
+
+    Args:
+        committed_at_ms: when something was committed last; None if nothing ever was.
+    """
+    since = _seconds_since(look, committed_at_ms)
     return since if lag.seconds is None else min(since, lag.seconds)
 
 
-def _seconds_since_others(look: Look, topic: str) -> float:
-    """For how long nothing of the other topics was committed."""
-    found = look.snapshot.checkpoints.items()
-    return _seconds_since(look, (checkpoint for tp, checkpoint in found if tp.topic != topic))
+def _seconds_since(look: Look, committed_at_ms: int | None) -> float:
+    return float("inf") if committed_at_ms is None else (look.taken_ms - committed_at_ms) / 1000
 
 
-def _seconds_since(look: Look, checkpoints: Iterable[Checkpoint]) -> float:
-    copier = _copier(checkpoints)
-    return float("inf") if copier is None else (look.taken_ms - copier.committed_at_ms) / 1000
+class _Commits:
+    """When tasks have committed the topics last, in milliseconds since the Unix epoch."""
+
+    def __init__(self, checkpoints: Mapping[TopicPartition, Checkpoint]) -> None:
+        self._newest: dict[str, int] = {}
+        for tp, checkpoint in checkpoints.items():
+            if checkpoint.run_id != BY_DRIVER:
+                known = self._newest.get(tp.topic, checkpoint.committed_at_ms)
+                self._newest[tp.topic] = max(known, checkpoint.committed_at_ms)
+        self._last = heapq.nlargest(2, self._newest.items(), key=lambda pair: pair[1])
+
+    def of(self, topic: str) -> int | None:
+        """Return the last commit of a topic."""
+        return self._newest.get(topic)
+
+    def of_others(self, topic: str) -> int | None:
+        """Return the last commit of any other topic."""
+        return next((committed for other, committed in self._last if other != topic), None)
 
 
 def _copier(checkpoints: Iterable[Checkpoint]) -> Copier | None:

@@ -10,9 +10,10 @@ from functools import partial
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import CopyOptions
-from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, topic_configs
+from relay_pipelines.protocol.admin import alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"

@@ -17,7 +17,7 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CreatedRecord
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
-from relay_pipelines.protocol.admin import ConfigValue, NewTopic, absent, create_topics, grow_topics
+from relay_pipelines.protocol.admin import NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
@@ -25,6 +25,7 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 

@@ -1,11 +1,14 @@
 """What we say to a Kafka broker: bytes, connections, requests; nothing about mirrors or plans.
 
 connection, security            one connection; SASL and TLS
+idle_connections                connections of clients that have ended, for the next ones
 kerberos                        SASL GSSAPI with a keytab or a ticket cache
 tokens                          the tokens of SASL OAUTHBEARER: kept, requested, or the user's
 client                          one cluster: its brokers, leaders, coordinators; clients of a mirror
 open_transactions               which transactions are open, and since when
 admin                           topics and their configurations, ACLs, consumer groups
+metadata, offset_requests       topics, leaders and offsets: what each look at a cluster asks
+config_requests                 the configurations of topics
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 producer                        batches under one transactional id
 batch, records                  record batches and the records inside

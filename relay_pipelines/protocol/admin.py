@@ -21,7 +21,6 @@ from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DescribeAclsRequest,
-    DescribeConfigsRequest,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
     ListGroupsRequest,
@@ -31,8 +30,9 @@ from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, RetriableError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
-from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol import config_requests, error_codes
 from relay_pipelines.protocol.client import GROUP, ClusterClient
+from relay_pipelines.protocol.config_requests import ConfigValue
 
 CLEANUP_POLICY = "cleanup.policy"
 RETENTIONS = ("retention.ms", "retention.bytes")
@@ -40,26 +40,10 @@ RETENTIONS = ("retention.ms", "retention.bytes")
 
 # codes of Kafka's protocol
 _TOPIC = 2
-_TOPIC_CONFIG = 1
-_DEFAULT_CONFIG = 5
 _SET = 0
 _DELETE = 1
 _BROKER_DEFAULT = -1
 _TOPICS_PER_REQUEST = 500
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigValue:
-    """A topic's configuration value.
-
-    Args:
-        is_default: neither the topic nor a broker sets it.
-        is_own: the topic itself sets it.
-    """
-
-    value: str
-    is_default: bool
-    is_own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +57,7 @@ class NewTopic:
 
 def topic_configs(
     client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
-) -> dict[str, dict[str, ConfigValue]]:
+) -> dict[str, Mapping[str, ConfigValue]]:
     """Return the effective configuration of each topic, without keys that the broker does not know.
 
     Raises:
@@ -87,7 +71,7 @@ def topic_configs(
 
 def readable_topic_configs(
     client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
-) -> tuple[dict[str, dict[str, ConfigValue]], dict[str, PermissionDeniedError]]:
+) -> tuple[dict[str, Mapping[str, ConfigValue]], dict[str, PermissionDeniedError]]:
     """Return the configurations as `topic_configs` does, and the topics that it would refuse.
 
     Returns:
@@ -104,43 +88,29 @@ def readable_topic_configs(
 
 def each_topic_configs(
     client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
-) -> tuple[dict[str, dict[str, ConfigValue]], dict[str, RelayError]]:
+) -> tuple[dict[str, Mapping[str, ConfigValue]], dict[str, RelayError]]:
     """Return the configurations as `topic_configs` does, and why a topic's is not known.
 
     Returns:
         the configuration of each topic, empty if there is an error; and topic -> the error, such as
         that it does not exist.
     """
-    configs: dict[str, dict[str, ConfigValue]] = {topic: {} for topic in topics}
+    configs: dict[str, Mapping[str, ConfigValue]] = {topic: {} for topic in topics}
     errors: dict[str, RelayError] = {}
     if not keys:
         return configs, errors  # in the protocol, no keys means all keys
-    resource = DescribeConfigsRequest.DescribeConfigsResource
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
-        resources = [
-            resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=list(keys))
-            for topic in topics[first : first + _TOPICS_PER_REQUEST]
-        ]
-        request = DescribeConfigsRequest(
-            resources=resources, include_synonyms=False, include_documentation=False
-        )
-        for result in client.call_any(request, 2).results:
-            topic = result.resource_name
+        body = config_requests.encode(topics[first : first + _TOPICS_PER_REQUEST], keys)
+        answer = client.exchange_any(config_requests.API_KEY, config_requests.VERSION, body)
+        for described in config_requests.decode(answer):
+            topic = described.name
             permission = f"DescribeConfigs on topic {topic}"
             try:
-                client.raise_for_error(result, f"DescribeConfigs of topic {topic}", permission)
+                client.raise_for_error(described, f"DescribeConfigs of topic {topic}", permission)
             except RelayError as error:
                 errors[topic] = error
-                continue
-            configs[topic] = {
-                config.name: ConfigValue(
-                    config.value,
-                    is_default=config.config_source == _DEFAULT_CONFIG,
-                    is_own=config.config_source == _TOPIC_CONFIG,
-                )
-                for config in result.configs
-                if config.value is not None
-            }
+            else:
+                configs[topic] = described.configs
     return configs, errors
 
 

@@ -10,18 +10,17 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 
 from relay_pipelines.errors import DestinationError, RelayError, RetriableError, SourceError
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
-from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol import error_codes, idle_connections, metadata, offset_requests
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.protocol.retries import retry
 
 LATEST = -1
@@ -33,46 +32,6 @@ TRANSACTION = 1
 _OPTIONS, _CLOCK = CopyOptions(), SystemClock()
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    """A topic.
-
-    Args:
-        topic_id: empty before Kafka 2.8.
-        leaders: the leading broker's id per partition; -1 for none.
-        replicas: how many each partition has, in sync or not.
-        in_sync: how many of them are in sync.
-    """
-
-    name: str
-    topic_id: str
-    leaders: dict[int, int]
-    leader_epochs: dict[int, int] = field(default_factory=dict)
-    replicas: dict[int, int] = field(default_factory=dict)
-    in_sync: dict[int, int] = field(default_factory=dict)
-    is_internal: bool = False
-    error_code: int = 0
-
-    @property
-    def topic_partitions(self) -> list[TopicPartition]:
-        """All its topic-partitions, in order."""
-        return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
-
-    def has_leader(self, partition: int) -> bool:
-        """Whether a partition has a leader."""
-        return self.leaders.get(partition, -1) >= 0
-
-
-@dataclass(slots=True)
-class Metadata:
-    """What a cluster reports about itself."""
-
-    cluster_id: str = ""
-    controller_id: int = -1
-    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
-    topics: dict[str, TopicMetadata] = field(default_factory=dict)
 
 
 class ClusterClient:
@@ -116,8 +75,11 @@ class ClusterClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        if failed is None:
+            self.end()
+        else:
+            self.close()
 
     def note_throttle(self, throttle_ms: int) -> None:
         """Note that a broker makes this client wait from now on (KIP-219)."""
@@ -156,18 +118,34 @@ class ClusterClient:
     def retry_each(
         self, change: Callable[[Mapping[str, T]], object], wanted: Mapping[str, T]
     ) -> dict[str, RelayError]:
-        """Change topics with one request; if some are refused, with one each. Return the errors.
+        """Change topics with one request; if it is refused, with one for each half of them.
+
+        So a few topics that are refused, or a request that is too large, cost few requests.
 
         Args:
+            change: changes what it can of several topics, and raises an error if it is not all.
             wanted: by topic.
+
+        Returns:
+            the errors of topics that are refused.
 
         Raises:
             RelayError: an error that may pass by itself did not.
         """
-        if self._refusal(change, wanted) is None:
+        error = self._refusal(change, wanted)
+        if error is None:
             return {}
-        refused = {topic: self._refusal(change, {topic: value}) for topic, value in wanted.items()}
-        return {topic: error for topic, error in refused.items() if error is not None}
+        topics = list(wanted)
+        if len(topics) == 1:
+            return {topics[0]: error}
+        middle = len(topics) // 2
+        return {
+            topic: refusal
+            for half in (topics[:middle], topics[middle:])
+            for topic, refusal in self.retry_each(
+                change, {topic: wanted[topic] for topic in half}
+            ).items()
+        }
 
     def _refusal(
         self, change: Callable[[Mapping[str, T]], object], wanted: Mapping[str, T]
@@ -182,15 +160,18 @@ class ClusterClient:
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """Return metadata of the given topics or of all; a missing topic has an error code."""
-        request = _metadata_request(topics)
-        connection = self._any_connection()
-        return self._take_metadata(connection.call(request, _newest(connection, request, 12)))
+        return self._take_metadata(_ask_metadata(self._any_connection(), topics))
 
     def refresh(self, topics: Iterable[str], older_than_seconds: float) -> None:
         """Ask about those topics of which the cached metadata is older, or missing."""
         oldest = self.clock.monotonic() - older_than_seconds
         if stale := [topic for topic in topics if self._asked_at.get(topic, -math.inf) < oldest]:
             self.metadata(sorted(stale))
+
+    def learn(self, known: Metadata) -> None:
+        """Begin with what another client of the cluster has just been told."""
+        if known.brokers:
+            self._take_metadata(known)
 
     def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
         """Ask the leader of `topic_partition` about its topic: other brokers may be out of date.
@@ -199,14 +180,14 @@ class ClusterClient:
             RetriableError: the leader is not reachable, or no longer has the topic.
         """
         name = topic_partition.topic
-        answer = self.call(self.leader(topic_partition), _metadata_request([name]), 12)
-        metadata = self._take_metadata(answer).topics[name]
-        if metadata.error_code:
+        answer = _ask_metadata(self.connection(self.leader(topic_partition)), [name])
+        topic = self._take_metadata(answer).topics[name]
+        if topic.error_code:
             self.forget()
             raise self.failure(
-                metadata.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
+                topic.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
             )
-        return metadata
+        return topic
 
     def topics_at_leaders(
         self, topic_partitions: Iterable[TopicPartition]
@@ -223,7 +204,7 @@ class ClusterClient:
         found = {}
         for broker_id, partitions in led.items():
             names = sorted({tp.topic for tp in partitions})
-            topics = self._take_metadata(self.call(broker_id, _metadata_request(names), 12)).topics
+            topics = self._take_metadata(_ask_metadata(self.connection(broker_id), names)).topics
             found.update(
                 {tp: topics[tp.topic] for tp in partitions if not topics[tp.topic].error_code}
             )
@@ -234,40 +215,16 @@ class ClusterClient:
         if unknown := {tp.topic for tp in topic_partitions}.difference(self._metadata.topics):
             self.metadata(sorted(unknown))
 
-    def _take_metadata(self, answer: Any) -> Metadata:
+    def _take_metadata(self, answer: Metadata) -> Metadata:
         if not answer.brokers:  # it would name no topic either
             raise self.retriable(
                 f"a broker of {self.cluster} knows no broker yet, because it has just started"
             )
-        self._metadata.cluster_id = answer.cluster_id or ""
-        self._metadata.brokers = {
-            broker.node_id: (broker.host, broker.port) for broker in answer.brokers
-        }
-        found = {
-            topic.name: TopicMetadata(
-                name=topic.name,
-                topic_id=str(topic.topic_id or ""),
-                leaders={found.partition_index: found.leader_id for found in topic.partitions},
-                # before version 7 brokers do not say
-                leader_epochs={
-                    found.partition_index: found.leader_epoch
-                    for found in topic.partitions
-                    if found.leader_epoch is not None
-                },
-                replicas={
-                    found.partition_index: len(found.replica_nodes) for found in topic.partitions
-                },
-                in_sync={found.partition_index: len(found.isr_nodes) for found in topic.partitions},
-                is_internal=topic.is_internal,
-                error_code=topic.error_code,
-            )
-            for topic in answer.topics
-        }
-        self._metadata.topics.update(found)
-        self._asked_at.update(dict.fromkeys(found, self.clock.monotonic()))
-        return Metadata(
-            self._metadata.cluster_id, answer.controller_id, self._metadata.brokers, found
-        )
+        self._metadata.cluster_id = answer.cluster_id
+        self._metadata.brokers = answer.brokers
+        self._metadata.topics.update(answer.topics)
+        self._asked_at.update(dict.fromkeys(answer.topics, self.clock.monotonic()))
+        return answer
 
     @property
     def cluster_id(self) -> str:
@@ -375,6 +332,10 @@ class ClusterClient:
         connection = self._any_connection()
         return connection.call(request, _newest(connection, request, version))
 
+    def exchange_any(self, api_key: int, version: int, body: bytes) -> memoryview:
+        """Send a control request to any broker; return its answer, valid until the next one."""
+        return self._any_connection().exchange(api_key, version, body)
+
     def call_controller(self, request: Any, version: int) -> Any:
         """Send a control request to the controller: before KRaft, other brokers refuse some.
 
@@ -410,16 +371,10 @@ class ClusterClient:
         """
         offsets: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(topic_partitions).items():
-            answer = self.call(broker_id, _list_offsets_request(topics, timestamp, isolation), 5)
-            for topic in answer.topics:
-                for found in topic.partitions:
-                    topic_partition = TopicPartition(topic.name, found.partition_index)
-                    if found.error_code != error_codes.NONE:
-                        self.forget()
-                        raise self.failure(
-                            found.error_code, "ListOffsets", topic_partition=topic_partition
-                        )
-                    offsets[topic_partition] = found.offset
+            body = offset_requests.encode_list_offsets(topics, timestamp, isolation)
+            answer = self.connection(broker_id).exchange(*offset_requests.LIST_OFFSETS, body)
+            found = offset_requests.decode_list_offsets(answer)
+            offsets |= self._without_errors(found, "ListOffsets")
         return offsets
 
     def first_offsets(
@@ -446,18 +401,27 @@ class ClusterClient:
         """
         ends: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(epochs).items():
-            for topic in self.call(broker_id, _epochs_request(topics, epochs), 3).topics:
-                for found in topic.partitions:
-                    topic_partition = TopicPartition(topic.topic, found.partition)
-                    if found.error_code != error_codes.NONE:
-                        self.forget()
-                        raise self.failure(
-                            found.error_code,
-                            "OffsetForLeaderEpoch",
-                            topic_partition=topic_partition,
-                        )
-                    ends[topic_partition] = found.end_offset
+            body = offset_requests.encode_epoch_ends(topics, epochs)
+            answer = self.connection(broker_id).exchange(*offset_requests.EPOCH_ENDS, body)
+            found = offset_requests.decode_epoch_ends(answer)
+            ends |= self._without_errors(found, "OffsetForLeaderEpoch")
         return ends
+
+    def _without_errors(
+        self, answers: Iterable[offset_requests.Answer], doing: str
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets.
+
+        Raises:
+            RelayError: the first error that an answer carries.
+        """
+        offsets = {}
+        for tp, error_code, offset in answers:
+            if error_code != error_codes.NONE:
+                self.forget()
+                raise self.failure(error_code, doing, topic_partition=tp)
+            offsets[tp] = offset
+        return offsets
 
     def failure(
         self,
@@ -519,16 +483,28 @@ class ClusterClient:
 
     def close(self) -> None:
         """Close every connection; a later call connects again."""
-        idle = [connection for some in self._idle.values() for connection in some]
-        for connection in (*self._control.values(), *idle, *self._leased):
+        for connection in (*self._unused(), *self._leased):
             connection.close()
         self._control.clear()
         self._idle.clear()
         self._leased.clear()
-        if self._bootstrap is not None:
-            self._bootstrap.close()
-            self._bootstrap = None
+        self._bootstrap = None
         self.forget()
+
+    def end(self) -> None:
+        """Leave the connections to the next client of this process; a later call connects again."""
+        for connection in self._unused():
+            idle_connections.keep(connection)
+        self._control.clear()
+        self._idle.clear()
+        self._bootstrap = None
+        self.close()
+
+    def _unused(self) -> list[Connection]:
+        """Return the connections that nobody has acquired."""
+        idle = [connection for some in self._idle.values() for connection in some]
+        bootstrap = [] if self._bootstrap is None else [self._bootstrap]
+        return [*self._control.values(), *idle, *bootstrap]
 
     def _by_leader(
         self, topic_partitions: Iterable[TopicPartition]
@@ -572,9 +548,12 @@ class ClusterClient:
         raise errors[0]
 
     def _connect(self, address: tuple[str, int]) -> Connection:
-        return Connection(
-            self.cluster, address, self._client_id, self.retriable, self.timeout_ms / 1000
-        )
+        timeout_seconds = self.timeout_ms / 1000
+        known = idle_connections.take(self.cluster, address, timeout_seconds)
+        if known is not None:
+            known.serve(self._client_id, self.retriable)
+            return known
+        return Connection(self.cluster, address, self._client_id, self.retriable, timeout_seconds)
 
 
 def _parsed(server: str) -> tuple[str, int]:
@@ -582,67 +561,20 @@ def _parsed(server: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _metadata_request(topics: Sequence[str] | None) -> MetadataRequest:
-    return MetadataRequest(
-        topics=None
-        if topics is None
-        else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
+def _ask_metadata(connection: Connection, topics: Sequence[str] | None) -> Metadata:
+    """Ask one broker; older ones than Kafka 3.0 in an older version."""
+    if connection.supports(metadata.API_KEY, metadata.VERSION):
+        body = metadata.encode(topics)
+        return metadata.decode(connection.exchange(metadata.API_KEY, metadata.VERSION, body))
+    request = metadata.request(topics)
+    version = _newest(connection, request, metadata.VERSION)
+    return metadata.of_answer(connection.call(request, version))
 
 
 def _newest(connection: Connection, request: Any, version: int) -> int:
     while version > 0 and not connection.supports(request.API_KEY, version):
         version -= 1
     return version
-
-
-def _list_offsets_request(
-    topics: Mapping[str, Sequence[int]], timestamp: int, isolation: int
-) -> ListOffsetsRequest:
-    topic_type = ListOffsetsRequest.ListOffsetsTopic
-    return ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=isolation,
-        topics=[
-            topic_type(
-                name=name,
-                partitions=[
-                    topic_type.ListOffsetsPartition(
-                        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
-                    )
-                    for partition in partitions
-                ],
-            )
-            for name, partitions in topics.items()
-        ],
-    )
-
-
-def _epochs_request(
-    topics: Mapping[str, Sequence[int]], epochs: Mapping[TopicPartition, int]
-) -> OffsetForLeaderEpochRequest:
-    topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    partition_type = topic_type.OffsetForLeaderPartition
-    return OffsetForLeaderEpochRequest(
-        replica_id=-1,
-        topics=[
-            topic_type(
-                topic=name,
-                partitions=[
-                    partition_type(
-                        partition=partition,
-                        current_leader_epoch=-1,
-                        leader_epoch=epochs[TopicPartition(name, partition)],
-                    )
-                    for partition in partitions
-                ],
-            )
-            for name, partitions in topics.items()
-        ],
-    )
 
 
 def source_client(

@@ -7,6 +7,7 @@ the request's correlation id, and only that request's answer is ever returned fo
 from __future__ import annotations
 
 import math
+import select
 import socket
 import struct
 import time
@@ -101,8 +102,8 @@ class Connection:
         self._correlation_id += 1
         head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id) + self._client_id
         size = len(head) + sum(map(len, body))
+        self._awaited.append(self._correlation_id)  # an answer is due, even if this is interrupted
         self._write([struct.pack(">i", size) + head, *body], size + 4)
-        self._awaited.append(self._correlation_id)
         return self._correlation_id
 
     def receive(self, correlation_id: int) -> memoryview:
@@ -117,6 +118,10 @@ class Connection:
         while (answer := self.poll(correlation_id)) is None:
             pass
         return answer
+
+    def exchange(self, api_key: int, version: int, body: Buffer) -> memoryview:
+        """Write one request and return its answer, as `send` and `receive` do."""
+        return self.receive(self.send(api_key, version, body))
 
     def poll(self, correlation_id: int) -> memoryview | None:
         """Return the answer as `receive` does, or None if it takes more than a quarter of a second.
@@ -184,8 +189,8 @@ class Connection:
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation_id, client_id="relay")
         encoded = request.encode(framed=True, header=True)
-        self._write([encoded], len(encoded))
         self._awaited.append(self._correlation_id)
+        self._write([encoded], len(encoded))
         self._require_order(self._correlation_id, self._awaited[0])
         body = self._read_whole_answer()
         response_class = request.header.get_response_class()
@@ -196,6 +201,21 @@ class Connection:
             and request.API_KEY != ApiVersionsRequest.API_KEY
         )
         return response_class.decode(bytes(body[1:] if flexible else body), version=version)
+
+    def is_stale(self) -> bool:
+        """Whether the broker has closed it, or sent what nobody asked for; no answer may be due."""
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def free_buffer(self) -> None:
+        """Give back the memory of large answers; the last one stays valid."""
+        if len(self._buffer) > _BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+
+    def serve(self, client_id: str, retriable: type[RetriableError]) -> None:
+        """Go on for another client, as the constructor's arguments say."""
+        self._client_id, self._retriable = encode_string(client_id), retriable
 
     def close(self) -> None:
         """Close the connection and forget what is in flight."""

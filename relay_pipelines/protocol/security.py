@@ -36,6 +36,9 @@ _REMEDIES = {
     ),
 }
 
+FileStamps = tuple[tuple[int, int, int] | None, ...]
+"""Inode, size and modification time of the files that a connection has used."""
+
 
 class TlsSocket:
     """TLS over a connected socket, with as few system calls as without TLS.
@@ -88,6 +91,10 @@ class TlsSocket:
                 break
         return len(view) - len(rest)
 
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for what the other side sends."""
+        return self._plain.fileno()
+
     def close(self) -> None:
         """Close the connection."""
         self._plain.close()
@@ -136,7 +143,7 @@ def wrap(
     if not security.protocol.endswith("SSL"):
         return plain
     try:
-        return TlsSocket(plain, _context(security, _stamps(security)), host)
+        return TlsSocket(plain, _context(security, file_stamps(security)), host)
     except ssl.SSLEOFError:
         raise  # not about certificates, and may pass
     except ssl.SSLCertVerificationError as error:
@@ -176,12 +183,17 @@ def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedE
     )
 
 
-def _stamps(security: Security) -> tuple[tuple[int, int, int] | None, ...]:
+def file_stamps(security: Security) -> FileStamps:
     """Return inode, size and modification time of each file: a rotated file differs in one."""
     authorities = security.ca_location or ssl.get_default_verify_paths().cafile
     return tuple(
         _stamp(location)
-        for location in (authorities, security.certificate_location, security.key_location)
+        for location in (
+            authorities,
+            security.certificate_location,
+            security.key_location,
+            security.keytab,
+        )
         if location
     )
 
@@ -195,9 +207,7 @@ def _stamp(location: str) -> tuple[int, int, int] | None:
 
 
 @functools.lru_cache(maxsize=32)  # the system's authorities take 30 ms to load
-def _context(
-    security: Security, _stamps: tuple[tuple[int, int, int] | None, ...]
-) -> ssl.SSLContext:
+def _context(security: Security, _stamps: FileStamps) -> ssl.SSLContext:
     if security.ca_location:
         _require(
             security.ca_location,

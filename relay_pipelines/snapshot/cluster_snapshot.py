@@ -10,7 +10,7 @@ from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
 from relay_pipelines.finding import Finding
 from relay_pipelines.garbage import only_new_garbage_collected
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
     Checkpoint,
@@ -33,15 +33,11 @@ from relay_pipelines.plan.topic_selection import (
     targets,
 )
 from relay_pipelines.protocol import error_codes
-from relay_pipelines.protocol.admin import ConfigValue, readable_topic_configs, sizes_on_disk
-from relay_pipelines.protocol.client import (
-    ClusterClient,
-    Metadata,
-    TopicMetadata,
-    destination_client,
-    source_client,
-)
+from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
+from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.config_requests import ConfigValue
+from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import (
     node_selection,
@@ -63,6 +59,14 @@ NEEDED_CONFIGS = (
     "min.insync.replicas",
 )
 """The configuration of a destination topic that a copy must know."""
+_STATE_TOPICS = (checkpoint.TOPIC, ledger_topic.TOPIC)
+_NOT_SHOWN = frozenset(
+    {
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        error_codes.TOPIC_AUTHORIZATION_FAILED,
+        error_codes.INVALID_TOPIC,
+    }
+)
 _WAIT_SECONDS = 3.0  # for an election, or for a node that does not answer
 
 Belongs = Callable[[str], bool]
@@ -86,7 +90,8 @@ class ClusterSnapshot:
         source_configs: the keys of `topics.config_keys`; empty if configurations were not
             requested.
         destination_configs: the same keys, and those that a copy must know; empty if not requested.
-        sizes_bytes: on the source's disk, where it reports them.
+        sizes_bytes: on the source's disk, where it reports them; empty if configurations were not
+            requested.
         node_why: why this node was chosen.
         other_nodes: the nodes to fail over to, in order.
         same_logs: the logs of other nodes that hold what was copied.
@@ -107,6 +112,7 @@ class ClusterSnapshot:
             not have.
         state_topics: those of the mirrors' state that exist; empty if configurations were not
             requested.
+        at_destination: brokers of the destination, and the topics there that concern the mirror.
         unreadable: what has no position, and why: it has no leader, only another node has it, or
             the topic is hidden from the user (as its partition 0). Not copied.
     """
@@ -139,6 +145,7 @@ class ClusterSnapshot:
     created: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
     state_topics: Sequence[StateTopic] = ()
+    at_destination: Metadata = field(default_factory=Metadata)
 
     @cached_property
     def guarded(self) -> dict[TopicPartition, RelayError]:
@@ -191,7 +198,7 @@ class ClusterSnapshot:
         checkpoint = self.checkpoints.get(source)
         return 0 if checkpoint is None else checkpoint.generation
 
-    @property
+    @cached_property
     def copied_to(self) -> set[str]:
         """The destination topics that this mirror has copied to: it may alter only these."""
         every = (committed.copies for committed in self.checkpoints.values())
@@ -292,8 +299,7 @@ def take_snapshot(
         only_topic: leave out all other topics.
         belongs: leave out the topics for which it returns False.
         first_node: 0 prefers the node that was read last; every number above, another node.
-        configs: whether to ask for the topics' configurations, the most expensive request: only a
-            copy needs them.
+        configs: whether to ask for the topics' configurations and sizes: only a copy needs them.
         patient: as in `retry`.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
@@ -314,10 +320,10 @@ def take_snapshot(
     ):
 
         def ask() -> ClusterSnapshot:
-            metadata = destination.metadata()
+            at_destination = _shown(destination, _STATE_TOPICS)
             checkpoints = (
                 checkpoint.read_all(destination, name)
-                if checkpoint.TOPIC in metadata.topics
+                if checkpoint.TOPIC in at_destination.topics
                 else CheckpointSnapshot()
             )
             waits = clock.monotonic() - began < wait_seconds
@@ -327,7 +333,9 @@ def take_snapshot(
             # with other nodes to fail over to, do not wait as long for one that hangs
             of_node = mirror.health_options if selection.others else options
             with source_client(name, selection.node, of_node, clock) as source:
-                builder = _SnapshotBuilder(name, mirror, source, destination, metadata, run_id)
+                builder = _SnapshotBuilder(
+                    name, mirror, source, destination, at_destination, run_id
+                )
                 return builder.build(
                     selection,
                     checkpoints,
@@ -339,6 +347,15 @@ def take_snapshot(
                 )
 
         return destination.retry(ask, patient=patient)
+
+
+def _shown(client: ClusterClient, topics: Iterable[str]) -> Metadata:
+    """Return metadata of those topics that exist and that the user may see, as a list has them."""
+    found = client.metadata(sorted(topics))
+    shown = {
+        name: topic for name, topic in found.topics.items() if topic.error_code not in _NOT_SHOWN
+    }
+    return Metadata(found.cluster_id, found.controller_id, found.brokers, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +385,8 @@ class _SnapshotBuilder:
     """Builds a snapshot, step by step.
 
     Args:
-        at_destination: all topics of the destination.
+        at_destination: the topics of the state; others are asked for as they are needed, because
+            a destination may have many that do not concern the mirror.
     """
 
     def __init__(
@@ -387,6 +405,7 @@ class _SnapshotBuilder:
         self._destination = destination
         self._at_source = source.metadata()
         self._at_destination = at_destination
+        self._asked = {*_STATE_TOPICS}
 
     def build(
         self,
@@ -403,6 +422,7 @@ class _SnapshotBuilder:
         topics = self._select_topics(only_topic, belongs)
         sources = Sources()
         policies = {topic: sources.fix(self._mirror.record_policy(topic)) for topic in topics.names}
+        self._look_at_destination(topics, policies, checkpoints)
         named = self._refused_names(topics, checkpoints)
         if refuse_loops:
             named |= self._loops(topics, policies, selection)
@@ -413,6 +433,7 @@ class _SnapshotBuilder:
         }
         accepted = replace(topics, names=[name for name in topics.names if name not in named])
         checkpoints, lost = self._find_lost(accepted, checkpoints)
+        self._look_at_destination(topics, policies, checkpoints)  # another run may have committed
         shared = self._shared(accepted, checkpoints)
         unreadable |= self._missing(selection, checkpoints, only_topic, belongs)
         hidden = {tp.topic for tp in unreadable}
@@ -463,9 +484,10 @@ class _SnapshotBuilder:
             created=checkpoints.created,
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
+            at_destination=self._at_destination,
             source_configs=source_configs,
             destination_configs=destination_configs,
-            sizes_bytes=sizes_on_disk(self._source, topics.names),
+            sizes_bytes=sizes_on_disk(self._source, topics.names) if configs else {},
             node_why=selection.why,
             other_nodes=selection.others,
             same_logs={
@@ -490,6 +512,30 @@ class _SnapshotBuilder:
             ),
             unreadable=unreadable | leaderless | unjudged,
         )
+
+    def _look_at_destination(
+        self,
+        topics: _Topics,
+        policies: Mapping[str, RecordPolicy],
+        checkpoints: CheckpointSnapshot,
+    ) -> None:
+        """Ask about the topics that are written, or hold copies, and were not asked about yet."""
+        wanted = {
+            name
+            for topic, destination in topics.destinations.items()
+            for name in _topics_written(destination, policies[topic])
+        }
+        included = set(topics.names)
+        wanted.update(
+            committed.copies.topic_partition.topic
+            for tp, committed in checkpoints.checkpoints.items()
+            if committed.copies is not None and tp.topic in included
+        )
+        if new := wanted - self._asked:
+            self._asked |= new
+            shown = _shown(self._destination, new)
+            shown.topics = self._at_destination.topics | shown.topics
+            self._at_destination = shown
 
     def _missing(
         self,
@@ -790,6 +836,8 @@ class _SnapshotBuilder:
 
 def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:
     """Add what another node has, or may have, of it that this one does not."""
+    if not selection.unread:
+        return position
     lost, elsewhere = losses(position), ""
     if lost:
         elsewhere = selection.available_elsewhere(position, lost[0])

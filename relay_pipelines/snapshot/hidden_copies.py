@@ -14,6 +14,8 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
+_FRESH_SECONDS = 30.0
+
 
 def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[OpenTransaction]:
     """Return what hides copies, checkpoints or entries of the ledger now, one per topic-partition.
@@ -26,6 +28,7 @@ def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[
     with destination_client(
         snapshot.mirror, snapshot.destination, options, clock, "readers"
     ) as client:
+        client.learn(snapshot.at_destination)
         ask = partial(_find, client, snapshot)
         return client.retry(ask, patient=False)
 
@@ -51,7 +54,7 @@ def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
 
 def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransaction]:
     partitions = _watched(snapshot)
-    client.metadata(sorted({tp.topic for tp in partitions}))
+    client.refresh({tp.topic for tp in partitions}, _FRESH_SECONDS)
     return open_transactions.find(client, filter(client.has_leader, partitions))
 
 

@@ -27,8 +27,8 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
-    Metadata,
 )
+from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.protocol.reader import read
 
 _LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry
@@ -75,7 +75,7 @@ class LostCheckpoints:
     """Finds them for one mirror.
 
     Args:
-        at_destination: all topics of the destination.
+        at_destination: the topics of the destination that concern the mirror.
     """
 
     client: ClusterClient

@@ -13,7 +13,8 @@ from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayErro
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import REPLAY
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
+from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.metadata import Metadata
 
 
 def other_mirrors(client: ClusterClient, mirror: str) -> dict[TopicPartition, str]:
@@ -56,7 +57,7 @@ def refusals(
 
     Args:
         client: of the destination.
-        at_destination: all its topics.
+        at_destination: its topics that concern the mirror.
         wanted: source topic-partition -> destination, of those of which nothing was copied.
 
     Raises:

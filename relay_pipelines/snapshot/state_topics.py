@@ -13,7 +13,8 @@ from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayErro
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, readable_topic_configs
-from relay_pipelines.protocol.client import ClusterClient, Metadata
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.metadata import Metadata
 
 _MESSAGE_BYTES, _MIN_REPLICAS = "max.message.bytes", "min.insync.replicas"
 _KEYS = (CLEANUP_POLICY, *RETENTIONS, _MESSAGE_BYTES, _MIN_REPLICAS)
@@ -57,7 +58,7 @@ def read(client: ClusterClient, metadata: Metadata) -> tuple[StateTopic, ...]:
     """Return those of the two topics that exist.
 
     Args:
-        metadata: of all topics of the destination.
+        metadata: of the destination, at least of these topics.
 
     Raises:
         RelayError: the destination does not answer.

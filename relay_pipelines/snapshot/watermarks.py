@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from relay_pipelines.copy.position import read_positions, unproved_logs
 from relay_pipelines.errors import RelayError
@@ -13,7 +14,8 @@ from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartitio
 from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.protocol.batch import timestamps_ms
-from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
+from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.snapshot.lost_checkpoints import Lost
@@ -25,7 +27,7 @@ class Positions:
     Args:
         name: of the mirror.
         source: the node to read.
-        at_destination: all topics of the destination.
+        at_destination: the topics of the destination that concern the mirror.
         targets: source topic -> where its records go, of the included topics.
         lost: which checkpoints are gone, or not the last ones.
         leaderless: topic-partitions that have no position, as nobody knows their offsets.
@@ -86,7 +88,9 @@ class Positions:
         unproved, unreadable = unproved_logs(self._source, ends, known)
         positions = [
             replace(
-                self._completed(at_source[tp], starts.get(tp)),
+                at_source[tp],
+                **self._known_at_destination(at_source[tp], starts.get(tp)),
+                first_offset=at_source[tp].low_watermark,
                 high_watermark=high[tp],
                 ledger_lost=self._ledger_lost,
                 copies_after=self._lost.copies.get(tp),
@@ -98,26 +102,25 @@ class Positions:
         ]
         return self._with_open_since(positions), unreadable
 
-    def _completed(self, position: Position, start: int | None) -> Position:
-        """Add what only the destination knows."""
+    def _known_at_destination(self, position: Position, start: int | None) -> dict[str, Any]:
+        """Return the fields of a position that only the destination knows."""
         tp = position.topic_partition
         checkpoint, newest = self._snapshot.checkpoints.get(tp), self._lost.entries.get(tp)
         if newest is not None:
-            return replace(position, ledger_end=newest.entry.source.end)
+            return {"ledger_end": newest.entry.source.end}
         if checkpoint is not None:
-            return self._with_copies(position, checkpoint)
-        return replace(position, next_offset=start)
+            return self._of_copies(checkpoint)
+        return {"next_offset": start}
 
-    def _with_copies(self, position: Position, checkpoint: Checkpoint) -> Position:
-        """Add whether the copies are still there, and where the configuration wants them."""
+    def _of_copies(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return whether the copies are still there, and where the configuration wants them."""
         gone = self._gone(checkpoint.copies) if checkpoint.copies else ""
         to = self._targets[checkpoint.source.topic].of(checkpoint.source)
         if error := destination_changed(checkpoint, to, gone):
-            return replace(position, destination_changed=error)
+            return {"destination_changed": error}
         if not gone:
-            return position
-        lost = f"topic {to.topic!r}, which held the copies, {gone}"
-        return replace(position, destination_lost=lost)
+            return {}
+        return {"destination_lost": f"topic {to.topic!r}, which held the copies, {gone}"}
 
     def _gone(self, copies: DestinationPosition) -> str:
         """What happened to the topic that holds the copies; empty if it is there."""

@@ -95,9 +95,7 @@ class FakeBroker:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
-        for connection in self._open:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self.hang_up()
         self._server.server_close()  # waits for the threads
 
     @property
@@ -105,6 +103,17 @@ class FakeBroker:
         """How to reach it."""
         host, port = self._server.server_address[:2]
         return Cluster("fake", (f"{host!s}:{port}",))
+
+    @property
+    def connections(self) -> int:
+        """How many were made so far."""
+        return len(self._open)
+
+    def hang_up(self) -> None:
+        """Close all connections."""
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _handle(self, connection: Any, _address: object, _server: object) -> None:
         self._open.append(connection)

@@ -14,7 +14,8 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient, Metadata
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.metadata import Metadata
 from tests.copying import OPTIONS, Mirror, numbered
 from tests.support.independent import client, create, until
 

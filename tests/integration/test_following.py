@@ -16,8 +16,8 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.prepare import topic_configs, topics
-from relay_pipelines.protocol.admin import ConfigValue
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run

@@ -5,11 +5,14 @@ And the mirror in memory that several modules look at.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from relay_pipelines.protocol import idle_connections
 from tests.support.world import World
 
 # other processes share the machine: a deadline per example would measure them
@@ -20,6 +23,13 @@ settings.register_profile(
     "exhaustive", max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("quick")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_idle_connections() -> Iterator[None]:
+    """Keep none: sockets in memory belong to one example."""
+    with patch.object(idle_connections, "_KEPT_SECONDS", -1.0):
+        yield
 
 
 @pytest.fixture

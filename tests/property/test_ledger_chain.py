@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import TamperedError, UnsupportedError
+from relay_pipelines.ledger import chain as ledger_chain
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_columns, ledger_topic
-from relay_pipelines.ledger.chain import Chain, Tampering, verify_chain, verify_chains, vouched
+from relay_pipelines.ledger.chain import Chain, Links, Tampering, verify_chains, vouched
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import (
     CHAIN_START,
@@ -62,6 +63,20 @@ def changed(record: LedgerRecord, **fields: object) -> LedgerRecord:
     """Return a record with other fields."""
     value = ledger_topic.to_record(replace(record.entry, **fields))[1]  # type: ignore[arg-type]
     return stored(value, record.offset)
+
+
+def verify_chain(
+    tp: TopicPartition, records: list[LedgerRecord], head: LedgerHead | None, kept_since_ms: int = 0
+) -> Chain:
+    """Verify a chain, and require that following it entry by entry says the same of it."""
+    chain, links = ledger_chain.verify_chain(tp, records, head, kept_since_ms), Links()
+    for record in records:
+        links.add(record)
+    is_whole = bool(records) and not chain.breaks and not chain.lost
+    assert is_whole == (head is not None and links.reach(head, kept_since_ms))
+    if is_whole:
+        assert (links.oldest_number - 1, len(chain.records)) == (chain.expired, len(records))
+    return chain
 
 
 def found(chain: Chain) -> set[tuple[Tampering, int, int]]:

@@ -423,7 +423,7 @@ def test_nothing_to_attest(tmp_path: Path) -> None:
         world.attest()
     world.copy(5)
     with pytest.raises(RelayError, match="the ledger has no entries of topic 'b'"):
-        statement.make_statement(world.ledger(), MADE_AT, "b")
+        world.attest(topic="b")
 
 
 def test_ledgers_and_statements_agree(world: World) -> None:

@@ -19,6 +19,7 @@ from relay_pipelines.model import (
     RecordPolicy,
     TopicPartition,
 )
+from relay_pipelines.protocol import idle_connections
 from relay_pipelines.protocol.batch import HEADER_BYTES, Batch, BatchHeader
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import BatchBuilder, Record
@@ -83,7 +84,11 @@ def served(**clusters: FakeCluster) -> Iterator[None]:
             raise ConnectionRefusedError("down")
         return FakeSocket(clusters[connection.cluster.name], lambda: "")
 
-    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+    with (
+        patch.object(checkpoint, "PARTITIONS", 1),
+        patch.object(Connection, "_connect", connect),
+        patch.object(idle_connections, "_KEPT_SECONDS", -1.0),
+    ):
         yield
 
 

@@ -43,7 +43,7 @@ from relay_pipelines.protocol.records import decode
 
 FETCH, PRODUCE, API_VERSIONS = 1, 0, 18
 _SERVED = {
-    PRODUCE: 8, FETCH: 11, 2: 5, 3: 8, 10: 2, API_VERSIONS: 0, 22: 1, 23: 2, 24: 2, 26: 1, 32: 2,
+    PRODUCE: 8, FETCH: 11, 2: 5, 3: 8, 10: 2, API_VERSIONS: 0, 22: 1, 23: 3, 24: 2, 26: 1, 32: 2,
 }  # fmt: skip
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE, _INVALID_RECORD = 1, 47, 48, 87

@@ -113,12 +113,14 @@ class World:
         with self.answering():
             return read_verified_ledger("m", self.mirror, Clock())
 
-    def attest(self, key: Ed25519PrivateKey | None = None) -> dict[str, Any]:
+    def attest(
+        self, key: Ed25519PrivateKey | None = None, topic: str | None = None
+    ) -> dict[str, Any]:
         """Write a statement, and return it."""
-        document = statement.make_statement(self.ledger(), MADE_AT)
-        if key is not None:
-            document = statement.sign(document, key)
-        self.path.write_text(json.dumps(document))
+        with self.answering():
+            text = b"".join(statement.attest("m", self.mirror, topic, key, MADE_AT, Clock()))
+        self.path.write_bytes(text)
+        document: dict[str, Any] = json.loads(text)
         return document
 
     def audit(self, trusted: Path | None = None, mirror: str = "m") -> StatementAudit:

@@ -16,7 +16,7 @@ from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.prepare.permissions import AclReport
-from relay_pipelines.protocol.client import TopicMetadata
+from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import plan
 from relay_pipelines.snapshot.node_selection import NodeState

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines import api
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.statement import make_statement
+from relay_pipelines.ledger.statement import attest
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
@@ -298,7 +298,8 @@ class Stage:
         """Write the statement of a mirror, and remember what is copied."""
         found = read_verified_ledger(mirror, self.settings(mirror), CLOCK)
         assert found.breaks == []
-        self.statement(mirror).write_text(json.dumps(make_statement(found, "then")))
+        parts = attest(mirror, self.settings(mirror), None, None, "then", CLOCK)
+        self.statement(mirror).write_bytes(b"".join(parts))
         self.copied[mirror] = {at: one.next_offset for at, one in found.checkpoints.items()}
 
     def edit(self, at: TopicPartition, change: Edit) -> None:

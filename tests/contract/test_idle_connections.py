@@ -1,0 +1,116 @@
+"""A client leaves its connections to the next one of the process, unless they may be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol import idle_connections, offset_requests
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from tests.contract.fake_broker import NODE_ID, Answer, FakeBroker
+
+AT = TopicPartition("a", 0)
+BOTH = 2
+"""A client has a connection to any broker, and one to the leader."""
+
+
+def no_records(_offset: int, _max_bytes: int) -> Answer:
+    raise AssertionError
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(AT, no_records) as started:
+        yield started
+    idle_connections.close_all()
+
+
+def ask(client: ClusterClient) -> None:
+    assert client.list_offsets([AT], LATEST, READ_COMMITTED) == {AT: 1000}
+
+
+def test_the_next_client_goes_on(broker: FakeBroker) -> None:
+    """Whatever its name, and whichever error it raises."""
+    with ClusterClient(broker.cluster, SourceError, "m", purpose="one") as client:
+        ask(client)
+    with ClusterClient(broker.cluster, DestinationError, "m", purpose="two") as client:
+        ask(client)
+        assert broker.connections == BOTH
+        broker.hang_up()
+        with pytest.raises(DestinationError):
+            client.list_offsets([AT], LATEST, READ_COMMITTED)
+
+
+def test_two_clients_at_a_time_share_none(broker: FakeBroker) -> None:
+    with (
+        ClusterClient(broker.cluster, SourceError) as one,
+        ClusterClient(broker.cluster, SourceError) as other,
+    ):
+        ask(one)
+        ask(other)
+    assert broker.connections == 2 * BOTH
+
+
+def fail(client: ClusterClient) -> None:
+    ask(client)
+    raise KeyboardInterrupt
+
+
+def leave_an_answer_due(client: ClusterClient) -> None:
+    for connection in (client.connection(NODE_ID), client._any_connection()):
+        body = offset_requests.encode_list_offsets({"a": [0]}, LATEST, READ_COMMITTED)
+        connection.send(*offset_requests.LIST_OFFSETS, body)
+
+
+def close(client: ClusterClient) -> None:
+    ask(client)
+    client.close()
+
+
+@pytest.mark.parametrize("use", [fail, leave_an_answer_due, close])
+def test_what_is_not_left(broker: FakeBroker, use: Callable[[ClusterClient], None]) -> None:
+    with suppress(KeyboardInterrupt), ClusterClient(broker.cluster, SourceError) as client:
+        use(client)
+    with ClusterClient(broker.cluster, SourceError) as client:
+        ask(client)
+    assert broker.connections == 2 * BOTH
+
+
+def test_what_the_broker_has_closed(broker: FakeBroker) -> None:
+    """Nobody notices it."""
+    with ClusterClient(broker.cluster, SourceError) as client:
+        ask(client)
+    broker.hang_up()
+    with ClusterClient(broker.cluster, SourceError) as client:
+        ask(client)
+    assert broker.connections == 2 * BOTH
+
+
+def test_what_is_kept_ends(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies between may have forgotten a connection that was idle for long."""
+    monkeypatch.setattr(idle_connections, "_KEPT_SECONDS", -1.0)
+    for _ in range(2):
+        with ClusterClient(broker.cluster, SourceError) as client:
+            ask(client)
+    assert broker.connections == 2 * BOTH
+
+
+def test_another_certificate_needs_another_connection(broker: FakeBroker, tmp_path: Path) -> None:
+    certificates = tmp_path / "ca.pem"
+    certificates.write_text("one")
+    security = replace(broker.cluster.security, ca_location=str(certificates))
+    cluster = replace(broker.cluster, security=security)
+    for text in ("one", "another"):
+        certificates.write_text(text)
+        with ClusterClient(cluster, SourceError) as client:
+            ask(client)
+    assert broker.connections == 2 * BOTH
+    with ClusterClient(Cluster(cluster.name, cluster.bootstrap_servers), SourceError) as client:
+        ask(client)
+    assert broker.connections == 3 * BOTH
