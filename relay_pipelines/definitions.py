@@ -14,6 +14,7 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
+from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
 from relay_pipelines.audit import checks, jobs
 from relay_pipelines.checks import (
     available,
@@ -63,10 +64,11 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())
     shares = budgets(catalog.lanes(loaded), loaded.dagster.events_per_minute)
-    parts = [
-        _mirror(name, mirror, catalog, prefix, change, shares, automation=loaded.automation)
-        for name, mirror in loaded.mirrors.items()
-    ]
+    with resolved_types_taken_as_they_are():
+        parts = [
+            _mirror(name, mirror, catalog, prefix, change, shares, automation=loaded.automation)
+            for name, mirror in loaded.mirrors.items()
+        ]
     kafka = KafkaResource(config_path=str(config.absolute()))
 
     shared = dg.Definitions(

@@ -36,15 +36,18 @@ def plan(lane: Lane, per_minute: float | None = None) -> dg.AssetSpec:
 
 def sources(path: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
     """The mirrored topics at the source."""
+    nodes = mirror.nodes
+    deps = [dg.AssetDep(naming.node_asset(path, node.name)) for node in nodes]
+    shown = ", ".join(map(str, nodes))
     return [
         dg.AssetSpec(
             naming.source_asset(path, topic),
-            deps=[naming.node_asset(path, node.name) for node in mirror.nodes],
+            deps=deps,
             description=f"Topic {topic} at the source. The planner reports its end offsets when"
             " they have changed, every five minutes at most.",
             group_name=naming.source_group(path),
             kinds={"kafka"},
-            metadata={"nodes": ", ".join(str(node) for node in mirror.nodes)},
+            metadata={"nodes": shown},
         )
         for lane in lanes
         for topic in lane.topics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,25 +64,45 @@ def select(
     Raises:
         re.error: a pattern is not a regular expression; the settings refuse those.
     """
-    allowed, denied = (
-        [re.compile(pattern) for pattern in allow],
-        [re.compile(pattern) for pattern in deny],
-    )
+    allowed, denied = _Patterns(allow), _Patterns(deny)
     return [_decide(topic, allowed, denied) for topic in sorted(set(all_topics))]
 
 
-def _decide(
-    topic: str, allow: Sequence[re.Pattern[str]], deny: Sequence[re.Pattern[str]]
-) -> TopicDecision:
+def _decide(topic: str, allow: _Patterns, deny: _Patterns) -> TopicDecision:
     if topic.startswith(INTERNAL_PREFIX):
         return TopicDecision(topic, included=False, why="internal topics are never copied")
-    for pattern in deny:
-        if pattern.fullmatch(topic):
-            return TopicDecision(topic, included=False, why=f"denied by {pattern.pattern!r}")
-    for pattern in allow:
-        if pattern.fullmatch(topic):
-            return TopicDecision(topic, included=True, why=f"allowed by {pattern.pattern!r}")
+    if (pattern := deny.first_match(topic)) is not None:
+        return TopicDecision(topic, included=False, why=f"denied by {pattern!r}")
+    if (pattern := allow.first_match(topic)) is not None:
+        return TopicDecision(topic, included=True, why=f"allowed by {pattern!r}")
     return TopicDecision(topic, included=False, why="no allow pattern matches")
+
+
+class _Patterns:
+    """Regular expressions for whole names; those that spell out a name are not tried one by one.
+
+    Thousands of names in a list would otherwise be compared with thousands of topics.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = patterns
+        self._names: dict[str, int] = {}
+        self._others: list[tuple[int, re.Pattern[str]]] = []
+        for number, pattern in enumerate(patterns):
+            if names := literal_names([pattern]):
+                self._names.setdefault(names[0], number)
+            else:
+                self._others.append((number, re.compile(pattern)))
+
+    def first_match(self, name: str) -> str | None:
+        """Return the first pattern that matches; None if none does."""
+        named = self._names.get(name, len(self._patterns))
+        for number, pattern in self._others:
+            if number > named:
+                break
+            if pattern.fullmatch(name):
+                return self._patterns[number]
+        return self._patterns[named] if named < len(self._patterns) else None
 
 
 class RenameRule(NamedTuple):
@@ -219,7 +239,11 @@ def _bad_name(source: str, destination: str) -> ConfigError | None:
 
 def matches_nothing(topics: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """Return the patterns that match none of the topics: they are most likely misspelt."""
-    names = list(topics)
-    return [
-        pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)
-    ]
+    names = set(topics)
+    return [pattern for pattern in patterns if not _matches_any(pattern, names)]
+
+
+def _matches_any(pattern: str, names: Collection[str]) -> bool:
+    if spelled_out := literal_names([pattern]):
+        return spelled_out[0] in names
+    return any(re.fullmatch(pattern, name) for name in names)

@@ -181,6 +181,7 @@ class AuditSettings(Section):
 VERSION: Final = 1
 """Grows when a key changes its meaning or goes away, not when one is added."""
 # a lane of very many topics is divided: its second part is named after it, with `_2`
+_NO_OVERRIDE = Override()
 _LANE_PART = re.compile(r"(?P<lane>.+)_\d+")
 
 
@@ -384,7 +385,7 @@ class Mirror(RecordSettings):
                 for pattern, override in self.topics.overrides.items()
                 if re.fullmatch(pattern, topic)
             ),
-            Override(),
+            _NO_OVERRIDE,
         )
 
     def record_policy(self, topic: str) -> model.RecordPolicy:

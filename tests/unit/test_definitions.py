@@ -13,7 +13,9 @@ from pathlib import Path
 import alembic.util
 import dagster as dg
 import pytest
+from dagster._core.definitions import input as inputs
 
+from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
 from relay_pipelines.cli import main
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError
@@ -358,3 +360,19 @@ def test_a_tick_leaves_nothing_behind(
         monkeypatch.setattr(alembic.util, "load_python_file", lambda *file: imported.append(file))
         assert [tick() for _ in range(3)] == [first] * 3
         assert imported == []
+
+
+def test_types_are_resolved_as_dagster_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a type already is taken as it is, all else as before; and only while we build."""
+    resolve, asked = inputs.resolve_dagster_type, []
+    monkeypatch.setattr(
+        inputs, "resolve_dagster_type", lambda given: asked.append(given) or resolve(given)
+    )
+    ours = inputs.resolve_dagster_type
+    with resolved_types_taken_as_they_are():
+        given = [dg.In(each).dagster_type for each in (dg.Nothing, dg.Any, int, list[str])]
+        again = [dg.In(each).dagster_type for each in given]
+    assert [each.display_name for each in given] == ["Nothing", "Any", "Int", "[String]"]
+    assert again == given
+    assert len(asked) == len(given)
+    assert inputs.resolve_dagster_type is ours

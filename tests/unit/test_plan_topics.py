@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from relay_pipelines.plan.topic_selection import (
@@ -10,6 +12,7 @@ from relay_pipelines.plan.topic_selection import (
     TopicDecision,
     destinations,
     is_topic_name,
+    matches_nothing,
     refusals,
     select,
     targets,
@@ -184,3 +187,18 @@ def test_a_newcomer_gives_way(holders, refused):
 )
 def test_names_are_legal_as_brokers_see_it(name, legal):
     assert is_topic_name(name) is legal
+
+
+def test_names_among_patterns_are_found_in_their_order() -> None:
+    """Whether a pattern spells a name out or not, the first one that matches is named."""
+    patterns = ["b.*", "a", r"c\.d", "a.*", "c.d", "b"]
+    topics = ["a", "ab", "b", "bb", "c.d", "cxd", "e"]
+    first = {
+        topic: next((one for one in patterns if re.fullmatch(one, topic)), None) for topic in topics
+    }
+    why = {each.topic: each.why for each in select(topics, patterns, [])}
+    assert why == {
+        topic: "no allow pattern matches" if one is None else f"allowed by {one!r}"
+        for topic, one in first.items()
+    }
+    assert matches_nothing(topics, [*patterns, "x", r"x\.y", "x.*"]) == ["x", r"x\.y", "x.*"]
