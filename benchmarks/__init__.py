@@ -9,7 +9,10 @@ values, medians    the measured values and their medians over the repetitions
 profiling          the CPU profile of one task
 machine, tree      describes the machine; measures a command with all its child processes
 merging, floor     what a small batch costs, and what the brokers alone need: run on their own
-growth             the cost as topics and executors grow: run on its own
+growth             the cost as topics and executors grow: run on its own, with
+looks              that of looks at a mirror: status, exporter, plan, until Spark begins
+attestations       that of `relay attest`
+definitions        that of Dagster's definitions
 state              the cost of reading a mirror's state as another one grows: run on its own
 offset_maps        what ledger entries pay to say which offsets have a copy: run on its own
 targets, report    the targets, and docs/benchmarks.md

@@ -1,10 +1,11 @@
-"""What a run needs as the work grows: `python -m benchmarks.growth [topics|executors]`.
+"""What is needed as the work grows: `python -m benchmarks.growth [part ...]`.
 
 `topics` copies 1, 10, 100 and 1,000 topics of one small batch each in one task, and counts its
 requests and connections; then it runs `relay run` and `relay plan` for the same. `executors` copies
 the same topic on Spark standalone with 1, 2 and 4 executors of a core each, in turn; on a machine
-with fewer cores this shows what executors cost, not how much faster they are. The model in
-docs/cost.md takes its constants from these tables.
+with fewer cores this shows what executors cost, not how much faster they are. `looks`, `attest` and
+`definitions` are modules of their own. The model in docs/cost.md takes its constants from these
+tables.
 """
 
 from __future__ import annotations
@@ -13,31 +14,28 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import psutil
 import yaml
 
-from benchmarks import clusters, tree
+from benchmarks import attestations, clusters, definitions, looks, tree
 from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.contenders.relay_spark import cpu_by_process
 from benchmarks.inputs import Input
-from benchmarks.seeding import send
+from benchmarks.looks import counted, fill
 from benchmarks.values import Extent
 from benchmarks.workers import peak_memory_bytes
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.demo import spark_cluster
 from relay_pipelines.demo.spark_cluster import SparkCluster
-from relay_pipelines.errors import SourceError
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -47,14 +45,12 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import with_owners
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.records import encode
 from relay_pipelines.spark.defaults import SMALL_JVM
 from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import cluster_size, connect, end
 from tests.support import commands
 
+_PARTS = ["topics", "executors", "looks", "attest", "definitions"]
 _TOPICS = (1, 10, 100, 1_000)
 _EXECUTORS = (1, 2, 4)
 _ROUNDS = 3
@@ -88,12 +84,20 @@ class _Copy(NamedTuple):
 
 def main(parts: list[str]) -> None:
     """Print the tables."""
+    if "definitions" in parts:
+        definitions.measure()
+    measures = {
+        "topics": _topics,
+        "executors": _executors,
+        "looks": looks.measure,
+        "attest": attestations.measure,
+    }
+    if not (asked := [measures[part] for part in parts if part in measures]):
+        return
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
         clusters.create_own_topics(destination.cluster())
-        if "topics" in parts:
-            _topics(source.cluster(), destination.cluster())
-        if "executors" in parts:
-            _executors(source.cluster(), destination.cluster())
+        for measure in asked:
+            measure(source.cluster(), destination.cluster())
 
 
 def _topics(source: Cluster, destination: Cluster) -> None:
@@ -133,42 +137,16 @@ def _task(source: Cluster, destination: Cluster, names: list[str]) -> list[str]:
     ]
     job = CopyJob(f"growth{len(names)}", "run", source, destination)
     owned = with_owners(job.mirror, "", ranges, {})
-    with _counted() as (requests, connections):
+    with counted() as traffic:
         began, cpu = time.monotonic(), time.process_time()
         outcomes = list(copy_ranges(job, owned))
         used = time.monotonic() - began, time.process_time() - cpu
     assert not any(outcome.error for outcome in outcomes)
+    requests = traffic.requests
     fetches, produces = requests.pop(_FETCH), requests.pop(_PRODUCE)
-    counts = fetches, produces, requests.total(), connections.total()
+    counts = fetches, produces, requests.total(), traffic.connections.total()
     memory = f"{peak_memory_bytes() / 1e6:.0f}"
     return [*(f"{number:.2f}" for number in used), *(f"{number:,}" for number in counts), memory]
-
-
-@contextmanager
-def _counted() -> Iterator[tuple[Counter[int], Counter[str]]]:
-    """Count the requests of this process by their key, and its connections by cluster."""
-    requests: Counter[int] = Counter()
-    connections: Counter[str] = Counter()
-    real_send, real_call, real_connect = Connection.send, Connection.call, Connection._connect  # noqa: SLF001 - counts what no public name shows
-
-    def counted_send(self: Connection, api_key: int, *rest: Any) -> int:
-        requests[api_key] += 1
-        return real_send(self, api_key, *rest)
-
-    def counted_call(self: Connection, request: Any, version: int) -> Any:
-        requests[request.API_KEY] += 1
-        return real_call(self, request, version)
-
-    def counted_connect(self: Connection) -> Any:
-        connections[self.cluster.name] += 1
-        return real_connect(self)
-
-    with (
-        patch.object(Connection, "send", counted_send),
-        patch.object(Connection, "call", counted_call),
-        patch.object(Connection, "_connect", counted_connect),
-    ):
-        yield requests, connections
 
 
 def _executors(source: Cluster, destination: Cluster) -> None:
@@ -277,21 +255,10 @@ def _cpu_by_process(session: Any, spark: SparkCluster) -> dict[int, float]:
     return used
 
 
-def fill(source: Cluster, names: list[str]) -> None:
-    """Write a record to each of these topics."""
-    with ClusterClient(source, SourceError, purpose="growth") as client:
-        for name in names:
-            send(
-                client,
-                TopicPartition(name, 0),
-                iter([encode(b"key", bytes(1024), 1_700_000_000_000)]),
-            )
-
-
 def _command(command: str, config: Path, figures: Path) -> tuple[float, float]:
     called = [str(COMMAND), "--config", str(config), command]
     return tree.spent(called, figures, capture_output=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["topics", "executors"])
+    main(sys.argv[1:] or _PARTS)

@@ -7,7 +7,6 @@ if it does not.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks import clusters
-from benchmarks.growth import fill
+from benchmarks.looks import fill, show_exponents
 from benchmarks.seeding import send
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
@@ -81,12 +80,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
             ]
             rows.append([others, *map(_cpu_ms, looks)])
             print(f"| {' | '.join(f'{figure:,.0f}' for figure in rows[-1])} |", flush=True)
-    first, last = rows[0], rows[-1]
-    exponents = [
-        math.log(after / before) / math.log(last[0] / first[0])
-        for before, after in zip(first[1:], last[1:], strict=True)
-    ]
-    print(f"| exponent | {' | '.join(f'{figure:.2f}' for figure in exponents)} |")
+    show_exponents(rows)
 
 
 def _copy_own(
