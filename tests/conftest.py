@@ -13,6 +13,7 @@ import pytest
 from pyspark import SparkContext
 
 from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.protocol import idle_connections
 from relay_pipelines.spark.session import connect, end
 from tests.support.old_kafka import OldKafka
 from tests.support.trap import Trap
@@ -40,6 +41,13 @@ def pytest_configure() -> None:
     # `dagster dev` would have to be killed, after 20 s
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_connections_left() -> Iterator[None]:
+    """Leave no connections to the next test: it may count its own, or change who may connect."""
+    yield
+    idle_connections.close_all()
 
 
 @pytest.fixture(autouse=True)
