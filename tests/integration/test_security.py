@@ -40,6 +40,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import own_id
+from relay_pipelines.protocol import idle_connections
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
@@ -217,6 +218,7 @@ def test_expiring_sessions_are_renewed_during_a_copy(
         ways[1] = provided(guarded, mirror.topic, way=ways[1], seconds=tokens.seconds)
     mirror.write(*(numbered(9, 2_000, first=n * 9 + 20) for n in range(14)))
     connected = spied(monkeypatch)
+    idle_connections.close_all()
     assert copy_as(mirror, mirror.source).error == ""
     needed = len(connected)
     connected.clear()
