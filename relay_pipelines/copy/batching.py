@@ -6,8 +6,7 @@ Runs in a task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
@@ -34,7 +33,6 @@ Measured by `python -m benchmarks.merging`; ADR 16 has the figures.
 """
 _LEAST_LIMIT_BYTES = 32 << 10
 _LARGEST_BYTES = 1 << 32  # larger than any batch
-_NOTED_AT_ONCE = 1024
 
 
 def small_batches(copy_range: CopyRange, options: CopyOptions) -> SmallBatch:
@@ -90,11 +88,14 @@ class RecordMerger:
         self.taken = 0
         """How many records it has taken."""
 
-    def add(self, records: Iterable[Any], codec: int) -> Merged:
+    def add(
+        self, records: Iterable[Any], codec: int, note: Callable[[int], None] | None = None
+    ) -> Merged:
         """Take records; return the batches that became full.
 
         Args:
             codec: the compression codec they had, as numbered in a batch's attributes.
+            note: gets the offset of each, in order; not of those without a required key.
 
         Raises:
             InvalidRecordError: a record has no key, and the destination is compacted.
@@ -109,7 +110,7 @@ class RecordMerger:
             merged = self._finish(merged)
         builder = self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
         held_back = builder.records
-        while (unfitting := builder.extend(records)) is not None:
+        while (unfitting := builder.extend(records, note)) is not None:
             self.taken += builder.records - held_back
             merged = self._finish(merged)
             builder = self._pending = BatchBuilder(codec, self._limit_bytes)
@@ -265,9 +266,12 @@ class Batching:
             records = record_filter.apply(records, span.start, span.end)
         with corrupt_at(run.first.base_offset):
             if takes_all:
-                self._merger.add(records, codec_of(run.first)).add_to(portion)
+                merged = self._merger.add(records, codec_of(run.first))
             else:
-                portion.copied = self._merge_and_note(portion, records, codec_of(run.first))
+                offsets: list[int] = []
+                portion.copied = offsets
+                merged = self._merger.add(records, codec_of(run.first), offsets.append)
+        merged.add_to(portion)
         accounted = self._merger.taken - taken
         if record_filter is not None:
             dropped = record_filter.dropped - dropped
@@ -282,13 +286,3 @@ class Batching:
         gap = span.end - span.start - accounted
         if gap:
             portion.skip(Skipped.COMPACTION_GAP, gap)
-
-    def _merge_and_note(
-        self, portion: Portion, records: Iterator[Any], codec: int
-    ) -> Sequence[int]:
-        """Merge records, of which some offsets have none; return the offsets of the others."""
-        offsets: list[int] = []
-        while some := list(islice(records, _NOTED_AT_ONCE)):
-            offsets += [record.offset for record in some]
-            self._merger.add(some, codec).add_to(portion)
-        return offsets

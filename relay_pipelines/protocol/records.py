@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import dropwhile
 from typing import Any, NamedTuple
@@ -166,16 +166,21 @@ class BatchBuilder:
         """Add a record; False if the batch is full, which leaves it as it was."""
         return self.extend((record,)) is None
 
-    def extend(self, records: Iterable[Any]) -> Any:
+    def extend(self, records: Iterable[Any], note: Callable[[int], None] | None = None) -> Any:
         """Add records until the batch is full; return the one that did not fit, None if all did.
+
+        Args:
+            note: gets the offset of each record that was taken, also of the one that did not fit.
 
         A record with header names that are not UTF-8 fits only a batch that begins with such a
         record and is built in Python. The loop over records is the whole cost of rewriting, so
         nothing else happens in it.
         """
         remaining = iter(records)
-        if not self.records and not self._append_first(remaining):
+        if not self.records and not self._append_first(remaining, note):
             return None
+        if note is not None:
+            return self._extend_and_note(remaining, note)
         append, count, last = self._append, self.records, self.last
         unfitting = None
         for record in remaining:
@@ -194,9 +199,34 @@ class BatchBuilder:
         self.records, self.last = count, last
         return unfitting
 
-    def _append_first(self, remaining: Iterator[Any]) -> bool:
+    def _extend_and_note(self, remaining: Iterator[Any], note: Callable[[int], None]) -> Any:
+        """Do the same with offsets: a loop of its own, so that others do not pay for it."""
+        append, count, last = self._append, self.records, self.last
+        unfitting = None
+        for record in remaining:
+            note(record.offset)
+            try:
+                if (
+                    append(count, record.timestamp, record.key, record.value, record.headers)
+                    is None
+                ):
+                    unfitting = record
+                    break
+            except UnicodeEncodeError:  # as above
+                unfitting = record
+                break
+            count += 1
+            last = record
+        self.records, self.last = count, last
+        return unfitting
+
+    def _append_first(
+        self, remaining: Iterator[Any], note: Callable[[int], None] | None = None
+    ) -> bool:
         """Add the first record and choose how to add the others; False if there is none."""
         for first in remaining:
+            if note is not None:
+                note(first.offset)
             if not has_utf8_names(first):
                 self._builder = Builder(self.codec, self._limit_bytes)
             self._builder.append(0, first.timestamp, first.key, first.value, first.headers)
