@@ -16,6 +16,7 @@ from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST
 from relay_pipelines.ledger.offset_map import CopiedLog, Place
 from relay_pipelines.model import (
     Checkpoint,
+    Intervals,
     LedgerEntry,
     OffsetRange,
     Side,
@@ -136,11 +137,15 @@ class CopiedPartition:
 
     def lost(self, offset: int) -> tuple[int, int] | None:
         """Return the accepted loss in which a source offset is."""
-        for entry in self.entries:
-            is_lost = Skipped.LOST in entry.skipped and not entry.records
-            if is_lost and entry.source.start <= offset < entry.source.end:
-                return entry.source.start, entry.source.end
-        return None
+        return next((lost for lost in self._losses if lost[0] <= offset < lost[1]), None)
+
+    @cached_property
+    def _losses(self) -> Intervals:
+        return tuple(
+            (entry.source.start, entry.source.end)
+            for entry in self.entries
+            if Skipped.LOST in entry.skipped and not entry.records
+        )
 
     def _begins_generation(self, entry: LedgerEntry) -> bool:
         """Whether a loss or a reset has begun the generation with this entry."""

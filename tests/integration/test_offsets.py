@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,16 @@ class Moved:
 
 
 @contextmanager
-def consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
-    found = Consumer(client(cluster, group_id=group, enable_auto_commit=False))
+def consumer(cluster: Cluster, group: str, **more: object) -> Iterator[Consumer]:
+    found = Consumer(client(cluster, group_id=group, enable_auto_commit=False, **more))
     try:
         yield found
     finally:
         found.close()
+
+
+def _is_member(member: Consumer) -> bool:
+    return bool(member.poll(0.1) or member.assignment())
 
 
 @pytest.fixture
@@ -135,21 +140,28 @@ def test_a_group_moves_there_and_back(moved: Moved) -> None:
 
 def test_what_refuses_stops_no_other(moved: Moved) -> None:
     """A group with members, one that is further, one that nobody knows: a line each."""
-    mirror, names = moved.mirror, {name: f"{name}-{moved.group}" for name in ("busy", "far", "ok")}
+    mirror = moved.mirror
+    names = {name: f"{name}-{moved.group}" for name in ("busy", "newly", "far", "ok")}
     for name in names.values():
         moved.commit(mirror.source, 18, name)
     moved.commit(mirror.destination, settled_end(mirror.destination, mirror.at), names["far"])
-    with consumer(mirror.destination, names["busy"]) as member:
-        member.subscribe([mirror.topic])
-        until(lambda: member.poll(0.1) or member.assignment(), "a member with partitions")
+    with (
+        consumer(mirror.destination, names["busy"]) as member,
+        consumer(mirror.destination, names["newly"], group_protocol="consumer") as newer,  # KIP-848
+    ):
+        for each in (member, newer):
+            each.subscribe([mirror.topic])
+            until(partial(_is_member, each), "a member with partitions")
         done = moved.relay(
             *("apply", "--execute", "--group-regex", f".*-{moved.group}", "--group", "nobody"),
             code=2,
         )
         states = {answer["group"]: (answer["state"], answer["state_why"]) for answer in done}
         assert states[names["ok"]] == ("committed", None)
-        assert states[names["busy"]][0] == states[names["far"]][0] == "refused"
-        assert "has members" in states[names["busy"]][1]
+        for name in ("busy", "newly"):
+            assert states[names[name]][0] == "refused"
+            assert "has members" in states[names[name]][1]
+        assert states[names["far"]][0] == "refused"
         assert "see --backwards" in states[names["far"]][1]
     (back,) = moved.relay("apply", "--execute", "--backwards", "--group", names["far"])
     assert (back["state"], moved.committed(mirror.destination, names["far"])[0]) == (

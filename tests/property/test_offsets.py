@@ -173,8 +173,9 @@ class Nasty:
             )
             self.destination.logs.setdefault(f"{to.topic}.quarantine", Log())
         options = {
-            "chunk_bytes": self.random.choice([1, 150, 400, 1 << 20]),
+            "chunk_bytes": self.random.choice([1, 400, 1 << 20, 1 << 20]),
             "coalesce_below_bytes": self.random.choice([0, 1 << 10]),
+            "coalesce_to_bytes": self.random.choice([150, 512 << 10]),
         }
         with self.served():
             outcomes = copy_as_it_is(job(**options), ranges, Clock())
@@ -197,7 +198,7 @@ class Nasty:
         clusters = {"source": self.source, "destination": self.destination}
 
         def mishap() -> str:
-            if self.interleaves and self.random.random() < 0.1:
+            if self.interleaves and self.random.random() < 0.5:
                 self.disturb(self.to.get("a", "a"))
             if self.failures and self.random.random() < 0.05:
                 self.failures -= 1
