@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
+from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.reader import fetched_first, read
 from relay_pipelines.protocol.records import decode
@@ -82,24 +83,42 @@ def newest_values(
         RelayError: the cluster does not answer.
     """
     logs = current_logs(client, ends)
+    try:
+        return _newest_values(client, logs, ends, prefixes)
+    except DataLossError:
+        # what comes next is gone: of what was read, nobody knows what is still there
+        for log in logs.values():
+            _READ.pop(log.place, None)
+        return _newest_values(client, logs, ends, prefixes)
+
+
+def _newest_values(
+    client: ClusterClient,
+    logs: Mapping[TopicPartition, Log],
+    ends: Mapping[TopicPartition, int],
+    prefixes: tuple[bytes, ...],
+) -> dict[bytes, Value]:
     known = {tp: read for tp in ends if (read := _known(logs.get(tp)))}
+    if any(read.end > ends[tp] for tp, read in known.items()):
+        # another thread has read on; or the disks were restored from a backup, and the leader has
+        # the same epoch as in the time that is gone
+        ends = client.list_offsets(ends, LATEST, READ_COMMITTED)
+        known = {tp: read for tp, read in known.items() if read.end <= ends[tp]}
     starts = client.list_offsets([tp for tp in ends if tp not in known], EARLIEST, READ_COMMITTED)
     starts |= {tp: read.end for tp, read in known.items()}
-    # another thread may have read on since the ends were asked for
-    upto = {tp: max(end, starts[tp]) for tp, end in ends.items()}
     first = first_records(client, {tp: starts[tp] for tp in ends if starts[tp] < ends[tp]})
     found: dict[bytes, Value] = {}
-    for tp in ends:
+    for tp, end in ends.items():
         newest = known[tp].newest if tp in known else {}
         new = {
             record.key: Value(record.value)
-            for record in records(client, OffsetRange(tp, starts[tp], upto[tp]), first.get(tp))
+            for record in records(client, OffsetRange(tp, starts[tp], end), first.get(tp))
             if record.key and record.value is not None
         }
         if new:
             newest = {**newest, **new}
         if log := logs.get(tp):
-            _READ[log.place] = _Read(log, upto[tp], newest)
+            _READ[log.place] = _Read(log, end, newest)
         found.update((key, value) for key, value in newest.items() if key.startswith(prefixes))
     return found
 

@@ -328,6 +328,7 @@ def read_records(
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
+            if span.start <= record.offset < span.end  # the range may cut a batch
             if (record.key or b"").startswith(prefixes)
             if (ledger_record := _ledger_record(offset_range.topic_partition, record, required))
             is not None

@@ -57,13 +57,20 @@ class OpenTransaction:
         """Return what is wrong, and how to end it, as an error of the topic-partition."""
         tp, age = self.hidden.topic_partition, self.seconds(now_ms)
         servers = ",".join(cluster.bootstrap_servers)
+        if self.transactional_id.startswith("relay."):
+            # the marker of a commit may be left out: to abort it would take the commit back
+            remedy = "it is a mirror's: docs/runbooks/RelayHiddenCopies.md says how to end it"
+        else:
+            remedy = (
+                "end that producer, or abort it: kafka-transactions.sh --bootstrap-server"
+                f" {servers} abort --topic {tp.topic} --partition {tp.partition} --start-offset"
+                f" {self.hidden.start}"
+            )
         return DestinationError(
             f"readers of committed records do not see offsets {self.hidden.start} to"
             f" {self.hidden.end}: {self.producer} has a transaction open"
             + ("" if age is None else f" for {age:,.0f} s"),
-            remedy=f"end that producer, or abort it: kafka-transactions.sh --bootstrap-server"
-            f" {servers} abort --topic {tp.topic} --partition {tp.partition} --start-offset"
-            f" {self.hidden.start}",
+            remedy=remedy,
             topic_partition=tp,
         )
 

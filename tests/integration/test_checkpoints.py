@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
@@ -26,7 +29,18 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMI
 from relay_pipelines.protocol.connection import Connection
 from tests import copying
 from tests.copying import Mirror, numbered
-from tests.support.independent import Record, create, delete, put, transactional, until, write
+from tests.support.independent import (
+    Record,
+    configure,
+    create,
+    delete,
+    delete_before,
+    put,
+    settled_end,
+    transactional,
+    until,
+    write,
+)
 
 
 @pytest.fixture
@@ -224,9 +238,13 @@ def test_a_process_reads_each_checkpoint_once(
     source_cluster: LocalCluster,
     own_cluster: LocalCluster,
     topic_name: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It reads the topic again after its leader has changed, or after it was created again."""
+    """It reads the topic again if the log may be another one than it has read.
+
+    The leader has changed, a backup was restored, records are gone, or the topic was created again.
+    """
     mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     home = home_of(mirror)
     mirror.write(numbered(10))
@@ -256,16 +274,36 @@ def test_a_process_reads_each_checkpoint_once(
         until(found, f"checkpoint {expected}", 20)
         return starts[0]
 
+    def restart() -> None:
+        broker.launch()
+        broker.wait_until_serving()
+
     mirror.try_copy(0, 4)
     assert read_all(4) == 0
+    mirror.try_copy(0, 5)
+    assert read_all(5) > 0
+    assert read_all(5) > 0, "what is known stays known"
+    broker, data = own_cluster.brokers[0], own_cluster.folder / "broker-1" / "data"
+    broker.kill()
+    backup = shutil.copytree(data, tmp_path / "backup")
+    restart()
     mirror.try_copy(0, 7)
-    assert read_all(7) > 0
-    assert read_all(7) > 0, "what is known stays known"
-    own_cluster.brokers[0].kill()
-    own_cluster.brokers[0].launch()
-    own_cluster.brokers[0].wait_until_serving()
     assert read_all(7) == 0
     assert read_all(7) > 0
+
+    broker.kill()
+    shutil.rmtree(data)
+    shutil.move(backup, data)
+    restart()
+    assert read_all(5) == 0, "the log is shorter, and its leader has the epoch that it had then"
+
+    configure(mirror.destination, ResourceType.TOPIC, home.topic, cleanup_policy="delete")
+    write(mirror.destination, home, [Record(b"other/topic/0", b"{}")] * 10)
+    end = settled_end(mirror.destination, home)
+    delete_before(mirror.destination, home, end - 5)
+    read_all(None)
+    assert starts[-1] == end - 5, "what comes next is gone, and so may be what was read"
+
     delete(mirror.destination, checkpoint.TOPIC)
     create(mirror.destination, checkpoint.TOPIC, checkpoint.PARTITIONS)
     write(mirror.destination, home, [Record(b"other/topic/0", b"{}")] * 50)

@@ -255,6 +255,20 @@ class TestHeld:
         assert (second.reason, second.lag) == ("HiddenCopies", PartitionLag(4, 700))
         assert "--bootstrap-server b:1 find-hanging" in second.command
 
+    @pytest.mark.parametrize(
+        ("producer", "then"),
+        [
+            ("x", "kafka-transactions.sh --bootstrap-server b:1 abort"),
+            ("", "kafka-transactions.sh --bootstrap-server b:1 abort"),
+            ("relay.m.main/1", "docs/runbooks/RelayHiddenCopies.md says how to end it"),
+        ],
+    )
+    def test_a_transaction_of_a_mirror_is_not_to_be_aborted(self, producer: str, then: str) -> None:
+        """It may have been committed elsewhere, with the checkpoint that names its records."""
+        hidden = [OpenTransaction(OffsetRange(at("b"), 5, 9), 7, producer, NOW - 700_000)]
+        (held,) = page_of(look_at([copied("b")], hidden=hidden), MIRROR).held
+        assert then in held.remedy
+
 
 class TestText:
     """How `relay status` reads."""
