@@ -47,6 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._selection = selection_of(options)
         self._columns = columns
         self._last: Logs | None = None
+        self._planned: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name, as all below
         """Return where the first query begins."""
@@ -79,15 +80,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             tp: low for tp, low in now.logs.low.items() if tp not in read.next and tp in last.low
         }
         limited = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return StreamOffsets(
+        self._planned = StreamOffsets(
             {**read.begin, **new},
             next_offsets({**read.next, **new}, last.end, limited),
             {**now.ids, **read.ids},
         ).as_json()
+        return self._planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges of a micro-batch, the same ones if it is run again."""
+        """Return the ranges of a micro-batch, the same ones if it is run again.
+
+        Raises:
+            DataLossError: it is run again, and topics are others by now.
+        """
         begun, until = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        if end != self._planned:  # planned by a query that has ended since
+            refuse_other_topics(until.ids, self._now().ids)
         offset_ranges = [
             OffsetRange(tp, until.start(tp, begun), offset) for tp, offset in until.next.items()
         ]

@@ -148,7 +148,8 @@ def selection_of(options: Mapping[str, str]) -> Selection:
         )
     which = only_one(options, *TOPICS)
     given = options.get(which, "").strip()
-    if not given:
+    names = topic_names(given)
+    if not names:
         raise ConfigError(
             f"option {which or 'topic'} is missing",
             remedy="name topics of the source, as in orders,payments",
@@ -159,7 +160,7 @@ def selection_of(options: Mapping[str, str]) -> Selection:
     if which == "assign":
         assigned = _assigned(given)
         return Selection(*selection, topics=tuple(assigned), assigned=assigned, node=node)
-    return Selection(*selection, topics=topic_names(given), node=node)
+    return Selection(*selection, topics=names, node=node)
 
 
 def topic_names(text: str) -> tuple[str, ...]:

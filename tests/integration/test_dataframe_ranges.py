@@ -315,12 +315,30 @@ def test_the_first_batch_of_a_stream_is_run_again(topics: Topics, topic_name: st
     assert [(each.start, each.end) for each in batch] == [(2, 5)]
 
 
+def test_a_batch_is_not_run_again_with_another_topic(topics: Topics, topic_name: str) -> None:
+    """Its offsets are those of other records in a topic that was created again."""
+    at = TopicPartition(topic_name, 0)
+    create(topics.source, topic_name, 1, KEPT)
+    write(topics.source, at, at_minutes(1, 2))
+    query = Query(topics.config, topic=topic_name)
+    start = query.kept
+    (batch,) = query.batches()
+    again = Query(topics.config, query.kept, topic=topic_name)
+    assert offset_ranges(again.ranges(start, query.kept)) == batch
+    delete(topics.source, topic_name)
+    create(topics.source, topic_name, 1, KEPT)
+    write(topics.source, at, at_minutes(3, 4))
+    with pytest.raises(RelayError, match="was created again since the stream has read it"):
+        again.ranges(start, query.kept)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         ({"side": "sauce"}, "option side: 'sauce' is neither source nor destination; did you mean"),
         ({"node": "ones"}, "option node: the source has no node 'ones'; did you mean 'one'?"),
         ({"topic": ""}, "option topic is missing; name topics of the source"),
+        ({"topic": " ,"}, "option topic is missing; name topics of the source"),
         ({"mirror": "nobody"}, "no mirror is called 'nobody'"),
         ({"assign": "{}"}, "options topic and assign exclude each other; give one of them"),
         ({"start": "noon"}, "option start: 'noon' is not earliest, latest, a time, an offset, or"),
