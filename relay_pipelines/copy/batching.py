@@ -85,6 +85,7 @@ class RecordMerger:
         self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
         self._quarantines = copy_range.record_policy.on_record_error is OnRecordError.QUARANTINE
         self._pending: BatchBuilder | None = None
+        self._own_codec = 0  # of the first record of the pending batch, as the source has it
         self.taken = 0
         """How many records it has taken."""
 
@@ -102,18 +103,18 @@ class RecordMerger:
             RecordTooLargeError: a record exceeds the destination's limit.
         """
         merged = Merged([], None, [])
-        codec = codec if self._codec is None else self._codec
+        own, codec = codec, codec if self._codec is None else self._codec
         records = iter(records)
         if self._range.requires_keys:
             records = self._with_keys(records, merged.refused)
         if self._pending is not None and self._pending.codec != codec:
             merged = self._finish(merged)
-        builder = self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
+        builder = self._pending or self._begin(codec, own)
         held_back = builder.records
         while (unfitting := builder.extend(records, note)) is not None:
             self.taken += builder.records - held_back
             merged = self._finish(merged)
-            builder = self._pending = BatchBuilder(codec, self._limit_bytes)
+            builder = self._begin(codec, own)
             builder.append(unfitting)
             held_back = 0
         self.taken += builder.records - held_back
@@ -128,15 +129,26 @@ class RecordMerger:
         """Return the batch that was held back, if it has records."""
         return self._finish(Merged([], None, []))
 
+    def _begin(self, codec: int, own: int) -> BatchBuilder:
+        self._own_codec = own
+        self._pending = BatchBuilder(codec, self._limit_bytes)
+        return self._pending
+
     def _finish(self, merged: Merged) -> Merged:
         builder, self._pending = self._pending, None
         if builder is None or not builder.records:
             return merged
         batch = builder.build()
+        # the merger never puts a second record into a batch that is too large
+        if len(batch.data) > self._range.max_message_bytes and builder.codec != self._own_codec:
+            alone = BatchBuilder(
+                self._own_codec, self._limit_bytes
+            )  # with which it may have fitted
+            alone.append(builder.last)
+            batch = alone.build()
         if len(batch.data) <= self._range.max_message_bytes:
             merged.batches.append(batch)
             return merged._replace(last=builder.last)
-        # the merger never puts a second record into a batch that is too large
         self._refuse(
             builder.last, self._too_large(len(batch.data), builder.last.offset), merged.refused
         )

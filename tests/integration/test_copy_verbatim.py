@@ -106,6 +106,24 @@ def test_another_codec_is_what_the_mirror_asks_for(mirror: Mirror) -> None:
     assert (list(entry.codecs), entry.reencoded) == (["zstd"], outcome.reencoded)
 
 
+def test_another_codec_makes_no_record_too_large(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
+) -> None:
+    """One that fits with its own codec alone keeps that."""
+    limit = {"max.message.bytes": "100000"}
+    clusters = source_cluster.cluster(), destination_cluster.cluster()
+    mirror = Mirror(*clusters, topic_name, limit, limit)
+    noise = random.Random(3).randbytes(99_900)
+    mirror.write([Record(None, noise)], compression_type="none")
+    mirror.write([Record(None, noise[:75_000].hex().encode())], compression_type="gzip")
+    mirror.write(numbered(3))
+    mirror.options = replace(mirror.options, codec="snappy")
+    mirror.copy()
+    mirror.assert_equal()
+    (entry,) = mirror.entries()
+    assert entry.codecs == {"none": 1, "gzip": 1, "snappy": 1}
+
+
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_records_of_all_sizes_arrive(
     source_cluster: LocalCluster,
