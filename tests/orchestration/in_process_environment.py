@@ -75,7 +75,7 @@ class InProcessEnvironment:
         """Write relay.yaml; `mirror` gives further keys of the mirror."""
         window = {"every": "10ms", "session": 0} | mirror.pop("window", {})
         source = self.source.cluster().bootstrap_servers[0]
-        self.config.write_text(
+        self.replace_config(
             yaml.safe_dump(
                 {
                     "mirrors": {
@@ -98,6 +98,12 @@ class InProcessEnvironment:
                 }
             )
         )
+
+    def replace_config(self, text: str) -> None:
+        """Write relay.yaml at once, so that no session reads half of it."""
+        written = self.folder / "relay.yaml.new"
+        written.write_text(text)
+        written.replace(self.config)
 
     @property
     def lanes(self) -> list[Lane]:

@@ -77,7 +77,7 @@ class Sessions:
     def end(self, *sessions: Future[dg.ExecuteInProcessResult]) -> list[dg.ExecuteInProcessResult]:
         """End them by a change of relay.yaml: a lane without sessions has none that goes on."""
         text = self.environment.config.read_text()
-        self.environment.config.write_text(re.sub(r"session: \d+s", "session: 0", text))
+        self.environment.replace_config(re.sub(r"session: \d+s", "session: 0", text))
         return [session.result(60) for session in sessions]
 
     def log(self, run: int = 0) -> list[str]:
@@ -171,8 +171,8 @@ def test_a_session_copies_more_often_than_it_reports(
 
     It ends before the session does, and before a person's run.
     """
-    config = environment.config
-    config.write_text(f"{config.read_text()}dagster: {{events_per_minute: 1}}\n")
+    text = environment.config.read_text()
+    environment.replace_config(f"{text}dagster: {{events_per_minute: 1}}\n")
     running = sessions.start()
     sessions.copied(topics[0], "a99")
     until(lambda: len(environment.windows()) == 1, "the first window")
@@ -258,7 +258,7 @@ def test_a_changed_configuration_is_used_from_the_next_window_on(
     assert line.startswith(f"relay.yaml has changed (topics.allow: {re.escape(topics[0])[:3]}")
     assert line.endswith("): the windows from this one on use it")
     assert "copies, relay.yaml has changed (topics.allow: " in str(environment.tick().skip_reason)
-    environment.config.write_text(
+    environment.replace_config(
         environment.config.read_text().replace(f"{environment.name}.{{topic}}", "other.{topic}")
     )
     until(lambda: said(f"topics.rename: {environment.name}.{{topic}} -> other.{{topic}}"), "a line")
@@ -541,11 +541,11 @@ def test_a_lane_that_is_taken_out_ends_its_session(
 
     name = naming.planner(environment.name)
     planner = environment.definitions.get_repository_def().get_sensor_def(name)
-    environment.config.write_text("mirrors: {")
+    environment.replace_config("mirrors: {")
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
     until(lambda: len(kept()) == 1, "the line about what is no YAML")
-    environment.config.write_text(f"version: 2\n{good}")
+    environment.replace_config(f"version: 2\n{good}")
     environment.fill(topics[0], ["newer"])
     sessions.copied(topics[0], "newer")
     until(lambda: len(kept()) == 2, "the line about the newer version")
@@ -553,12 +553,12 @@ def test_a_lane_that_is_taken_out_ends_its_session(
     context = dg.build_sensor_context(environment.instance, resources={kafka_key(): kafka})
     with pytest.raises(dg.Failure, match="version: the file has version 2"):
         planner(context)
-    environment.config.write_text(good)
+    environment.replace_config(good)
     assert not environment.tick().run_requests, "the session still runs"
     environment.fill(topics[0], ["older"])
     sessions.copied(topics[0], "older")
 
-    environment.config.write_text(good.replace(environment.name, "other"))
+    environment.replace_config(good.replace(environment.name, "other"))
 
     run = running.result(60)
     assert run.success, failure(run)
