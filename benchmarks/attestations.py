@@ -6,8 +6,6 @@ mirrors between them.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks import tree
 from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.looks import show, show_exponents
 from benchmarks.seeding import send
@@ -60,11 +59,9 @@ def measure(source: Cluster, destination: Cluster) -> None:
             mirror = commands.mirror(source, destination, "growth-.*")
             config.write_text(yaml.safe_dump({"mirrors": {written[0].mirror: mirror}}))
             called = [str(COMMAND), "--config", str(config), "attest", "--output", str(output)]
-            process = subprocess.Popen(called, stdin=subprocess.DEVNULL)
-            _, status, used = os.wait4(process.pid, 0)
-            assert status == 0
-            sizes = used.ru_maxrss / 1e3, output.stat().st_size / 1e6
-            rows.append([own * _MIRRORS, own, used.ru_utime + used.ru_stime, *sizes])
+            used = tree.measured(called, Path(folder) / "figures.json")
+            sizes = used["peak_bytes"] / 1e6, output.stat().st_size / 1e6
+            rows.append([own * _MIRRORS, own, used["cpu_seconds"], *sizes])
             show(rows[-1])
     show_exponents(rows)
 

@@ -2,7 +2,7 @@
 
 Orphans become children of this process (Linux), so Spark's JVM and its Python workers count
 although the command does not wait for them. The figures are JSON: wall seconds of the command, CPU
-seconds of all, its exit code.
+seconds of all, the memory of the largest, its exit code.
 """
 
 from __future__ import annotations
@@ -36,13 +36,31 @@ def main(figures: Path, command: list[str]) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     figures.write_text(
         json.dumps(
-            {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "exit_code": code}
+            {
+                "seconds": seconds,
+                "cpu_seconds": used.ru_utime + used.ru_stime,
+                "peak_bytes": used.ru_maxrss * 1024,
+                "exit_code": code,
+            }
         )
     )
 
 
 def spent(command: Sequence[str], figures: Path, **options: Any) -> tuple[float, float]:
     """Run a command under this module; return its seconds, and the CPU seconds of its whole tree.
+
+    Args:
+        figures, options: as of `measured`.
+    """
+    found = measured(command, figures, **options)
+    return found["seconds"], found["cpu_seconds"]
+
+
+def measured(command: Sequence[str], figures: Path, **options: Any) -> dict[str, float]:
+    """Run a command under this module; return all figures.
+
+    The memory is that of the largest process. A child of this process itself would begin with its
+    memory.
 
     Args:
         figures: a file to write.
@@ -52,12 +70,12 @@ def spent(command: Sequence[str], figures: Path, **options: Any) -> tuple[float,
         RuntimeError: the command failed.
     """
     figures.unlink(missing_ok=True)
-    measured = [sys.executable, __file__, str(figures), *command]
-    subprocess.run(measured, stdin=subprocess.DEVNULL, check=True, **options)
-    found = json.loads(figures.read_text())
+    called = [sys.executable, __file__, str(figures), *command]
+    subprocess.run(called, stdin=subprocess.DEVNULL, check=True, **options)
+    found: dict[str, float] = json.loads(figures.read_text())
     if found["exit_code"]:
         raise RuntimeError(f"{command} ended with exit code {found['exit_code']}")
-    return found["seconds"], found["cpu_seconds"]
+    return found
 
 
 if __name__ == "__main__":
