@@ -80,10 +80,10 @@ def test_the_documented_programs(
 
     again = TopicPartition(f"{topic_name}.again", 0)
     checked = f"{topic_name} 10 ['{topic_name}: json_parses: 10 of 10 records do not meet it']"
-    planned, copied, found, attested = run(replaying, tmp_path)
+    planned, copied, found, moved, attested = run(replaying, tmp_path)
     assert planned == f"{at}[0, 5) goes to {again}"
     assert (copied, found) == ("5 records replayed", checked)
-    assert attested == "1 topic-partition"
+    assert (moved, attested) == (f"{at} 5 exact", "1 topic-partition")
     request = relay.ReplayRequest(topic_name, to=again.topic, partition=0, offsets=(0, 5))
     assert not mirror.plan_replay(request).plan.ranges
     repeated = mirror.replay(request)

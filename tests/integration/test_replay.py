@@ -647,6 +647,7 @@ def test_the_command(replayed: Replayed) -> None:
     replay_id = ReplayRequest(mirror.topic, replayed.to.topic, offsets=(20, 80)).id
     assert f"(replay@{replay_id})" in relay_here(config, "ledger").stdout
     audit = relay_here(config, "audit", "--level", "ledger", "--replay", replay_id)
-    assert (audit.returncode, replay_name(mirror.name, replay_id) in audit.stdout) == (0, True)
+    assert audit.returncode == 0, audit.stderr
+    assert replay_name(mirror.name, replay_id) in audit.stdout
     unknown = error_line(relay_here(config, "audit", "--level", "ledger", "--replay", "x"))
     assert "has no replay 'x'" in unknown
