@@ -91,8 +91,12 @@ def running(
             f"{runtime.executable} has no module {_MODULE}, which executors of Spark need",
             remedy="point JAVA_HOME at a JDK",
         )
-    # from this variable the workers' children, the executors, have them too
-    options = [*SMALL_JVM.split(), *jvm.CLASSES.jvm_options(verbose=False)]
+    # from this variable the workers' children, the executors, have them too; a JVM that is killed
+    # leaves the libraries of its codecs behind
+    options = [
+        *(f"-Djava.io.tmpdir={folder}", *SMALL_JVM.split()),
+        *jvm.CLASSES.jvm_options(verbose=False),
+    ]
     variables = {
         **LOOPBACK,
         "JDK_JAVA_OPTIONS": shlex.join(options),
@@ -108,7 +112,7 @@ def running(
         ) -> tuple[str, LocalProcess]:
             (page,) = free_ports(1)
             command = [
-                *(runtime.executable, "-Xmx256m", f"-Djava.io.tmpdir={folder}", *options),
+                *(runtime.executable, "-Xmx256m", *options),
                 *("-cp", jvm.class_path(), f"org.apache.spark.deploy.{kind}"),
                 *("--host", _HOST, "--port", str(own_port), "--webui-port", str(page), *more),
             ]

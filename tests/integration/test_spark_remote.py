@@ -149,7 +149,10 @@ def test_the_check_runs_a_job_on_the_cluster(
 def test_a_killed_executor_costs_no_record(
     client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
 ) -> None:
-    """The task runs again on another executor, and the orphan is fenced."""
+    """The task runs again on another executor, and the orphan is fenced.
+
+    The libraries that a killed JVM leaves behind are in the folder of the cluster.
+    """
     trap = Trap.unset(tmp_path)
     job, ranges = mirror.job()
     trap.set()
@@ -157,8 +160,11 @@ def test_a_killed_executor_costs_no_record(
     wait = client.start(Request(standalone_master, None, conf, job, [ranges]))
     until(lambda: trap.sprung, "the trap", PATIENCE_SECONDS)
     (executor,) = spark_processes.executors()
+    libraries = [each.path for each in executor.memory_maps() if "liblz4" in each.path]
     orphans = executor.children(recursive=True)
     try:
+        assert libraries
+        assert all(path.startswith(str(tmp_path.parent)) for path in libraries)
         assert any(orphan.status() == psutil.STATUS_STOPPED for orphan in orphans)
         executor.kill()
         assert statuses(wait()) == ["done", "done"]
