@@ -130,28 +130,44 @@ class RunResult:
         return max(codes, default=0)
 
 
-def joined(results: Sequence[RunResult]) -> RunResult:
-    """Return what runs that followed each other did together; it ended as the last one did.
-
-    Args:
-        results: not empty.
-    """
-    last = results[-1]
-    topics: dict[str, TopicTotals] = {}
-    for result in results:
+def joined(first: RunResult, later: RunResult) -> RunResult:
+    """Return what two runs that followed each other did together; it ended as the later one did."""
+    topics = {topic: TopicTotals() for topic in [*first.topics, *later.topics]}
+    for result in (first, later):
         for topic, totals in result.topics.items():
-            topics.setdefault(topic, TopicTotals()).update(totals)
+            topics[topic].update(totals)
     return replace(
-        last,
+        later,
         topics=topics,
-        outcomes=[outcome for result in results for outcome in result.outcomes],
-        errors=list(last.errors),
-        reconfigured=[done for result in results for done in result.reconfigured],
-        diverged={node: why for result in results for node, why in result.diverged.items()},
-        ledger_ends=next((each.ledger_ends for each in results if each.ledger_ends), {}),
-        spark=next((each.spark for each in reversed(results) if each.spark), ""),
-        seconds=sum(result.seconds for result in results),
-        copying_seconds=sum(result.copying_seconds for result in results),
+        outcomes=_joined_outcomes([*first.outcomes, *later.outcomes]),
+        errors=list(later.errors),
+        reconfigured=[*first.reconfigured, *later.reconfigured],
+        diverged={**first.diverged, **later.diverged},
+        ledger_ends=first.ledger_ends or later.ledger_ends,
+        spark=later.spark or first.spark,
+        seconds=first.seconds + later.seconds,
+        copying_seconds=first.copying_seconds + later.copying_seconds,
+    )
+
+
+def _joined_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the last outcome of each topic-partition, with the seconds of all of them."""
+    last: dict[TopicPartition, Outcome] = {}
+    for outcome in outcomes:
+        tp = outcome.range.topic_partition
+        before = last.get(tp)
+        last[tp] = outcome if before is None else _with_seconds_of(outcome, before)
+    return [*last.values()]
+
+
+def _with_seconds_of(outcome: Outcome, before: Outcome) -> Outcome:
+    waits = Counter(before.throttled_seconds)
+    waits.update(outcome.throttled_seconds)
+    return replace(
+        outcome,
+        seconds=before.seconds + outcome.seconds,
+        commit_seconds=before.commit_seconds + outcome.commit_seconds,
+        throttled_seconds=dict(waits),
     )
 
 

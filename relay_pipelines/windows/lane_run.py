@@ -31,7 +31,7 @@ from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from relay_pipelines.windows.window_checks import WindowChecks
-from relay_pipelines.windows.window_run import Round, WindowReport, copy_round, count_window
+from relay_pipelines.windows.window_run import Copied, WindowReport, copy_round, count_window
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class LaneRun:
             self._open = None  # another run goes on with it
             return reports
         copied = self._copied(snapshot, replace(frozen, key=window.frozen.key))
-        window.rounds.append(copied)
+        window.copied = window.copied.then(copied) if window.copied else copied
         if copied.result.interrupted:  # another run goes on
             return reports
         if copied.has_failed or self.budget.is_due():
@@ -171,12 +171,12 @@ class LaneRun:
             return []
         frozen = window.frozen
         report = self._counted(
-            self._snapshot, frozen, frozen.topics, window.rounds, window.ledger_ends
+            self._snapshot, frozen, frozen.topics, window.copied, window.ledger_ends
         )
         if not self._stored.is_own():
             return []  # another run goes on with it
         yield from window_log.freeze(self.context.instance, self.lane, frozen, window.destination)
-        yield from self._reported_events(report, window.rounds)
+        yield from self._reported_events(report, window.copied.rounds if window.copied else 0)
         self._stored.clear()
         self.budget.spend(events_of(len(report.topics)))
         return [report]
@@ -285,12 +285,12 @@ class LaneRun:
             snapshot: of these topics.
         """
         copied = self._copied(snapshot, frozen)
-        report = self._counted(snapshot, frozen, topics_copied, [copied], self._ledger_ends)
+        report = self._counted(snapshot, frozen, topics_copied, copied, self._ledger_ends)
         if not report.result.interrupted:  # nothing was counted; the next window copies the rest
-            yield from self._reported_events(report, [copied])
+            yield from self._reported_events(report, copied.rounds)
         return report
 
-    def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> Round:
+    def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> Copied:
         self._say_node(snapshot)
         return copy_round(
             self.kafka,
@@ -309,11 +309,11 @@ class LaneRun:
         snapshot: ClusterSnapshot,
         frozen: FrozenWindow,
         topics_counted: Collection[str],
-        rounds: Sequence[Round],
+        copied: Copied | None,
         ledger_ends: Mapping[TopicPartition, int],
     ) -> WindowReport:
         report = count_window(
-            *(self.kafka, snapshot, frozen, topics_counted, rounds),
+            *(self.kafka, snapshot, frozen, topics_counted, copied),
             run_id=self.context.run_id,
             ledger_ends=ledger_ends,
         )
@@ -325,10 +325,14 @@ class LaneRun:
             *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
         )
 
-    def _reported_events(self, report: WindowReport, rounds: Sequence[Round]) -> Iterator[Batch]:
-        """Yield what a window says of its topics, and of the lane; log its end."""
+    def _reported_events(self, report: WindowReport, rounds: int) -> Iterator[Batch]:
+        """Yield what a window says of its topics, and of the lane; log its end.
+
+        Args:
+            rounds: how many this run has copied.
+        """
         self._run_log().recounted(
-            *(report.frozen.key, len(report.topics), len(rounds)),
+            *(report.frozen.key, len(report.topics), rounds),
             *(report.result, report.recount_seconds),
         )
         for topic in report.topics:

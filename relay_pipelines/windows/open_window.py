@@ -17,7 +17,7 @@ from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows.window_run import Round
+from relay_pipelines.windows.window_run import Copied
 
 
 @dataclass(slots=True)
@@ -28,13 +28,13 @@ class OpenWindow:
         frozen: what the rounds copy, or have copied, all together.
         destination: where they copy it to.
         ledger_ends: where the ledger ended when the window before began to copy, if that is known.
-        rounds: those of this run.
+        copied: what the rounds of this run have copied; None if there were none.
     """
 
     frozen: FrozenWindow
     destination: Cluster
     ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    copied: Copied | None = None
 
 
 class OpenWindowStore:

@@ -1,8 +1,10 @@
 """Copies one frozen window, then recounts it at the destination."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -184,23 +186,34 @@ class WindowReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What one round of a window has copied.
+class Copied:
+    """What a round of a window has copied, or several that followed each other.
 
     Args:
-        readable_ms: when readers of committed records saw all of it.
+        readable_ms: when readers of committed records saw all of the last one.
+        latencies_ms: source topic -> from the timestamp of the oldest record of a round until its
+            copy was readable, of the round that took longest.
+        has_failed: whether more is wrong than what was held back, or missing, before the last one.
+        rounds: how many.
     """
 
-    plan: RunPlan
     result: RunResult
     readable_ms: int
+    latencies_ms: Mapping[str, int]
+    has_failed: bool
+    rounds: int = 1
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether more is wrong than what was held back, or missing, before it began."""
-        known = len(self.plan.data_losses) + len(self.plan.snapshot.unseen)
-        failed = any(outcome.status is not Status.DONE for outcome in self.result.outcomes)
-        return failed or len(self.result.errors) > known
+    def then(self, later: Copied) -> Copied:
+        """Return what was copied together with what a later round has copied."""
+        longest = dict(self.latencies_ms)
+        for topic, latency in later.latencies_ms.items():
+            longest[topic] = max(latency, longest.get(topic, 0))
+        return replace(
+            later,
+            result=joined(self.result, later.result),
+            latencies_ms=longest,
+            rounds=self.rounds + later.rounds,
+        )
 
 
 def copy_round(
@@ -214,7 +227,7 @@ def copy_round(
     stop: Callable[[], bool],
     run_id: str,
     sources: Sources | None = None,
-) -> Round:
+) -> Copied:
     """Copy what is still missing of a window up to now.
 
     Errors of the clusters and of Spark do not raise: no later window has these offsets, so each
@@ -239,7 +252,19 @@ def copy_round(
         scope=lane,
         sources=sources,
     )
-    return Round(plan, result, kafka.clock.now_ms())
+    readable_ms = kafka.clock.now_ms()
+    held_back = len(plan.data_losses) + len(snapshot.unseen)
+    failed = any(outcome.status is not Status.DONE for outcome in result.outcomes)
+    return Copied(
+        result,
+        readable_ms,
+        {
+            topic: max(0, readable_ms - totals.first_ms)
+            for topic, totals in result.topics.items()
+            if totals.records and totals.first_ms is not None
+        },
+        failed or len(result.errors) > held_back,
+    )
 
 
 def count_window(
@@ -247,7 +272,7 @@ def count_window(
     snapshot: ClusterSnapshot,
     frozen: FrozenWindow,
     topics: Collection[str],
-    rounds: Sequence[Round],
+    copied: Copied | None,
     *,
     run_id: str,
     ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
@@ -258,20 +283,22 @@ def count_window(
 
     Args:
         snapshot: of these topics.
-        rounds: those of this run that copied it; none if an earlier run has copied all of it.
+        copied: what this run has copied of it; None if an earlier one has copied all of it.
         ledger_ends: as of `recount`.
     """
     mirror, began = kafka.mirror(snapshot.mirror), kafka.clock.monotonic()
     plan = plan_frozen(snapshot, frozen)
-    results = [each.result for each in rounds]
-    result = joined(results) if results else RunResult(snapshot.mirror, run_id, {})
+    result = copied.result if copied else RunResult(snapshot.mirror, run_id, {})
     next_offsets: Mapping[TopicPartition, int] = {}
     try:
         next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
     except RelayError as error:
         result.errors.append(error)
     reports = _topic_reports(topics, plan, next_offsets, result)
-    _add_latencies(reports, rounds)
+    latencies_ms = copied.latencies_ms if copied else {}
+    for report in reports:
+        if report.topic in latencies_ms:
+            report.latency_seconds = latencies_ms[report.topic] / 1000
     if not result.interrupted:
         try:
             result.errors += _recount_complete(reports, plan, mirror, kafka.clock, ledger_ends)
@@ -288,7 +315,7 @@ def count_window(
     recount_seconds = kafka.clock.monotonic() - began
     return WindowReport(
         *(plan.frozen, snapshot.node.name, reports, result, differences),
-        *(rounds[-1].readable_ms if rounds else frozen.planned_at_ms, recount_seconds),
+        *(copied.readable_ms if copied else frozen.planned_at_ms, recount_seconds),
     )
 
 
@@ -471,18 +498,6 @@ def _explain_expired(
             else:  # of a later generation, no entry has expired
                 first = oldest.source.start if oldest.generation == generation else 0
             counted.coverage = counted.coverage.explained(coverage.OffsetKind.FORGOTTEN, first)
-
-
-def _add_latencies(reports: Sequence[TopicReport], rounds: Sequence[Round]) -> None:
-    """Add how long the copies of a topic took at most."""
-    latencies: defaultdict[str, list[int]] = defaultdict(list)
-    for each in rounds:
-        for topic, totals in each.result.topics.items():
-            if totals.records and totals.first_ms is not None:
-                latencies[topic].append(each.readable_ms - totals.first_ms)
-    for report in reports:
-        if of_topic := latencies[report.topic]:
-            report.latency_seconds = max(0, *of_topic) / 1000
 
 
 def _add_ages(

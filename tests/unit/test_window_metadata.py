@@ -16,9 +16,10 @@ import pytest
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
+from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
+from relay_pipelines.model import OffsetRange, Outcome, Skipped, Status, TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, logged_start
@@ -31,7 +32,7 @@ from relay_pipelines.protocol.batch import (
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.windows import window_events, window_run
-from relay_pipelines.windows.window_run import TopicReport, WindowReport
+from relay_pipelines.windows.window_run import Copied, TopicReport, WindowReport
 from tests.support.audited import entry
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
@@ -243,6 +244,42 @@ def checked(**changes: Any) -> dg.AssetCheckEvaluation:
     """The check `message_counts` of a window."""
     key = naming.topic_check("m", "orders", naming.MESSAGE_COUNTS)
     return window_events.result(report(**changes)[1]).evaluation(key)
+
+
+def copied(number: int, status: Status = Status.DONE) -> Copied:
+    """A round that has copied so many records, and taken so many seconds."""
+    totals = TopicTotals(records=number, nodes={f"node{number}"}, first_ms=1_000 * number)
+    waits = {"source": 0.5, f"node{number}": 1.0}
+    outcome = Outcome(
+        *(RANGE, AT, status, 160), throttled_seconds=waits, seconds=number, commit_seconds=1.0
+    )
+    result = RunResult(
+        *("m", "run", {"orders": totals}, [outcome]),
+        errors=[RelayError(f"error {number}")],
+        ledger_ends={AT: number},
+        spark="app" if number == 1 else "",
+        seconds=float(number),
+    )
+    return Copied(result, 10_000 * number, {"orders": 9_000 // number}, has_failed=number == 2)
+
+
+def test_rounds_of_a_window() -> None:
+    """Together they have copied what each has; how it ended is what the last one says."""
+    found = copied(1).then(copied(2)).then(copied(3, Status.FAILED))
+    assert (found.rounds, found.readable_ms, found.has_failed) == (3, 30_000, False)
+    assert found.latencies_ms == {"orders": 9_000}
+    result = found.result
+    totals = result.topics["orders"]
+    assert (totals.records, totals.first_ms, totals.nodes) == (
+        6,
+        1_000,
+        {"node1", "node2", "node3"},
+    )
+    (outcome,) = result.outcomes
+    assert (outcome.status, outcome.seconds, outcome.commit_seconds) == (Status.FAILED, 6, 3.0)
+    assert result.throttled_seconds == {"source": 1.5, "node1": 1.0, "node2": 1.0, "node3": 1.0}
+    assert [str(error) for error in result.errors] == ["error 3"]
+    assert (result.ledger_ends, result.spark, result.seconds) == ({AT: 1}, "app", 6.0)
 
 
 class TestCheck:

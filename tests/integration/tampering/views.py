@@ -130,7 +130,7 @@ def window_check(stage: Stage, mirror: str) -> Cells:
             run_id="window",
         )
         report = count_window(
-            *(kafka, snapshot, frozen, frozen.topics, [last_round]), run_id="window"
+            *(kafka, snapshot, frozen, frozen.topics, last_round), run_id="window"
         )
     except RelayError as error:
         return {ALL: _of_error(error)}
