@@ -20,7 +20,7 @@ from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.plan.frozen_window import WindowLimits
-from relay_pipelines.resources import SparkResource, kafka_key, spark_key
+from relay_pipelines.resources import KafkaResource, SparkResource, kafka_key, spark_key
 from relay_pipelines.settings import load
 from relay_pipelines.windows import run_snapshot
 from relay_pipelines.windows.cut import new_windows
@@ -123,7 +123,7 @@ class InProcessEnvironment:
     @property
     def resources(self) -> dict[str, Any]:
         """The resources of the definitions, with the Spark session of the test run."""
-        kafka = self.definitions.resources[kafka_key()]
+        kafka = KafkaResource(config_path=str(self.config.absolute()))
         return {kafka_key(): kafka, spark_key(): SharedSpark(kafka=kafka)}
 
     def fill(self, topic: str, values: Sequence[str], partition: int = 0) -> None:
