@@ -121,7 +121,9 @@ def test_executors_with_the_python_of_an_archive(archive: Path, mirror: Mirror) 
     assert f"Spark's tasks have no Python: there is no {python} where they run; set" in line
     brought = {"spark.yarn.dist.archives": f"{archive}#environment"}
     config = configured(mirror, spark_of(python, **brought))
-    size, found, reach = checked(config)
+    lines = checked(config)
+    assert len(lines) == 3, lines
+    size, found, reach = lines
     assert size.startswith("ok      spark: yarn has started 2 executors with 2 cores")
     assert found.endswith("with all packages")
     assert reach == "ok      spark: its tasks reach the brokers of 2 clusters"
