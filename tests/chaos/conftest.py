@@ -17,7 +17,7 @@ def source(source_cluster: LocalCluster) -> Source:
     return Source.filled(source_cluster)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an idle broker takes 2 % of a core
 def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A destination whose broker tests may kill or freeze and must leave running."""
     with LocalCluster(

@@ -35,7 +35,7 @@ SESSION_MS = 1500
 ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHBEARER)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an idle broker takes 2 % of a core
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One broker with every listener; all users need ACLs, and topics are copied within it."""
     listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
