@@ -225,6 +225,7 @@ def test_expiring_sessions_are_renewed_during_a_copy(
 
     mirror.name = f"{mirror.name}-slow"
     grant(mirror, "relay")
+    idle_connections.close_all()
     outcome = copy_as(mirror.with_options(max_bytes_per_second=64 << 10, **ONCE), *ways)
 
     assert (outcome.error, outcome.records) == ("", 20 + 14 * 9)

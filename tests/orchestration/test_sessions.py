@@ -414,7 +414,7 @@ def test_of_two_deployments_one_copies(
         environment.fill(topics[0], ["after"])
         sessions.copied(topics[0], "after")
         assert waits() == ""
-        assert len(other.environment.windows()) == 1
+        until(lambda: len(other.environment.windows()) == 1, "its window")
         assert other.end(second)[0].success
 
 

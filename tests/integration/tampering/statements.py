@@ -6,6 +6,7 @@ the same with `--key`. D: exit code 4. R: refused, with exit code 2. A dot: it p
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from relay_pipelines.audit.against_statement import audit_against
 from relay_pipelines.errors import DIFFERENCE, RelayError
-from relay_pipelines.ledger.statement import sign
 from tests.integration.tampering.stage import CLOCK, Stage
 from tests.integration.tampering.views import Cell
 from tests.support.findings import differences
@@ -101,6 +101,19 @@ EDITED = [
         is_signed_again=True,
     ),
 ]
+
+
+def sign(statement: Document, key: Ed25519PrivateKey) -> Document:
+    """Return the statement with a signature, as docs/reference/formats.md describes it."""
+    unsigned = {name: value for name, value in statement.items() if name != "signature"}
+    text = json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
+    public = key.public_key().public_bytes_raw()
+    signature = {
+        "algorithm": "Ed25519",
+        "public_key": base64.b64encode(public).decode(),
+        "signature": base64.b64encode(key.sign(text)).decode(),
+    }
+    return unsigned | {"signature": signature}
 
 
 def look(stage: Stage, mirror: str, edited: Edited) -> list[Cell]:
