@@ -322,7 +322,11 @@ def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
         producer.drain()
         producer.commit()
     for name in (topic, other):
-        (copied,) = independent.records_of(cluster, TopicPartition(name, 0))
+        at = TopicPartition(name, 0)
+        # the marker is written after the answer
+        (copied,) = independent.until(
+            lambda at=at: independent.records_of(cluster, at), "the marker"
+        )
         assert copied.value == b"v"
 
 
