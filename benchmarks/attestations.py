@@ -18,14 +18,13 @@ import yaml
 from benchmarks import tree
 from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.looks import show, show_exponents
-from benchmarks.seeding import send
+from benchmarks.seeding import ledger_entry, send
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
     DestinationPosition,
-    LedgerEntry,
     OffsetRange,
     TopicPartition,
 )
@@ -87,21 +86,7 @@ class _Chains:
             tp = partitions[number % _PARTITIONS]
             offset = self._newest[tp].next_offset
             offsets = OffsetRange(tp, offset, offset + 10)
-            entry = LedgerEntry(
-                mirror=self.mirror,
-                source=offsets,
-                destination=offsets,
-                records=10,
-                size_bytes=10_240,
-                batches=1,
-                reencoded=0,
-                skipped={},
-                digest="00000000",
-                node="one",
-                window="",
-                run_id="run",
-                committed_at_ms=now_ms,
-            )
+            entry = ledger_entry(self.mirror, offsets, offsets, now_ms)
             copied = replace(
                 self._newest[tp],
                 next_offset=offsets.end,

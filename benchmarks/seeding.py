@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks.inputs import Input
 from relay_pipelines.errors import SourceError
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol import error_codes, producer
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
@@ -102,3 +102,24 @@ def send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) ->
             waiting.append(connection.send(producer.API_KEY, producer.VERSION, *request))
         while waiting:
             take_answer()
+
+
+def ledger_entry(
+    mirror: str, source: OffsetRange, destination: OffsetRange, committed_at_ms: int
+) -> LedgerEntry:
+    """Return the entry of a chunk of 1 KiB records that nobody has copied."""
+    return LedgerEntry(
+        mirror=mirror,
+        source=source,
+        destination=destination,
+        records=len(source),
+        size_bytes=1024 * len(source),
+        batches=1,
+        reencoded=0,
+        skipped={},
+        digest="00000000",
+        node="node",
+        window="",
+        run_id="run",
+        committed_at_ms=committed_at_ms,
+    )

@@ -16,7 +16,7 @@ from functools import partial
 
 from benchmarks import clusters
 from benchmarks.looks import fill, show_exponents
-from benchmarks.seeding import send
+from benchmarks.seeding import ledger_entry, send
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
@@ -28,7 +28,6 @@ from relay_pipelines.model import (
     Cluster,
     CopyJob,
     CopyRange,
-    LedgerEntry,
     OffsetRange,
     TopicPartition,
 )
@@ -102,20 +101,11 @@ def _write_state(client: ClusterClient, model: Checkpoint, count: int) -> None:
         at = TopicPartition(f"growth-other-{number}", 0)
         following = replace(model, mirror=_OTHER, source=at, ledger_head=CHAIN_START)
         for offset in range(4):
-            entry = LedgerEntry(
-                mirror=_OTHER,
-                source=OffsetRange(at, offset, offset + 1),
-                destination=OffsetRange(at, 0, 1),
-                records=1,
-                size_bytes=1024,
-                batches=1,
-                reencoded=0,
-                skipped={},
-                digest="00000000",
-                node="node",
-                window="",
-                run_id="run",
-                committed_at_ms=model.committed_at_ms,
+            entry = ledger_entry(
+                _OTHER,
+                OffsetRange(at, offset, offset + 1),
+                OffsetRange(at, 0, 1),
+                model.committed_at_ms,
             )
             following, entry_record = ledger_topic.chained(
                 replace(following, next_offset=offset + 1), entry
