@@ -7,6 +7,7 @@ the request's correlation id, and only that request's answer is ever returned fo
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import struct
@@ -64,6 +65,9 @@ class Connection:
         self._client_id = encode_string(client_id)
         self._retriable = retriable
         self.timeout_seconds = timeout_seconds
+        self.files = security.file_stamps(cluster.security)
+        """Of those that it is opened with, before they are read."""
+        self.process = os.getpid()
         self._correlation_id = 0
         self._awaited: deque[int] = deque()
         # answers that were read before the caller wanted them

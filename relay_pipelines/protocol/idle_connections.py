@@ -26,15 +26,13 @@ class _Place(NamedTuple):
     """Whom a connection connects.
 
     Args:
-        files: with a new certificate, one connects again.
-        process: a child has the sockets of its parent, and must not use them.
+        files: that it was opened with. With a new certificate, one connects again.
     """
 
     cluster: Cluster
     address: tuple[str, int]
     timeout_seconds: float
     files: FileStamps
-    process: int
 
 
 class _Idle(NamedTuple):
@@ -50,7 +48,7 @@ _LOCK = threading.Lock()
 
 def take(cluster: Cluster, address: tuple[str, int], timeout_seconds: float) -> Connection | None:
     """Return a connection that is open, as far as this side knows; None if there is none."""
-    place = _place(cluster, address, timeout_seconds)
+    place = _Place(cluster, address, timeout_seconds, file_stamps(cluster.security))
     while True:
         with _LOCK:
             waiting = _IDLE.get(place)
@@ -63,13 +61,18 @@ def take(cluster: Cluster, address: tuple[str, int], timeout_seconds: float) -> 
 
 
 def keep(connection: Connection) -> None:
-    """Keep a connection that nobody uses any more; close it if an answer is due."""
-    if not connection.is_open or connection.unanswered:
+    """Keep a connection that nobody uses any more; close it if an answer is due.
+
+    A child has the sockets of its parent, and must not use them.
+    """
+    if not connection.is_open or connection.unanswered or connection.process != os.getpid():
         connection.close()
         return
     connection.free_buffer()
     now = time.monotonic()
-    place = _place(connection.cluster, connection.address, connection.timeout_seconds)
+    place = _Place(
+        connection.cluster, connection.address, connection.timeout_seconds, connection.files
+    )
     with _LOCK:
         closed = _pop_expired(now)
         waiting = _IDLE[place]
@@ -99,8 +102,12 @@ def _pop_expired(now: float) -> list[_Idle]:
     return expired
 
 
-def _place(cluster: Cluster, address: tuple[str, int], timeout_seconds: float) -> _Place:
-    return _Place(cluster, address, timeout_seconds, file_stamps(cluster.security), os.getpid())
+def _begin_child() -> None:
+    """Forget what the parent keeps; one of its threads may have held the lock."""
+    global _LOCK  # noqa: PLW0603 - the child has nobody to release it
+    _LOCK = threading.Lock()
+    _IDLE.clear()
 
 
 atexit.register(close_all)
+os.register_at_fork(after_in_child=_begin_child)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,3 +117,60 @@ def test_another_certificate_needs_another_connection(broker: FakeBroker, tmp_pa
     with ClusterClient(Cluster(cluster.name, cluster.bootstrap_servers), SourceError) as client:
         ask(client)
     assert broker.connections == 3 * BOTH
+
+
+def test_a_certificate_that_changes_while_a_client_has_connections(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
+    """They were opened with the former one, whenever they are left."""
+    certificates = tmp_path / "ca.pem"
+    certificates.write_text("one")
+    security = replace(broker.cluster.security, ca_location=str(certificates))
+    cluster = replace(broker.cluster, security=security)
+    with ClusterClient(cluster, SourceError) as client:
+        ask(client)
+        certificates.write_text("another")
+    with ClusterClient(cluster, SourceError) as client:
+        ask(client)
+    assert broker.connections == 2 * BOTH
+
+
+def in_child(use: Callable[[], None]) -> int:
+    """Do something in a child that is forked, as Spark's workers are; return its exit code."""
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            use()
+            os._exit(0)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_uses_none_of_its_parent(broker: FakeBroker) -> None:
+    """Neither what the parent keeps, nor what a client of it leaves in the child."""
+    with ClusterClient(broker.cluster, SourceError) as client:
+        ask(client)
+    used = ClusterClient(broker.cluster, SourceError)
+    ask(used)
+
+    def use() -> None:
+        used.end()
+        with ClusterClient(broker.cluster, SourceError) as of_child:
+            ask(of_child)
+
+    before = broker.connections
+    assert in_child(use) == 0
+    assert broker.connections == before + BOTH
+    ask(used)
+    used.close()
+
+
+def test_a_child_of_a_thread_that_holds_the_lock(broker: FakeBroker) -> None:
+    """It has a lock of its own; nobody would release that of its parent."""
+    with idle_connections._LOCK:
+        assert in_child(partial(take_within, 5, broker.cluster)) == 0
+
+
+def take_within(seconds: int, cluster: Cluster) -> None:
+    signal.alarm(seconds)
+    assert idle_connections.take(cluster, ("localhost", 1), 1.0) is None
