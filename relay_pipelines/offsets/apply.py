@@ -132,7 +132,12 @@ def _move(
 ) -> list[Applied]:
     """Move one group."""
     current = admin.group_commits(client, group)
-    applied = [_wanted(answer, current, low, backwards=backwards) for answer in answers]
+    applied = [
+        _refused(answer, f"there is another position, with another offset in {answer.to}")
+        if _is_contradicted(answer, answers)
+        else _wanted(answer, current, low, backwards=backwards)
+        for answer in answers
+    ]
     if not execute:
         return applied
     commits = {
@@ -148,6 +153,12 @@ def _move(
         _outcome(each, commits, errors, after) if each.state is State.WOULD else each
         for each in applied
     ]
+
+
+def _is_contradicted(answer: Answer, answers: Iterable[Answer]) -> bool:
+    """Whether another answer of the group names another offset of the same topic-partition."""
+    offsets = {each.offset for each in answers if each.to == answer.to and each.offset is not None}
+    return answer.offset is not None and len(offsets) > 1
 
 
 def _wanted(

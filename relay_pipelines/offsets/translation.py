@@ -127,13 +127,47 @@ class CopiedPartition:
             return Place(copies.next_offset, None)
         return place
 
+    def before_first(self, offset: int, end: int) -> str:
+        """Say why a destination offset before the first known copy has no exact answer.
+
+        Args:
+            end: of the destination.
+        """
+        first = self.log.place(Side.SOURCE, self.begin).high
+        if not self.is_whole:
+            return _EXPIRED.format(self.begin) if first is None or offset < first else ""
+        former_end = end if self._former_end is None else self._former_end
+        if offset >= min(former_end, end if first is None else first):
+            return ""
+        return f"what follows there was copied before{self._gap}, and has no source offset now"
+
+    @property
+    def _former_end(self) -> int | None:
+        """The destination offset after the copies of former generations; None if not known."""
+        if not self.checkpoint.generation:
+            return 0
+        entries = [record.entry for record in self._chain.records]
+        if entries[0].number > 1:
+            return None
+        former = [entry for entry in entries if entry.generation < self.checkpoint.generation]
+        here = self.destination
+        ends = [
+            entry.destination.end
+            for entry in former
+            if entry.records and entry.destination.topic_partition == here
+        ]
+        return max(ends, default=0)
+
+    @property
+    def _gap(self) -> str:
+        first = self.entries[0]
+        return f" ({first.gap})" if first.gap else ""
+
     def before_begin(self) -> str:
         """Say why offsets before the first known one have no exact answer."""
         if not self.is_whole:
             return _EXPIRED.format(self.begin)
-        first = self.entries[0]
-        why = f" ({first.gap})" if first.gap else ""
-        return f"the mirror has copied only what is from offset {self.begin} on{why}"
+        return f"the mirror has copied only what is from offset {self.begin} on{self._gap}"
 
     def lost(self, offset: int) -> tuple[int, int] | None:
         """Return the accepted loss in which a source offset is."""
@@ -362,10 +396,10 @@ class Translation:
                 position, to, f"{partition.destination} ends at offset {destination.end}"
             )
         place = partition.log.place(Side.DESTINATION, position.offset)
-        if place.low is None and not place.rereads and not partition.is_whole:
-            first = partition.log.place(Side.SOURCE, partition.begin).high
-            if first is None or position.offset < first:
-                return _cannot(position, to, _EXPIRED.format(partition.begin))
+        if place.low is None and not place.rereads:
+            why = partition.before_first(position.offset, destination.end)
+            if why:
+                return _cannot(position, to, why, partition.begin if partition.is_whole else None)
         offset = partition.end if place.high is None else place.high
         why = _no_map(partition) if place.rereads else ""
         return Answer(position, to, offset, place.rereads, why)

@@ -60,10 +60,10 @@ def verify(
     Raises:
         RelayError: a cluster does not answer, or refuses.
     """
-    records: dict[tuple[str, TopicPartition, int], Any] = {}
+    records: dict[tuple[ClusterClient, TopicPartition, int], Any] = {}
 
     def record(client: ClusterClient, tp: TopicPartition, offset: int) -> Any:
-        at = client.cluster.name, tp, offset
+        at = client, tp, offset  # a node may have the name of the destination
         if at not in records:
             records[at] = client.retry(partial(_record_at, client, tp, offset))
         return records[at]

@@ -10,19 +10,26 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, DestinationError, SourceError
 from relay_pipelines.ledger.chain import Chain, ChainBreak, Tampering
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord, from_record, to_record
 from relay_pipelines.model import (
     Checkpoint,
+    Cluster,
     DestinationPosition,
     LedgerEntry,
     OffsetRange,
+    Side,
     TopicPartition,
 )
-from relay_pipelines.offsets.positions import ConsumerPosition
+from relay_pipelines.offsets import apply, verify
+from relay_pipelines.offsets.apply import State
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
+from relay_pipelines.offsets.verify import Comparison
+from relay_pipelines.protocol import admin
+from relay_pipelines.protocol.client import ClusterClient
 
 HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
 LOG = DestinationLog(0, 41, "id")
@@ -44,19 +51,23 @@ TWO = entry(1, 10, 20, 0), entry(2, 20, 40, 11)
 
 
 def translation(
-    *entries: LedgerEntry, log: DestinationLog | None = LOG, source_topic_id: str = "", **more: Any
+    *entries: LedgerEntry,
+    log: DestinationLog | None = LOG,
+    source_topic_id: str = "",
+    there: TopicPartition = THERE,
+    **more: Any,
 ) -> Translation:
     last = entries[-1]
     copies = [each.destination.end for each in entries if each.records]
     checkpoint = replace(
-        Checkpoint.initial("m", HERE, THERE, last.source.end),
+        Checkpoint.initial("m", HERE, there, last.source.end),
         generation=last.generation,
-        copies=DestinationPosition(THERE, copies[-1], "id") if copies else None,
+        copies=DestinationPosition(there, copies[-1], "id") if copies else None,
         topic_ids={"node1": "known"},
     )
     chain = Chain(HERE, records=[LedgerRecord(each, b"", LEDGER, 0) for each in entries], **more)
     partition = CopiedPartition(checkpoint, chain, source_topic_id)
-    return Translation([partition], {} if log is None else {THERE: log})
+    return Translation([partition], {} if log is None else {there: log})
 
 
 def asked(found: Translation, offset: int, *, back: bool = False) -> str:
@@ -70,6 +81,12 @@ def asked(found: Translation, offset: int, *, back: bool = False) -> str:
 LOST = entry(2, 20, 50, 11, records=0, skipped={"lost": 30}, gap="retention took records")
 AFTER_LOSS = TWO[0], LOST, entry(3, 50, 60, 11)
 RESET = entry(3, 40, 40, 31, gap="reset to the current offset", generation=1)
+RECREATED = (
+    *TWO,
+    entry(3, 0, 0, 31, gap="recreated", generation=1),
+    entry(4, 0, 9, 32, generation=1),
+)
+FORMER = r"what follows there was copied before \(recreated\), and has no source offset now"
 AFTER_RESET = *TWO, RESET, entry(4, 40, 50, 11, generation=1)
 
 
@@ -159,12 +176,44 @@ def test_to_the_destination(found: Translation, offset: int, expected: str) -> N
         (translation(TWO[1]), 5, "cannot, because the ledger no longer has .* before 20"),
         (translation(TWO[1]), 11, "20 exact"),
         (translation(*AFTER_LOSS), 10, "50 exact"),
+        (translation(*RECREATED), 5, rf"cannot, because {FORMER} \(0\)"),
+        (translation(*RECREATED), 31, "exact"),  # offset 0
+        (translation(*RECREATED), 35, "3 exact"),
+        (translation(*RECREATED[:3]), 5, rf"cannot, because {FORMER} \(0\)"),
+        (translation(*RECREATED[:3]), 41, "exact"),
+        (translation(*RECREATED[2:]), 5, rf"cannot, because {FORMER} \(0\)"),
     ],
     ids=lambda value: "" if isinstance(value, Translation) else str(value),
 )
 def test_to_the_source(found: Translation, offset: int, expected: str) -> None:
     """The same the other way."""
     assert re.fullmatch(expected, asked(found, offset, back=True)), asked(found, offset, back=True)
+
+
+def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record is not compared with itself, whatever people call their node."""
+    monkeypatch.setattr(verify, "_record_at", lambda client, *_: client.retriable)
+    same = Cluster("destination", ("a:1",))
+    source, there = ClusterClient(same, SourceError), ClusterClient(same, DestinationError)
+    log = translation(entry(1, 0, 10, 0), there=HERE)
+    answers = log.to_destination([ConsumerPosition(HERE, 5)])
+    (found,) = verify.verify(log, source, there, answers, Side.DESTINATION)
+    assert found.comparison is Comparison.DIFFERS
+
+
+def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell which one is meant; what both of them mean is committed."""
+    monkeypatch.setattr(admin, "group_commits", lambda *_: {})
+    positions = [ConsumerPosition(HERE, offset, group) for offset, group in ((7, "g"), (9, "g"))]
+    answers = [*(Answer(each, THERE, each.offset) for each in positions)]
+    (first, second) = apply._move(None, "g", answers, {THERE: 0}, execute=True, backwards=False)
+    assert {first.state, second.state} == {State.REFUSED}
+    assert "another position" in first.why
+    same = [replace(answer, offset=7) for answer in answers]
+    for each in apply._move(None, "g", same, {THERE: 0}, execute=False, backwards=False):
+        assert each.state is State.WOULD
 
 
 def test_what_is_not_mirrored_has_an_answer() -> None:
