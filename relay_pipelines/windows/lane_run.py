@@ -148,7 +148,10 @@ class LaneRun:
         if self._open is None:
             first = window_log.with_own_key(self.context.instance, self.lane, frozen)
             # the entries of two windows show a loss that was accepted between them, too
-            self._open = OpenWindow(first, snapshot.destination, self._ledger_ends)
+            destination_id = snapshot.at_destination.cluster_id
+            self._open = OpenWindow(
+                *(first, snapshot.destination, destination_id, self._ledger_ends)
+            )
         else:
             self._open.frozen = self._open.frozen.extended(frozen)
         window = self._open

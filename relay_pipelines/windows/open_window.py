@@ -27,12 +27,14 @@ class OpenWindow:
     Args:
         frozen: what the rounds copy, or have copied, all together.
         destination: where they copy it to.
+        destination_id: of that cluster, whose addresses may change.
         ledger_ends: where the ledger ended when the window before began to copy, if that is known.
         copied: what the rounds of this run have copied; None if there were none.
     """
 
     frozen: FrozenWindow
     destination: Cluster
+    destination_id: str
     ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     copied: Copied | None = None
 
@@ -68,25 +70,21 @@ class OpenWindowStore:
         except UnsupportedError as error:
             log.warning("the window that was open is not reported: %s", error)
             return None
-        if fields["destination"] != list(snapshot.destination.bootstrap_servers):
+        destination_id = snapshot.at_destination.cluster_id
+        if fields["destination"] != destination_id:
             log.warning(
-                "window %s, which was open, is not reported: it was copied to %s",
-                *(frozen.key, ", ".join(fields["destination"])),
+                "window %s, which was open, is not reported: it was copied to another cluster, %s",
+                *(frozen.key, fields["destination"]),
             )
             return None
-        next_offsets = {
-            tp: position.begin
-            for position in snapshot.positions
-            if snapshot.generation_of(tp := position.topic_partition) == frozen.generation_of(tp)
-        }
-        copied = frozen.copied(next_offsets)
-        return OpenWindow(copied, snapshot.destination) if copied else None
+        copied = frozen.copied(_next_offsets(frozen, snapshot))
+        return OpenWindow(copied, snapshot.destination, destination_id) if copied else None
 
     def write(self, window: OpenWindow) -> bool:
         """Store what is open; return whether no other run has stored anything since the last."""
         fields = {
             "key": window.frozen.key,
-            "destination": list(window.destination.bootstrap_servers),
+            "destination": window.destination_id,
             "plan": window.frozen.to_json(),
         }
         return self._replace(json.dumps(fields))
@@ -112,3 +110,22 @@ class OpenWindowStore:
 
     def _read(self) -> str:
         return self._cursors.get_cursor_values({self._name}).get(self._name, "")
+
+
+def _next_offsets(frozen: FrozenWindow, snapshot: ClusterSnapshot) -> dict[TopicPartition, int]:
+    """Return how far the topic-partitions of a window are copied; without those of another log.
+
+    What the lane does not copy now, because it has no leader or another lane has it, is copied as
+    far as its checkpoint says.
+    """
+    begins = {position.topic_partition: position.begin for position in snapshot.positions}
+    checkpoints = snapshot.checkpoints
+    return {
+        tp: begins[tp]
+        if tp in begins
+        else checkpoints[tp].next_offset
+        if tp in checkpoints
+        else planned.start
+        for planned in frozen.ranges
+        if snapshot.generation_of(tp := planned.topic_partition) == frozen.generation_of(tp)
+    }

@@ -60,9 +60,10 @@ def test_what_a_killed_session_has_left_is_reported_without_news(
     (key,) = environment.windows()
     copied = window_log.find(environment.instance, lane, key, ())
     assert copied
-    destination = environment.destination.cluster()
+    destination, cluster_id = environment.destination.cluster(), environment.destination.cluster_id
     store = OpenWindowStore(environment.instance, lane)
-    assert store.write(OpenWindow(replace(copied, key="2026-11-22T04:10:20Z-000"), destination))
+    left = replace(copied, key="2026-11-22T04:10:20Z-000")
+    assert store.write(OpenWindow(left, destination, cluster_id))
 
     assert environment.tick().run_requests
     run = environment.copy()

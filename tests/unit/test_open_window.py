@@ -1,0 +1,66 @@
+"""What a run that was killed has left of a window: the next run finds what it has copied."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dagster import DagsterInstance
+
+from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.settings import WindowSettings
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
+from tests.support.run_plans import snapshot_of
+
+LANE = Lane("m", "main", WindowSettings(), ("a", "b", "c", "d"))
+A, B, C, D = (TopicPartition(topic, 0) for topic in LANE.topics)
+LOG = logging.getLogger(__name__)
+
+
+def window(*topic_partitions: TopicPartition) -> OpenWindow:
+    """A round has begun to copy the offsets from 10 to 20 of each."""
+    ranges = tuple(OffsetRange(tp, 10, 20) for tp in topic_partitions)
+    return OpenWindow(FrozenWindow("k", ranges), Cluster("destination", ("b:1",)), "cluster")
+
+
+def snapshot(
+    positions: Mapping[TopicPartition, int], checkpoints: Mapping[TopicPartition, int] | None = None
+) -> ClusterSnapshot:
+    """Return one of the topic-partitions of a lane, with the checkpoints of a mirror."""
+    known = dict.fromkeys(positions, 20) if checkpoints is None else checkpoints
+    found = [Position(tp, 0, 30, reached) for tp, reached in positions.items()]
+    return replace(
+        snapshot_of("m", "node", {}, found),
+        checkpoints={tp: Checkpoint.initial("m", tp, tp, reached) for tp, reached in known.items()},
+        at_destination=Metadata("cluster"),
+    )
+
+
+def left(found: OpenWindow | None) -> list[tuple[str, int, int]]:
+    ranges = found.frozen.ranges if found else ()
+    return [(each.topic_partition.topic, each.start, each.end) for each in ranges]
+
+
+def test_what_the_lane_copies_no_longer_was_copied_up_to_its_checkpoint() -> None:
+    """Another lane has its topic now, or it has no leader; nothing of it is missing here."""
+    with DagsterInstance.ephemeral() as instance:
+        assert OpenWindowStore(instance, LANE).write(window(A, B, C, D))
+        found = OpenWindowStore(instance, LANE).load(
+            snapshot({A: 17}, checkpoints={A: 17, B: 14, D: 25}), LOG
+        )
+    assert left(found) == [("a", 10, 17), ("b", 10, 14), ("d", 10, 20)]
+
+
+def test_a_destination_is_known_by_its_cluster() -> None:
+    """Its addresses may change while no run copies."""
+    moved = replace(snapshot({A: 20}), destination=Cluster("destination", ("c:1", "b:1")))
+    with DagsterInstance.ephemeral() as instance:
+        assert OpenWindowStore(instance, LANE).write(window(A))
+        assert left(OpenWindowStore(instance, LANE).load(moved, LOG)) == [("a", 10, 20)]
+        other = replace(moved, at_destination=Metadata("another"))
+        assert OpenWindowStore(instance, LANE).load(other, LOG) is None
+        assert OpenWindowStore(instance, LANE).is_empty()
