@@ -484,6 +484,8 @@ class ClusterClient:
     def close(self) -> None:
         """Close every connection; a later call connects again."""
         for connection in (*self._unused(), *self._leased):
+            if not connection.is_open:
+                idle_connections.close_those_beside(connection)
             connection.close()
         self._control.clear()
         self._idle.clear()

@@ -83,6 +83,19 @@ def keep(connection: Connection) -> None:
         idle.connection.close()
 
 
+def close_those_beside(lost: Connection) -> None:
+    """Close what is kept of the same broker: no answer may come there either."""
+    with _LOCK:
+        beside = [
+            place
+            for place in _IDLE
+            if (place.cluster, place.address) == (lost.cluster, lost.address)
+        ]
+        kept = [idle for place in beside for idle in _IDLE.pop(place)]
+    for idle in kept:
+        idle.connection.close()
+
+
 def close_all() -> None:
     """Close what is kept."""
     with _LOCK:

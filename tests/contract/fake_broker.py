@@ -85,6 +85,7 @@ class FakeBroker:
         self._bounds = bounds
         self._served = served
         self._open: list[socket.socket] = []
+        self._dead = 0
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handle)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
@@ -115,11 +116,18 @@ class FakeBroker:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def forget_requests(self) -> None:
+        """Answer nothing more on the connections that there are, as a machine that is gone does."""
+        self._dead = len(self._open)
+
     def _handle(self, connection: Any, _address: object, _server: object) -> None:
+        number = len(self._open)
         self._open.append(connection)
         with contextlib.suppress(ConnectionError):
             while size := connection.recv(4, socket.MSG_WAITALL):
                 request = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+                if number < self._dead:
+                    continue
                 sent, closes = self._answer(size + request)
                 connection.sendall(sent)
                 if closes:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.errors import DestinationError, SourceError
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import idle_connections, offset_requests
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from tests.contract.fake_broker import NODE_ID, Answer, FakeBroker
@@ -174,3 +174,23 @@ def test_a_child_of_a_thread_that_holds_the_lock(broker: FakeBroker) -> None:
 def take_within(seconds: int, cluster: Cluster) -> None:
     signal.alarm(seconds)
     assert idle_connections.take(cluster, ("localhost", 1), 1.0) is None
+
+
+def test_a_broker_that_hangs_is_waited_for_once(broker: FakeBroker) -> None:
+    """What else is kept of it is as old as the connection on which no answer came."""
+    hurried = CopyOptions(request_timeout_ms=200)
+    with (
+        ClusterClient(broker.cluster, SourceError, options=hurried) as one,
+        ClusterClient(broker.cluster, SourceError, options=hurried) as other,
+    ):
+        ask(one)
+        ask(other)
+    broker.forget_requests()
+    with (
+        pytest.raises(SourceError, match="no answer"),
+        ClusterClient(broker.cluster, SourceError, options=hurried) as client,
+    ):
+        ask(client)
+    with ClusterClient(broker.cluster, SourceError, options=hurried) as client:
+        ask(client)
+    assert broker.connections == 3 * BOTH
