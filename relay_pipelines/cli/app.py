@@ -16,6 +16,7 @@ from relay_pipelines.invocation import Invocation
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.request import ReplayRequest
+from relay_pipelines.schemas.request import SchemasRequest
 
 
 class _Commands(TyperGroup):
@@ -381,6 +382,37 @@ def offsets(
     from relay_pipelines.offsets import command
 
     how = command.How(command.Action(action), execute, backwards, as_json)
+    return command.run(context.obj, mirror, request, how)
+
+
+class SchemasAction(StrEnum):
+    """What to do about the schemas of copied records."""
+
+    VERIFY = "verify"
+    PLAN = "plan"
+    APPLY = "apply"
+
+
+@app.command()
+@asks_for(SchemasRequest)
+def schemas(
+    context: typer.Context,
+    action: SchemasAction,
+    request: SchemasRequest,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+    ] = None,
+    *,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Let apply do it; without this it is only shown.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Compare the schemas of copied records at both registries; register what is missing."""
+    from relay_pipelines.schemas import command
+
+    how = command.How(command.Do(action), execute, as_json)
     return command.run(context.obj, mirror, request, how)
 
 

@@ -29,6 +29,7 @@ from relay_pipelines.settings.config_types import (
     code_name,
     config_folder,
     json_problems,
+    matches,
     refuse,
 )
 
@@ -258,11 +259,49 @@ class Health(Section):
     """Whether a new mirror starts with a random healthy node instead of the first one."""
 
 
+class SchemaRegistry(Section):
+    """A schema registry with Confluent's REST API."""
+
+    url: Endpoint
+    """Where its REST API is, such as https://registry.example.com:8081."""
+    context: Annotated[str, matches(r"\.[\w.-]*", "a name that begins with a dot")] = "."
+    """The context of the schemas, such as `.europe`; the default one is `.`."""
+    username: Text | None = None
+    """The user, for HTTP's basic authentication."""
+    password: Secret | None = None
+    """The user's password; prefer `${ENV_VAR}` or `${file:path}` to the password itself."""
+    token: Secret | None = None
+    """A bearer token, instead of a user."""
+    ca_location: ExistingFile | None = None
+    """PEM file of the certificate authorities to trust; those of Python's certifi by default."""
+    certificate_location: ExistingFile | None = None
+    """PEM file of the client certificate chain, if the registry requires one."""
+    key_location: ExistingFile | None = None
+    """PEM file of the client's private key, without a password; if it is not in that file."""
+    request_timeout: Duration = 10_000
+    """How long one request may take."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Find keys that need or exclude each other."""
+        if bool(self.username) != bool(self.password):
+            yield ("password" if self.username else "username",), "is missing; the other needs it"
+        if self.token and self.username:
+            yield ("token",), "username and password already say who asks; remove one of them"
+        if not self.url.startswith("https:"):
+            for key in ("ca_location", "certificate_location", "key_location"):
+                if getattr(self, key):
+                    yield (key,), "needs an address with https"
+        elif self.key_location and not self.certificate_location:
+            yield ("key_location",), "needs certificate_location"
+
+
 class Source(Section):
     """Where records come from: nodes that hold the same topics, record for record."""
 
     nodes: tuple[Node, ...] = Field(min_length=1)
     """The nodes in order of preference; usually one."""
+    schema_registry: SchemaRegistry | None = None
+    """The registry of the schemas whose ids records have; `relay schemas` reads it."""
     health: Health = Health()
     """When a node is healthy, and which node is read."""
 
@@ -280,6 +319,9 @@ class Source(Section):
 
 class Destination(_Connection):
     """Where records go."""
+
+    schema_registry: SchemaRegistry | None = None
+    """The registry that readers of the copies ask; `relay schemas apply` writes to it."""
 
     replication_factor: Annotated[Count, Field(le=32_767)] | None = None
     """Of created topics, the mirror's internal topics included; the broker's default by default."""

@@ -31,6 +31,7 @@ CANNOT_RUN = {
     "kafka-topics.sh ": "the same; tests/integration/test_state_topics.py compares the topics",
     "relay nodes --clear ": "no node is in quarantine",
     "relay offsets ": "no group has committed anything",
+    "relay schemas ": "there is no schema registry",
     "relay reset ": "every copy is where relay.yaml wants it",
 }
 _FENCE = re.compile(

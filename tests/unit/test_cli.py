@@ -50,6 +50,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "audit",
         "replay",
         "offsets",
+        "schemas",
         "reset",
         "restore",
         "expectations",

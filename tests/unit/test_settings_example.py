@@ -87,10 +87,18 @@ def test_the_example_loads_with_every_key_in_use(tmp_path):
         "keytab:",
         "ticket_cache:",
         "service_name:",
+        "token: ",
     )
     lines = uncommented().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if not any(key in line for key in alternatives)))
-    settings = load(path, {"ORDERS_PASSWORD": "p", "RELAY_CLIENT_SECRET": "s"})
+    settings = load(
+        path,
+        {
+            "ORDERS_PASSWORD": "p",
+            "RELAY_CLIENT_SECRET": "s",
+            "REGISTRY_PASSWORD": "r",
+        },
+    )
     assert settings.mirror("orders").nodes[0].security.key_password == "k"
 
 

@@ -1,0 +1,130 @@
+"""Compares the schemas that copied records name, at both registries. It writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.protocol.client import destination_client
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.schemas.read_ids import TopicIds, read_ids
+from relay_pipelines.schemas.registry import Registry
+from relay_pipelines.schemas.request import SchemasRequest
+from relay_pipelines.schemas.schema import Schema, Version
+from relay_pipelines.schemas.verdict import IdProblem, TopicVerdict, verdict
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.clusters import SchemaRegistry
+
+Found = tuple[str, bool]
+"""Why an id is not known to be the same, and whether it differs; an empty text if it is."""
+_SAME: Found = ("", False)
+
+
+def registries(mirror: Mirror) -> tuple[Registry, Registry]:
+    """Return the source's registry and the destination's.
+
+    Raises:
+        ConfigError: one is not declared.
+    """
+    here, there = mirror.source.schema_registry, mirror.destination.schema_registry
+    return _declared(here, "source"), _declared(there, "destination")
+
+
+def _declared(settings: SchemaRegistry | None, side: str) -> Registry:
+    if settings is None:
+        raise ConfigError(
+            f"the {side} has no schema registry", remedy=f"write {side}.schema_registry.url"
+        )
+    return Registry(settings, side)
+
+
+def verify(
+    name: str, mirror: Mirror, request: SchemasRequest, clock: Clock
+) -> Iterator[TopicVerdict]:
+    """Yield what is found in each topic that has copies in the request.
+
+    Raises:
+        ConfigError: a registry is not declared.
+        RelayError: the destination does not answer, or refuses. A registry that does not answer is
+            a verdict.
+    """
+    source, destination = registries(mirror)
+    with (
+        source,
+        destination,
+        destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client,
+    ):
+        yield from verdicts(
+            read_ids(client, name, mirror, request, clock), Comparison(source, destination)
+        )
+
+
+def verdicts(found: Iterable[TopicIds], comparison: Comparison) -> Iterator[TopicVerdict]:
+    """Yield the verdict on each topic."""
+    for of_topic in found:
+        problems = [
+            (IdProblem(number, of_topic.first[number], uses, why), differs)
+            for number, uses in sorted(of_topic.ids.items())
+            for why, differs in [comparison.compare(number)]
+            if why
+        ]
+        yield verdict(of_topic, problems)
+
+
+class Comparison:
+    """What ids mean at two registries; each is asked for once.
+
+    A registry that does not answer is not asked again.
+    """
+
+    def __init__(self, source: Registry, destination: Registry) -> None:
+        self._source = source
+        self._destination = destination
+        self._ids: dict[int, Found] = {}
+        self._references: dict[tuple[str, int], Found] = {}
+        self._away = ""
+
+    def compare(self, number: int) -> Found:
+        """Return why an id does not resolve to the same schema at both registries."""
+        if number not in self._ids:
+            self._ids[number] = self._asked(number)
+        return self._ids[number]
+
+    def _asked(self, number: int) -> Found:
+        if self._away:
+            return self._away, False
+        try:
+            here, there = self._source.by_id(number), self._destination.by_id(number)
+            return self._compared(here, there)
+        except RelayError as error:
+            self._away = error.what
+            return self._away, False
+
+    def _compared(self, here: Schema | None, there: Schema | None) -> Found:
+        if here is None:
+            also = "" if there else ", and the destination's neither"
+            return f"the source's registry does not know it{also}", False
+        if there is None:
+            return "the destination's registry does not know it", True
+        if differs := list(here.differences(there)):
+            return f"the registries differ in its {' and '.join(differs)}", True
+        for name, subject, version in here.references:
+            why, is_difference = self._reference(subject, version)
+            if why:
+                return f"its reference {name}: {why}", is_difference
+        return _SAME
+
+    def _reference(self, subject: str, version: int) -> Found:
+        place = subject, version
+        if place not in self._references:
+            self._references[place] = _SAME  # a registry's references have no cycle
+            here, there = (
+                _schema(each.version(subject, version))
+                for each in (self._source, self._destination)
+            )
+            self._references[place] = self._compared(here, there)
+        return self._references[place]
+
+
+def _schema(version: Version | None) -> Schema | None:
+    return None if version is None else version.schema
