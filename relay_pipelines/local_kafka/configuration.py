@@ -61,7 +61,8 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         # a killed broker cannot register again before this time has passed; 9 s by default
         "broker.session.timeout.ms": "3000",
-        "broker.heartbeat.interval.ms": "500",
+        # a third of an idle broker's CPU goes into them at 500 ms
+        "broker.heartbeat.interval.ms": "1000",
         # two records a second, for followers that these clusters do not have
         "metadata.max.idle.interval.ms": "0",
         # allocated at the start; 128 MiB by default

@@ -17,7 +17,7 @@ from tests.support.world import World
 
 # other processes share the machine: a deadline per example would measure them
 settings.register_profile(
-    "quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "quick", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "exhaustive", max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
