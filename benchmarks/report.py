@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.inputs import Input
+from benchmarks.markdown import table
 from benchmarks.medians import Median, median_of, ratio
 from benchmarks.targets import targets
 from benchmarks.values import ENOUGH_SECONDS, PROFILED, Figures, Result
@@ -84,7 +85,7 @@ def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
 
 
 def _targets(figures: Figures) -> Iterator[str]:
-    yield from _table(
+    yield from table(
         ["target", "wanted", "measured", "reached"],
         [
             [target.what, target.wanted, target.measured, "yes" if target.reached else "**no**"]
@@ -119,7 +120,7 @@ def _input(figures: Figures, spec: Input) -> Iterator[str]:
     for name, guarantee in figures.guarantees.items():
         if measured := median_of(figures, spec.name, name):
             rows.append([name, guarantee, *_cells(measured, reference)])
-    yield from _table(titles, rows)
+    yield from table(titles, rows)
     yield from _failures([result for result in figures.results if result.input == spec.name])
 
 
@@ -152,7 +153,7 @@ def audits(figures: Figures) -> Iterator[str]:
             ]
             for way, spent in ways.items()
         ]
-    yield from _table(["input", "what", "s", "CPU-s", "time : copy", "CPU : copy"], rows)
+    yield from table(["input", "what", "s", "CPU-s", "time : copy", "CPU : copy"], rows)
 
 
 def _cells(measured: Median, reference: Median | None) -> list[str]:
@@ -193,13 +194,6 @@ def _profiles(figures: Figures) -> Iterator[str]:
     for name in PROFILED:
         if name in figures.profiles:
             yield f"\n{titles[name]}:\n\n```text\n{figures.profiles[name]}\n```"
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(titles)} |"
-    yield f"|{'---|' * len(titles)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from benchmarks.markdown import table
 from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Latency, Spent, Wide
 from relay_pipelines.sensors.pruning import WINDOWS_PER_TICK
 
@@ -108,7 +109,7 @@ def as_markdown(
         ["CPU of all its processes", f"{idle.share:.1%} of a core"],
         ["slowest tick of the planner", f"{slowest:.2f} s"],
     ]
-    parts += _table(["idle", "measured"], rows)
+    parts += table(["idle", "measured"], rows)
     return "\n".join(parts) + "\n"
 
 
@@ -125,7 +126,7 @@ def _latency(latencies: Mapping[str, Latency]) -> Iterator[str]:
         for name, found in latencies.items()
     ]
     titles = ["", "median s", "worst of 200, s", "CPU-s a small window", "idle, of a core"]
-    yield from _table(titles, rows)
+    yield from table(titles, rows)
 
 
 def _busy(busy: Busy) -> Iterator[str]:
@@ -138,9 +139,9 @@ def _busy(busy: Busy) -> Iterator[str]:
         ["a window of a session for as many", *_both(busy.session)],
         ["of the run: loading the definitions, after Dagster itself", *_both(busy.definitions)],
     ]
-    yield from _table(["what", "wall s", "CPU-s"], rows)
+    yield from table(["what", "wall s", "CPU-s"], rows)
     yield "\nThe run's wall time, by its own events:\n"
-    yield from _table(
+    yield from table(
         ["phase", "wall s"], [[name, f"{seconds:.2f}"] for name, seconds in busy.phases.items()]
     )
     reporting = busy.phases["materialisations, checks and the other events"]
@@ -167,13 +168,13 @@ def _kept(kept: Kept) -> Iterator[str]:
     slowest = max(kept.daemon_ticks, default=0.0)
     name = f"tick in `dagster dev`, pruning: slowest of {len(kept.daemon_ticks)}"
     rows.append([name, f"{slowest:.2f}", "-", _reached(slowest, _TICK_SECONDS)])
-    yield from _table(["tick", "wall s", "CPU-s", f"under {_TICK_SECONDS:g} s"], rows)
+    yield from table(["tick", "wall s", "CPU-s", f"under {_TICK_SECONDS:g} s"], rows)
     yield ""
     queries = [
         [name, f"{first:.2f}", f"{later:.2f}", _reached(max(first, later), _QUERY_SECONDS)]
         for name, (first, later) in kept.queries.items()
     ]
-    yield from _table(
+    yield from table(
         ["GraphQL", "first, s", "median of the next 5, s", f"under {_QUERY_SECONDS:g} s"], queries
     )
 
@@ -198,7 +199,7 @@ def _wide(wides: Sequence[Wide]) -> Iterator[str]:
             _first_and_later(f.topic_seconds) for f in wides
         ],
     }
-    yield from _table(["", *titles], [[name, *values] for name, values in rows.items()])
+    yield from table(["", *titles], [[name, *values] for name, values in rows.items()])
 
 
 def _first_and_later(seconds: tuple[float, float]) -> str:
@@ -218,10 +219,3 @@ def _both(spent: Spent) -> tuple[str, str]:
 
 def _reached(seconds: float, limit: float) -> str:
     return "yes" if seconds < limit else "**no**"
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(titles)} |"
-    yield f"|{'---|' * len(titles)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
