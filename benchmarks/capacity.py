@@ -208,7 +208,8 @@ def _round(
     ranges = with_owners(mirror, "main", ranges, sizes)
     groups = pack(ranges, slots, sizes)
     seconds, ids = [], Counter[str]()
-    fetches = produces = longest = 0
+    fetches = produces = 0
+    longest = 0.0
     for group in groups:
         took = 0.0
         for owner, owned in _by_owner(mirror, group).items():
