@@ -2,7 +2,7 @@
 
 Dagster stores each event of an op by itself: it serializes it three times, prints it, and opens
 SQLite three times. A window has two events for each of its topics, so they go straight to the
-tables where Dagster keeps them in SQL, in one transaction, as `sensors/pruning` deletes them.
+tables where Dagster keeps them in SQL, over one connection, as `sensors/pruning` deletes them.
 """
 
 import os
@@ -35,12 +35,13 @@ Batch = Sequence[Event]
 
 _DEBUG = 10  # the level of events of an op
 _VALUES = 500  # of a statement
+_AT_ONCE = 20  # events: in milliseconds
 
 
 def store(context: dg.OpExecutionContext, batch: Batch) -> list[DagsterEvent]:
-    """Store events of an op, all or none; return what the op yields: Dagster stores it no more.
+    """Store events of an op; return what the op yields: Dagster stores it no more.
 
-    A storage that is not in SQL gets one after the other.
+    In SQLite, all or none are stored. A storage that is not in SQL gets one after the other.
     """
     if not batch:
         return []
@@ -154,20 +155,49 @@ def _store(storage: SqlEventLogStorage, entries: Sequence[EventLogEntry]) -> Non
     if storage.is_run_sharded:  # SQLite has a file for each run, and one with what pages read
         with storage.run_connection(entries[0].run_id) as connection:
             connection.execute(Events.insert(), rows)
+        with storage.index_transaction() as connection:
+            event_ids = [_inserted(connection, row) for row in rows]
+            _store_states(storage, connection, entries, rows, event_ids)
+        return
+    # readers go on after the greatest id that they see, and miss a smaller one that comes later.
+    # Here, others write while a transaction is open: a few events at a time are committed at once
+    with storage.index_connection() as connection:
+        event_ids = list(_inserted_together(connection, rows))
     with storage.index_transaction() as connection:
-        for entry, row in zip(entries, rows, strict=True):
-            event_id = _inserted(connection, row)
-            evaluation = entry.asset_check_evaluation
-            if evaluation is None:
-                _store_state(storage, connection, entry, row, event_id)
-            else:
-                _store_evaluation(connection, evaluation, row, event_id)
+        _store_states(storage, connection, entries, rows, event_ids)
 
 
 def _inserted(connection: sqlalchemy.Connection, row: Mapping[str, Any]) -> int:
     key = connection.execute(Events.insert(), row).inserted_primary_key
     assert key is not None
     return int(key[0])
+
+
+def _inserted_together(
+    connection: sqlalchemy.Connection, rows: Sequence[Mapping[str, Any]]
+) -> Iterator[int]:
+    if not connection.dialect.insert_executemany_returning_sort_by_parameter_order:
+        yield from (_inserted(connection, row) for row in rows)
+        return
+    insert = Events.insert().returning(Events.c.id, sort_by_parameter_order=True)
+    for begin in range(0, len(rows), _AT_ONCE):
+        yield from connection.execute(insert, rows[begin : begin + _AT_ONCE]).scalars()
+
+
+def _store_states(
+    storage: SqlEventLogStorage,
+    connection: sqlalchemy.Connection,
+    entries: Sequence[EventLogEntry],
+    rows: Sequence[Mapping[str, Any]],
+    event_ids: Sequence[int],
+) -> None:
+    """Say what pages show: the last materialization of assets, the last result of checks."""
+    for entry, row, event_id in zip(entries, rows, event_ids, strict=True):
+        evaluation = entry.asset_check_evaluation
+        if evaluation is None:
+            _store_state(storage, connection, entry, row, event_id)
+        else:
+            _store_evaluation(connection, evaluation, row, event_id)
 
 
 def _store_state(

@@ -80,6 +80,14 @@ class Postgres:
             cursor.execute("SELECT pg_reload_conf()")
         connection.close()
 
+    def storage(self, database: str) -> dict[str, Any]:
+        """Make a database, and return the settings of a Dagster instance that uses it."""
+        with closing(self._connect()) as connection:
+            connection.autocommit = True
+            connection.cursor().execute(f"CREATE DATABASE {database}")
+        url = f"postgresql+psycopg2://dagster@127.0.0.1:{self.port}/{database}"
+        return {"storage": {"postgres": {"postgres_url": url}}}
+
     def close(self) -> None:
         """Kill the server and delete its data."""
         self.kill()

@@ -1,6 +1,7 @@
 """Events that are stored together are those that Dagster would store one by one."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from dagster import DagsterInstance
 from dagster._core.event_api import EventLogRecord
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
+    AssetEventTagsTable,
     AssetKeyTable,
     DynamicPartitionsTable,
     SqlEventLogStorageTable,
@@ -19,6 +21,7 @@ from dagster._serdes import deserialize_value
 
 from relay_pipelines.orchestration import event_store
 from relay_pipelines.orchestration.event_store import Event
+from tests.support.postgres import Postgres
 
 ORDERS, PLAN = dg.AssetKey(["m", "orders"]), dg.AssetKey(["m", "main", "windows"])
 
@@ -97,44 +100,73 @@ def known(name: str, value: Any) -> Any:
     return value
 
 
+def found_after(instance: DagsterInstance, body: Body) -> list[Any]:
+    """Run an op, and return what pages, sensors and pruning find then."""
+    result = ran(instance, body)
+    assert result.success
+    events = rows(
+        *(instance, SqlEventLogStorageTable, "event", "dagster_event_type"),
+        *("step_key", "asset_key", "partition"),
+    )
+    (state, *others), (of_run, *_) = (
+        instance.get_asset_records([ORDERS]),
+        instance.all_logs(result.run_id, dg.DagsterEventType.ASSET_CHECK_EVALUATION),
+    )
+    assert not others
+    log = [entry.message for entry in instance.all_logs(result.run_id)]
+    return [
+        # of steps, and of events that pass through logs, only some storages have a row here
+        [row for row in events if row["dagster_event_type"].startswith("ASSET_")],
+        rows(instance, AssetKeyTable, "asset_key", "last_materialization"),
+        rows(
+            *(instance, AssetCheckExecutionsTable, "asset_key", "check_name"),
+            *("partition", "execution_status", "evaluation_event"),
+            "materialization_event_storage_id",
+        ),
+        rows(instance, AssetEventTagsTable, "asset_key", "key", "value"),
+        [line for line in log if "check" in line or "ecords" in line],
+        known("event", dg.serialize_value(of_run)),
+        state.asset_entry.last_event_storage_id is not None,
+        sorted(instance.get_materialized_partitions(ORDERS)),
+        [found.partition for found in result.get_asset_materialization_events()],
+        [found.passed for found in result.get_asset_check_evaluations()],
+    ]
+
+
 @pytest.mark.parametrize("kind", ["files", "memory"])
 def test_the_rows_are_those_of_dagster(kind: str, tmp_path: Path) -> None:
     """Pages, sensors and pruning find the same, whichever way the events came."""
-    stored = []
-    for name, body in (("one by one", one_by_one), ("together", together)):
-        with instance_of(kind, tmp_path / name) as instance:
-            result = ran(instance, body)
-            assert result.success
-            events = rows(
-                *(instance, SqlEventLogStorageTable, "event", "dagster_event_type"),
-                *("step_key", "asset_key", "partition"),
-            )
-            (state, *others), (of_run, *_) = (
-                instance.get_asset_records([ORDERS]),
-                instance.all_logs(result.run_id, dg.DagsterEventType.ASSET_CHECK_EVALUATION),
-            )
-            assert not others
-            log = [entry.message for entry in instance.all_logs(result.run_id)]
-            stored.append(
-                (
-                    # of steps, and of events that pass through logs, only memory has a row here
-                    [row for row in events if row["dagster_event_type"].startswith("ASSET_")],
-                    rows(instance, AssetKeyTable, "asset_key", "last_materialization"),
-                    rows(
-                        *(instance, AssetCheckExecutionsTable, "asset_key", "check_name"),
-                        *("partition", "execution_status", "evaluation_event"),
-                        "materialization_event_storage_id",
-                    ),
-                    [line for line in log if "check" in line or "ecords" in line],
-                    known("event", dg.serialize_value(of_run)),
-                    state.asset_entry.last_event_storage_id is not None,
-                    sorted(instance.get_materialized_partitions(ORDERS)),
-                    [found.partition for found in result.get_asset_materialization_events()],
-                    [found.passed for found in result.get_asset_check_evaluations()],
-                )
-            )
-    for expected, found in zip(*stored, strict=True):
-        assert found == expected
+    with (
+        instance_of(kind, tmp_path / "one by one") as first,
+        instance_of(kind, tmp_path / "together") as second,
+    ):
+        assert found_after(second, together) == found_after(first, one_by_one)
+
+
+def test_others_see_events_in_the_order_of_their_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster's automation goes on after the greatest id that it has seen.
+
+    In PostgreSQL others write while a transaction is open: what they write has greater ids than
+    events that are committed later.
+    """
+    with closing(Postgres()) as server:
+        first, second = (
+            DagsterInstance.local_temp(str(tmp_path), server.storage(name)) for name in ("a", "b")
+        )
+        with first, second:
+            expected = found_after(first, one_by_one)
+            states, seen = event_store._store_states, []
+
+            def look(*arguments: Any) -> None:
+                events = rows(second, SqlEventLogStorageTable, "id", "dagster_event_type")
+                seen.append(sum(row["dagster_event_type"].startswith("ASSET_") for row in events))
+                states(*arguments)
+
+            monkeypatch.setattr(event_store, "_store_states", look)
+            assert found_after(second, together) == expected
+    assert seen == [len(BATCHES[0]), sum(map(len, BATCHES))], "they are there before the states"
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(
