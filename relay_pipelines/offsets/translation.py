@@ -324,10 +324,10 @@ class Translation:
         return Answer(position, to, high, place.rereads, why, notes=tuple(notes))
 
     def _gone(self, partition: CopiedPartition, destination: DestinationLog | None) -> str:
-        """Say that the copies are gone with their topic; empty if they are not."""
+        """Say that the copies are gone with their topic, or hidden; empty if they are there."""
         copies = partition.checkpoint.copies
         if destination is None:
-            return "the destination topic does not exist"
+            return "the destination topic does not exist, or has no leader"
         if copies and copies.topic_id and destination.topic_id not in {"", copies.topic_id}:
             return "the destination topic was created again, without the copies"
         return ""

@@ -136,7 +136,11 @@ AFTER_RESET = *TWO, RESET, entry(4, 40, 50, 11, generation=1)
             15,
             "re-reads at most 11: the ledger no longer has .*",
         ),
-        (translation(*TWO, log=None), 15, "cannot, because the destination topic does not exist"),
+        (
+            translation(*TWO, log=None),
+            15,
+            "cannot, because the destination topic does not exist, or has no leader",
+        ),
         (
             translation(*TWO, log=replace(LOG, topic_id="another")),
             15,
