@@ -8,17 +8,17 @@ is accepted whoever is in the group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from relay_pipelines.errors import ConfigError, RelayError, RetriableError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import Cluster, Side, TopicPartition
 from relay_pipelines.offsets.positions import Answer
+from relay_pipelines.offsets.translate import raise_retriable
 from relay_pipelines.output.formatting import count
-from relay_pipelines.protocol import admin
-from relay_pipelines.protocol.admin import CommittedOffset
+from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
@@ -27,7 +27,11 @@ from relay_pipelines.protocol.client import (
     source_client,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.settings import Mirror
+
+_AT_ONCE = 100
+"""So many groups are read, moved and read back together."""
 
 
 class State(StrEnum):
@@ -96,22 +100,17 @@ def apply(
     Raises:
         RetriableError: the cluster does not answer.
     """
-    groups: dict[str, list[int]] = defaultdict(list)
-    for number, answer in enumerate(answers):
-        groups[answer.position.group].append(number)
+    by_group: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        by_group[answer.position.group].append(answer)
     low = client.retry(partial(_low_watermarks, client, answers))
-    done: dict[int, Applied] = {}
-    for group, numbers in groups.items():
-        of_group = [answers[number] for number in numbers]
-        move = partial(_move, client, group, of_group, low, execute=execute, backwards=backwards)
-        try:
-            applied = client.retry(move)
-        except RetriableError:
-            raise
-        except RelayError as error:
-            applied = [_refused(answer, error.what) for answer in of_group]
-        done |= dict(zip(numbers, applied, strict=True))
-    return [done[number] for number in range(len(answers))]
+    done: dict[str, Iterator[Applied]] = {}
+    names = list(by_group)
+    for first in range(0, len(names), _AT_ONCE):
+        some = {name: by_group[name] for name in names[first : first + _AT_ONCE]}
+        move = partial(_move, client, some, low, execute=execute, backwards=backwards)
+        done |= {group: iter(applied) for group, applied in client.retry(move).items()}
+    return [next(done[answer.position.group]) for answer in answers]
 
 
 def _low_watermarks(client: ClusterClient, answers: Iterable[Answer]) -> dict[TopicPartition, int]:
@@ -123,42 +122,47 @@ def _low_watermarks(client: ClusterClient, answers: Iterable[Answer]) -> dict[To
 
 def _move(
     client: ClusterClient,
-    group: str,
-    answers: Sequence[Answer],
+    answers: Mapping[str, Sequence[Answer]],
     low: Mapping[TopicPartition, int],
     *,
     execute: bool,
     backwards: bool,
-) -> list[Applied]:
-    """Move one group."""
-    current = admin.group_commits(client, group)
-    applied = [
-        _refused(answer, f"there is another position, with another offset in {answer.to}")
-        if _is_contradicted(answer, answers)
-        else _wanted(answer, current, low, backwards=backwards)
-        for answer in answers
-    ]
-    if not execute:
+) -> dict[str, list[Applied]]:
+    """Move some groups: between what is read of them and the commit lies one request."""
+    named = [group for group in answers if group]
+    current, failed = groups.group_commits(client, named)
+    raise_retriable(failed.values())
+    applied = {
+        group: [_refused(answer, failed[group].what) for answer in of_group]
+        if group in failed
+        else [
+            _wanted(answer, current.get(group, {}), low, backwards=backwards) for answer in of_group
+        ]
+        for group, of_group in answers.items()
+    }
+    commits = {group: wanted for group, of in applied.items() if (wanted := _commits(of))}
+    if not execute or not commits:
         return applied
-    commits = {
+    errors = groups.commit_offsets(client, commits)
+    raise_retriable(error for of_group in errors.values() for error in of_group.values())
+    after, unread = groups.group_commits(client, list(commits))
+    raise_retriable(unread.values())
+    for group, wanted in commits.items():
+        applied[group] = [
+            _outcome(each, wanted, errors[group], after.get(group, {}))
+            if each.state is State.WOULD
+            else each
+            for each in applied[group]
+        ]
+    return applied
+
+
+def _commits(applied: Iterable[Applied]) -> groups.Commits:
+    return {
         each.answer.to: CommittedOffset(each.answer.offset, each.answer.position.metadata)
         for each in applied
         if each.state is State.WOULD and each.answer.to and each.answer.offset is not None
     }
-    if not commits:
-        return applied
-    errors = admin.commit_offsets(client, group, commits)
-    after = admin.group_commits(client, group)
-    return [
-        _outcome(each, commits, errors, after) if each.state is State.WOULD else each
-        for each in applied
-    ]
-
-
-def _is_contradicted(answer: Answer, answers: Iterable[Answer]) -> bool:
-    """Whether another answer of the group names another offset of the same topic-partition."""
-    offsets = {each.offset for each in answers if each.to == answer.to and each.offset is not None}
-    return answer.offset is not None and len(offsets) > 1
 
 
 def _wanted(

@@ -11,12 +11,12 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from relay_pipelines.errors import ConfigError, RelayError, RetriableError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
-from relay_pipelines.protocol import admin
+from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
@@ -99,13 +99,13 @@ def read_translation(
 
 
 def committed_positions(
-    client: ClusterClient, groups: Sequence[str], pattern: str
+    client: ClusterClient, names: Sequence[str], pattern: str
 ) -> tuple[list[ConsumerPosition], dict[str, RelayError]]:
     """Return what groups have committed on a side.
 
     Args:
         client: of that side.
-        groups: their names.
+        names: of groups.
         pattern: and those of others, as a regular expression; empty for none.
 
     Returns:
@@ -115,7 +115,7 @@ def committed_positions(
         ConfigError: no group matches.
         RelayError: the cluster does not answer, or refuses.
     """
-    return client.retry(partial(_positions, client, groups, pattern))
+    return client.retry(partial(_positions, client, names, pattern))
 
 
 def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
@@ -125,27 +125,21 @@ def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _positions(
-    client: ClusterClient, groups: Sequence[str], pattern: str
+    client: ClusterClient, given: Sequence[str], pattern: str
 ) -> tuple[list[ConsumerPosition], dict[str, RelayError]]:
-    names = list(groups)
+    names = list(given)
     if pattern:
         matches = re.compile(pattern).fullmatch
-        names += [each for each in admin.consumer_groups(client) if matches(each)]
+        names += [each for each in groups.consumer_groups(client) if matches(each)]
         if not names:
             raise ConfigError(
                 f"no group of {client.cluster} matches {pattern!r}",
                 remedy="the expression must match a whole name, such as orders-.*",
             )
+    committed, failed = groups.group_commits(client, list(dict.fromkeys(names)))
+    raise_retriable(failed.values())
     found: list[ConsumerPosition] = []
-    failed: dict[str, RelayError] = {}
-    for group in dict.fromkeys(names):
-        try:
-            commits = admin.group_commits(client, group)
-        except RetriableError:
-            raise
-        except RelayError as error:
-            failed[group] = error
-            continue
+    for group, commits in committed.items():
         if not commits:
             failed[group] = ConfigError(
                 f"the group {group!r} has committed nothing on {client.cluster}",
@@ -156,6 +150,13 @@ def _positions(
             for tp, commit in sorted(commits.items())
         ]
     return found, failed
+
+
+def raise_retriable(errors: Iterable[RelayError]) -> None:
+    """Raise the first error that may pass: `ClusterClient.retry` asks again."""
+    for error in errors:
+        if error.retryable:
+            raise error
 
 
 def _destination_logs(

@@ -6,9 +6,11 @@ kerberos                        SASL GSSAPI with a keytab or a ticket cache
 tokens                          the tokens of SASL OAUTHBEARER: kept, requested, or the user's
 client                          one cluster: its brokers, leaders, coordinators; clients of a mirror
 open_transactions               which transactions are open, and since when
-admin                           topics and their configurations, ACLs, consumer groups
+admin                           topics and their configurations, ACLs
+groups, group_requests          consumer groups: what they have committed, and committing for them
 metadata, offset_requests       topics, leaders and offsets: what each look at a cluster asks
 config_requests                 the configurations of topics
+compact                         what newer request versions are made of
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 producer                        batches under one transactional id
 batch, records                  record batches and the records inside

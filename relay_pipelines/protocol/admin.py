@@ -1,7 +1,5 @@
 """Topics: their configurations and sizes, creating them and growing them. On the driver.
 
-Consumer groups: what they have committed, and committing for them. On the driver.
-
 Access control lists of topics: what a cluster has, and adding to it. On the driver.
 """
 
@@ -10,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kafka.protocol.admin import (
     ACLOperation,
@@ -23,12 +20,11 @@ from kafka.protocol.admin import (
     DescribeAclsRequest,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
-    ListGroupsRequest,
 )
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, RetriableError
+from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.protocol import config_requests, error_codes
 from relay_pipelines.protocol.client import GROUP, ClusterClient
@@ -311,98 +307,6 @@ def committed_offsets(
                 tp = TopicPartition(topic.name, found.partition_index)
                 offsets[tp] = found.committed_offset
     return offsets
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """What a group has committed of a topic-partition."""
-
-    offset: int
-    metadata: str = ""
-
-
-def group_commits(client: ClusterClient, group: str) -> dict[TopicPartition, CommittedOffset]:
-    """Return everything that a group has committed; empty if there is no such group.
-
-    Raises:
-        PermissionDeniedError: the user may not describe the group, or one of its topics.
-    """
-    request = OffsetFetchRequest(group_id=group, topics=None, require_stable=True)
-    answer = client.call(client.coordinator(group, GROUP), request, 7)
-    doing = f"OffsetFetch of group {group}"
-    client.raise_for_error(answer, doing, f"Describe on group {group}")
-    found = {}
-    for topic in answer.topics:
-        for each in topic.partitions:
-            client.raise_for_error(each, doing, f"Describe on topic {topic.name}")
-            tp = TopicPartition(topic.name, each.partition_index)
-            if each.committed_offset >= 0:
-                found[tp] = CommittedOffset(each.committed_offset, each.metadata or "")
-    return found
-
-
-_MEMBERS = frozenset({22, 25, 27, 110, 113})
-"""What a group with members answers to a commit of nobody: an unknown member, or generation."""
-
-
-def commit_offsets(
-    client: ClusterClient, group: str, commits: Mapping[TopicPartition, CommittedOffset]
-) -> dict[TopicPartition, RelayError]:
-    """Commit offsets for a group without members; a group with members refuses them.
-
-    Returns:
-        why a topic-partition's is refused, of each that is.
-    """
-    topics: dict[str, list[Any]] = defaultdict(list)
-    of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    for tp, commit in commits.items():
-        topics[tp.topic].append(
-            of_topic.OffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=commit.offset,
-                committed_leader_epoch=-1,  # an epoch of the other log means nothing here
-                committed_metadata=commit.metadata,
-            )
-        )
-    request = OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[of_topic(name=name, partitions=each) for name, each in topics.items()],
-    )
-    answer = client.call(client.coordinator(group, GROUP), request, 7)
-    doing = f"OffsetCommit of group {group}"
-    errors: dict[TopicPartition, RelayError] = {}
-    for topic in answer.topics:
-        for each in topic.partitions:
-            tp = TopicPartition(topic.name, each.partition_index)
-            if each.error_code in _MEMBERS:
-                errors[tp] = ConfigError(
-                    f"the group {group} has members on {client.cluster}", remedy="stop them first"
-                )
-                continue
-            try:
-                client.raise_for_error(each, doing, f"Read on group {group} and topic {topic.name}")
-            except RetriableError:
-                raise
-            except RelayError as error:
-                errors[tp] = error
-    return errors
-
-
-def consumer_groups(client: ClusterClient) -> list[str]:
-    """Return the names of all groups of consumers that the user may see, in order.
-
-    Raises:
-        RelayError: a broker does not answer: the groups that it coordinates would be missing.
-    """
-    names = set()
-    for broker in client.metadata([]).brokers:
-        answer = client.call(broker, ListGroupsRequest(), 2)
-        client.raise_for_error(answer, "ListGroups")
-        names |= {group.group_id for group in answer.groups}
-    return sorted(names)
 
 
 _LITERAL, _PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED

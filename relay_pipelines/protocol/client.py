@@ -29,6 +29,7 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 GROUP = 0
 TRANSACTION = 1
+_MANY_COORDINATORS = 4  # the version of FindCoordinator that takes several keys
 _OPTIONS, _CLOCK = CopyOptions(), SystemClock()
 
 T = TypeVar("T")
@@ -354,6 +355,33 @@ class ClusterClient:
         self.raise_for_error(answer, f"FindCoordinator of {key}")
         self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)
+
+    def coordinators(
+        self, groups: Sequence[str]
+    ) -> tuple[dict[int, list[str]], dict[str, RelayError]]:
+        """Return the groups of each coordinating broker, and why a group has none.
+
+        One request asks about all of them, from Kafka 3.0 on.
+        """
+        found: dict[int, list[str]] = defaultdict(list)
+        errors: dict[str, RelayError] = {}
+        if not groups:
+            return found, errors
+        if not self._any_connection().supports(FindCoordinatorRequest.API_KEY, _MANY_COORDINATORS):
+            for group in groups:
+                found[self.coordinator(group, GROUP)].append(group)
+            return found, errors
+        request = FindCoordinatorRequest(coordinator_keys=list(groups), key_type=GROUP)
+        for each in self.call_any(request, _MANY_COORDINATORS).coordinators:
+            try:
+                doing, permission = "FindCoordinator of group ", "Describe on group "
+                self.raise_for_error(each, doing + each.key, permission + each.key)
+            except RelayError as error:
+                errors[each.key] = error
+            else:
+                found[int(each.node_id)].append(each.key)
+                self._metadata.brokers[each.node_id] = (each.host, each.port)
+        return found, errors
 
     def list_offsets(
         self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int

@@ -13,18 +13,17 @@ from typing import Any
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol import compact
 
 API_KEY = 3
 VERSION = 12
-_NO_TAGS = b"\0"
 _NO_ID = bytes(16)
 # no topic is created, and no permissions are listed
-_REQUEST_END = b"\0\0" + _NO_TAGS
+_REQUEST_END = b"\0\0" + compact.NO_TAGS
 _INT32 = struct.Struct(">i")
 _ERROR = struct.Struct(">h")
 # error, partition, leader, leader epoch
 _PARTITION = struct.Struct(">hiii")
-_LONGEST_ONE_BYTE = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +69,23 @@ class Metadata:
 def encode(topics: Sequence[str] | None) -> bytes:
     """Return a request about these topics, or all, in version 12; with the tags of its header."""
     if topics is None:
-        return b"".join((_NO_TAGS, _size(0), _REQUEST_END))
-    parts = [_NO_TAGS, _size(len(topics) + 1)]
+        return b"".join((compact.NO_TAGS, compact.size(0), _REQUEST_END))
+    parts = [compact.NO_TAGS, compact.size(len(topics) + 1)]
     for topic in topics:
         name = topic.encode()
-        parts += (_NO_ID, _size(len(name) + 1), name, _NO_TAGS)
+        parts += (_NO_ID, compact.size(len(name) + 1), name, compact.NO_TAGS)
     return b"".join((*parts, _REQUEST_END))
 
 
 def decode(body: memoryview) -> Metadata:
     """Read the answer to `encode`, with the tags of its header."""
     data = bytes(body)
-    at = _after_tags(data, 0) + _INT32.size  # the throttle time
+    at = compact.after_tags(data, 0) + _INT32.size  # the throttle time
     brokers, at = _brokers(data, at)
-    cluster_id, at = _string(data, at)
+    cluster_id, at = compact.string(data, at)
     (controller_id,) = _INT32.unpack_from(data, at)
     topics: dict[str, TopicMetadata] = {}
-    count, at = _unsigned(data, at + _INT32.size)
+    count, at = compact.unsigned(data, at + _INT32.size)
     for _ in range(count - 1):
         topic, at = _topic(data, at)
         topics[topic.name] = topic
@@ -95,34 +94,34 @@ def decode(body: memoryview) -> Metadata:
 
 def _brokers(data: bytes, at: int) -> tuple[dict[int, tuple[str, int]], int]:
     brokers = {}
-    count, at = _unsigned(data, at)
+    count, at = compact.unsigned(data, at)
     for _ in range(count - 1):
         (node_id,) = _INT32.unpack_from(data, at)
-        host, at = _string(data, at + _INT32.size)
+        host, at = compact.string(data, at + _INT32.size)
         (port,) = _INT32.unpack_from(data, at)
-        _, at = _string(data, at + _INT32.size)  # its rack
+        _, at = compact.string(data, at + _INT32.size)  # its rack
         brokers[node_id] = host, port
-        at = _after_tags(data, at)
+        at = compact.after_tags(data, at)
     return brokers, at
 
 
 def _topic(data: bytes, at: int) -> tuple[TopicMetadata, int]:
     (error_code,) = _ERROR.unpack_from(data, at)
-    name, at = _string(data, at + _ERROR.size)
+    name, at = compact.string(data, at + _ERROR.size)
     topic_id, is_internal = data[at : at + 16], bool(data[at + 16])
     leaders: dict[int, int] = {}
     leader_epochs: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}
-    count, at = _unsigned(data, at + 17)
+    count, at = compact.unsigned(data, at + 17)
     for _ in range(count - 1):
         _, partition, leader, epoch = _PARTITION.unpack_from(data, at)
         leaders[partition], leader_epochs[partition] = leader, epoch
         replicas[partition], at = _length(data, at + _PARTITION.size)
         in_sync[partition], at = _length(data, at)
         _, at = _length(data, at)  # offline replicas
-        at = _after_tags(data, at)
-    at = _after_tags(data, at + _INT32.size)  # the permissions
+        at = compact.after_tags(data, at)
+    at = compact.after_tags(data, at + _INT32.size)  # the permissions
     found = TopicMetadata(
         name,
         _uuid(topic_id),
@@ -138,7 +137,7 @@ def _topic(data: bytes, at: int) -> tuple[TopicMetadata, int]:
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
     """Return how many brokers an array names, and where it ends."""
-    count, at = _unsigned(data, at)
+    count, at = compact.unsigned(data, at)
     return count - 1, at + (count - 1) * _INT32.size
 
 
@@ -147,49 +146,6 @@ def _uuid(value: bytes) -> str:
         return ""
     digits = value.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-def _string(data: bytes, at: int) -> tuple[str, int]:
-    """Return a compact string, empty if it is null, and where it ends."""
-    size, at = _unsigned(data, at)
-    end = at + max(0, size - 1)
-    return data[at:end].decode(), end
-
-
-def _after_tags(data: bytes, at: int) -> int:
-    """Return where the tagged fields end, which nobody reads."""
-    count, at = _unsigned(data, at)
-    for _ in range(count):
-        _, at = _unsigned(data, at)
-        size, at = _unsigned(data, at)
-        at += size
-    return at
-
-
-def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, seven bits a byte, and where it ends."""
-    value, shift = data[at], 7
-    at += 1
-    if value <= _LONGEST_ONE_BYTE:
-        return value, at
-    value &= _LONGEST_ONE_BYTE
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & _LONGEST_ONE_BYTE) << shift
-        if byte <= _LONGEST_ONE_BYTE:
-            return value, at
-        shift += 7
-
-
-def _size(value: int) -> bytes:
-    """Return a number in as few bytes as `_unsigned` reads."""
-    parts = bytearray()
-    while value > _LONGEST_ONE_BYTE:
-        parts.append(value & _LONGEST_ONE_BYTE | _LONGEST_ONE_BYTE + 1)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def request(topics: Sequence[str] | None) -> MetadataRequest:

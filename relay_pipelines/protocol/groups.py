@@ -1,0 +1,150 @@
+"""Consumer groups: what they have committed, and committing for them. On the driver.
+
+One group's failure is a value, so that it stops no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest
+
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol import error_codes, group_requests
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.group_requests import CommittedOffset, GroupCommits
+
+Commits = dict[TopicPartition, CommittedOffset]
+_GROUPS_PER_REQUEST = 100
+_REQUESTS_IN_FLIGHT = 20
+_MEMBERS = frozenset({22, 25, 27, 110, 113})
+"""What a group with members answers to a commit of nobody: an unknown member, or generation."""
+
+
+class HasMembersError(ConfigError):
+    """A group has members, and so takes no commits of others."""
+
+
+def consumer_groups(client: ClusterClient) -> list[str]:
+    """Return the names of all groups of consumers that the user may see, in order.
+
+    Raises:
+        RelayError: a broker does not answer: the groups that it coordinates would be missing.
+    """
+    names = set()
+    for broker in client.metadata([]).brokers:
+        answer = client.call(broker, ListGroupsRequest(), 2)
+        client.raise_for_error(answer, "ListGroups")
+        names |= {group.group_id for group in answer.groups}
+    return sorted(names)
+
+
+def group_commits(
+    client: ClusterClient, groups: Sequence[str]
+) -> tuple[dict[str, Commits], dict[str, RelayError]]:
+    """Return everything that groups have committed, in their order; nothing if there is no group.
+
+    Returns:
+        group -> its commits; and group -> why they are not known.
+
+    Raises:
+        RelayError: a broker does not answer.
+    """
+    found: dict[str, Commits] = {}
+    coordinators, errors = client.coordinators(groups)
+    for broker, coordinated in coordinators.items():
+        for answer in _fetched(client, broker, coordinated):
+            if answer.error_code:
+                of = f"topic {answer.topic}" if answer.topic else f"group {answer.group}"
+                errors[answer.group] = _error(
+                    *(client, answer.error_code, f"OffsetFetch of group {answer.group}"),
+                    f"Describe on {of}",
+                )
+            else:
+                found[answer.group] = answer.commits
+    return {group: found[group] for group in groups if group in found}, errors
+
+
+def commit_offsets(
+    client: ClusterClient, commits: Mapping[str, Commits]
+) -> dict[str, dict[TopicPartition, RelayError]]:
+    """Commit offsets for groups without members; a group with members refuses them.
+
+    Returns:
+        by group, why a topic-partition's is refused, of each that is.
+
+    Raises:
+        RelayError: a broker does not answer.
+    """
+    coordinators, unknown = client.coordinators(list(commits))
+    errors = {
+        group: dict.fromkeys(of, unknown[group]) if group in unknown else {}
+        for group, of in commits.items()
+    }
+    for broker, coordinated in coordinators.items():
+        for first in range(0, len(coordinated), _REQUESTS_IN_FLIGHT):
+            some = coordinated[first : first + _REQUESTS_IN_FLIGHT]
+            for group, tp, error in _committed(client, broker, {g: commits[g] for g in some}):
+                errors[group][tp] = error
+    return errors
+
+
+def _fetched(client: ClusterClient, broker: int, groups: Sequence[str]) -> Iterator[GroupCommits]:
+    connection = client.connection(broker)
+    if not connection.supports(*group_requests.FETCH):
+        yield from (_fetched_alone(client, broker, group) for group in groups)
+        return
+    for first in range(0, len(groups), _GROUPS_PER_REQUEST):
+        body = group_requests.encode_fetch(groups[first : first + _GROUPS_PER_REQUEST])
+        yield from group_requests.decode_fetch(connection.exchange(*group_requests.FETCH, body))
+
+
+def _fetched_alone(client: ClusterClient, broker: int, group: str) -> GroupCommits:
+    """Ask a broker before Kafka 3.0."""
+    answer = client.call(
+        broker, OffsetFetchRequest(group_id=group, topics=None, require_stable=True), 7
+    )
+    commits: Commits = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error_code:
+                return GroupCommits(group, {}, each.error_code, topic.name)
+            if each.committed_offset >= 0:
+                tp = TopicPartition(topic.name, each.partition_index)
+                commits[tp] = CommittedOffset(each.committed_offset, each.metadata or "")
+    return GroupCommits(group, commits, answer.error_code)
+
+
+def _committed(
+    client: ClusterClient, broker: int, commits: Mapping[str, Commits]
+) -> Iterator[tuple[str, TopicPartition, RelayError]]:
+    """Commit with requests that are all on their way at once; yield what is refused."""
+    with client.lease(broker) as connection:
+        sent = [
+            (
+                group,
+                connection.send(*group_requests.COMMIT, group_requests.encode_commit(group, of)),
+            )
+            for group, of in commits.items()
+        ]
+        for group, request in sent:
+            answer = group_requests.decode_commit(connection.receive(request))
+            for tp, code in list(answer):
+                if code:
+                    yield group, tp, _refusal(client, group, tp, code)
+
+
+def _refusal(client: ClusterClient, group: str, tp: TopicPartition, code: int) -> RelayError:
+    if code in _MEMBERS:
+        what = f"the group {group} has members on {client.cluster}"
+        return HasMembersError(what, remedy="stop them first")
+    doing = f"OffsetCommit of group {group}"
+    return _error(client, code, doing, f"Read on group {group} and topic {tp.topic}")
+
+
+def _error(client: ClusterClient, code: int, doing: str, permission: str) -> RelayError:
+    return error_codes.failure(
+        *(code, doing), at=str(client.cluster), retriable=client.retriable, permission=permission
+    )
