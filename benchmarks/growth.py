@@ -3,9 +3,9 @@
 `topics` copies 1, 10, 100 and 1,000 topics of one small batch each in one task, and counts its
 requests and connections; then it runs `relay run` and `relay plan` for the same. `executors` copies
 the same topic on Spark standalone with 1, 2 and 4 executors of a core each, in turn; on a machine
-with fewer cores this shows what executors cost, not how much faster they are. `looks`, `attest` and
-`definitions` are modules of their own. The model in docs/cost.md takes its constants from these
-tables.
+with fewer cores this shows what executors cost, not how much faster they are. `looks`, `attest`,
+`offsets` and `definitions` are modules of their own. The model in docs/cost.md takes its constants
+from these tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
-from benchmarks import attestations, clusters, looks, tree
+from benchmarks import attestations, clusters, group_offsets, looks, tree
 from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.contenders.relay_spark import cpu_by_process
 from benchmarks.inputs import Input
@@ -51,7 +51,7 @@ from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import cluster_size, connect, end
 from tests.support import commands
 
-_PARTS = ["topics", "executors", "looks", "attest", "definitions"]
+_PARTS = ["topics", "executors", "looks", "attest", "offsets", "definitions"]
 _TOPICS = (1, 10, 100, 1_000)
 _EXECUTORS = (1, 2, 4)
 _ROUNDS = 3
@@ -94,6 +94,7 @@ def main(parts: list[str]) -> None:
         "executors": _executors,
         "looks": looks.measure,
         "attest": attestations.measure,
+        "offsets": group_offsets.measure,
     }
     if not (asked := [measures[part] for part in parts if part in measures]):
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,11 +35,16 @@ if TYPE_CHECKING:
 
     from relay_pipelines.audit.audit import Audit
     from relay_pipelines.expectations.selected import ExpectationsRequest, TopicResults
+    from relay_pipelines.offsets.following import FollowedGroups
     from relay_pipelines.offsets.positions import Answer, ConsumerPosition
     from relay_pipelines.replay.replay import Replay
     from relay_pipelines.replay.request import ReplayRequest
 
 _CLOCK = SystemClock()
+
+
+def _say_nothing(_line: str) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,19 @@ class Mirror:
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
-        return self.copy(self.prepare(topic), topic)
+        planned = self.prepare(topic)
+        with self.followed_groups():
+            return self.copy(planned, topic)
+
+    def followed_groups(self, say: Callable[[str], None] = _say_nothing) -> FollowedGroups:
+        """Return a context that keeps the groups of relay.yaml up to date, also at its end.
+
+        Args:
+            say: gets a line when a group moves, cannot be followed, or is followed again.
+        """
+        from relay_pipelines.offsets.following import FollowedGroups
+
+        return FollowedGroups(self.name, self.settings, _CLOCK, say)
 
     def plan_replay(self, request: ReplayRequest) -> Replay:
         """Say what a replay would copy, and check that it can; writes nothing.

@@ -27,6 +27,7 @@ from relay_pipelines.checks import (
 )
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
+from relay_pipelines.offsets import checks as group_checks
 from relay_pipelines.orchestration import code_server, naming
 from relay_pipelines.orchestration.event_budget import Shares, budgets
 from relay_pipelines.orchestration.lane import lanes_of
@@ -115,6 +116,7 @@ def _mirror(
             *(check.build(lane) for lane in lanes for check in lane_checks),
             *(lag_target.build(lane) for lane in lanes if lane.topics),
             *(checks.build(lane, mirror.audit) for lane in lanes if lane.topics),
+            *(group_checks.build(lane) for lane in lanes if lane.topics and mirror.groups.allow),
             *(check.build(name, node, prefix) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),

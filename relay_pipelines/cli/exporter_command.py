@@ -12,6 +12,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.run_metrics import HEALTH, Endpoint
+from relay_pipelines.offsets.metrics import group_samples
 from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.protocol.clock import SystemClock
@@ -46,7 +47,7 @@ def run(
             problems = lasting.setdefault(name, LastingProblems(f"{name}: ", clock))
             problems.update([] if error is None else [problem(error)], complete=True)
 
-    exporter = Exporter(clock, pause, most_partitions, report)
+    exporter = Exporter(clock, pause, most_partitions, report, group_samples)
     host, port = address
     where = f"{f'[{host}]' if ':' in host else host}:{port}"
     remedy = "name a free port with --port, and an address of this machine with --host"

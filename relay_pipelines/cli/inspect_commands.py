@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from relay_pipelines import api
 from relay_pipelines.errors import RelayError, together
 from relay_pipelines.finding import of_errors
 from relay_pipelines.invocation import Invocation, selected_mirrors
+from relay_pipelines.offsets.group_look import lines_of, looked_at
 from relay_pipelines.output import json_output, messages, page_view, run_report, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.prepare import findings
-from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run import preflight
 from relay_pipelines.run.session import Session, StopSignal
+from relay_pipelines.settings import Mirror
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
@@ -75,15 +78,19 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
             shown = page_of(look, mirror)
             states = replay.replays(name, mirror, clock) if everything or as_json else []
             document = json_output.status(look, shown, [replay.document(state) for state in states])
+            lines = _add_groups(invocation, name, mirror, document, clock)
             for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
         except RelayError as error:
             invocation.note(error)
             shown, states = page_unreachable(name, error, clock.now_ms()), []
+            lines = []
             document = json_output.page(shown)
         found.append(document)
         if not as_json:
             show_page(invocation, shown)
+            for line in lines:
+                stdout().print(f"  {line}", soft_wrap=True)
         if everything and not as_json and "topics" in document:
             tables.show(stdout(), tables.status(document))
         for state in [] if as_json else states:
@@ -91,6 +98,20 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
+
+
+def _add_groups(
+    invocation: Invocation, name: str, mirror: Mirror, document: dict[str, Any], clock: Clock
+) -> list[str]:
+    """Add the groups that the mirror follows to its status; return what to print of them."""
+    try:
+        looks = looked_at(name, mirror, clock)
+    except RelayError as error:
+        document["groups"] = None
+        invocation.raise_exit_code(error.exit_code)
+        return [f"groups: nothing is known: {error}"]
+    document["groups"] = [look.document() for look in looks]
+    return list(lines_of(looks))
 
 
 def show_page(invocation: Invocation, shown: Page) -> None:

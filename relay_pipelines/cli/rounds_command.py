@@ -9,7 +9,9 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from relay_pipelines import api
@@ -65,7 +67,14 @@ def run(
     )
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
-    with stop.heard(), observed(settings.metrics) as publication:
+    with (
+        stop.heard(),
+        observed(settings.metrics) as publication,
+        ExitStack() as groups,
+    ):
+        for name, mirror in followed.mirrors.items():
+            say = partial(_warn_of_groups, name)
+            groups.enter_context(api.Mirror(name, mirror, session).followed_groups(say))
         rounds = _Rounds(invocation, followed.mirrors, topic, session, publication, pause, as_json)
         try:
             with status_line(stderr()) as show:
@@ -87,6 +96,10 @@ def run(
             messages.note(f"stopped after {seconds(clock.monotonic() - began)}: {rounds}")
             session.stop()
     return rounds.exit_code or INTERRUPTED
+
+
+def _warn_of_groups(mirror: str, line: str) -> None:
+    messages.warning(f"{mirror}: {line}")
 
 
 @dataclass(slots=True)

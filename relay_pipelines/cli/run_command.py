@@ -60,17 +60,20 @@ def _mirror(
     as_json: bool,
 ) -> None:
     """Copy one mirror; a failure is reported and counted, and does not stop the next mirror."""
-    bound = api.Mirror(name, mirror, session)
+    bound, lines = api.Mirror(name, mirror, session), list[str]()
     try:
         planned = bound.prepare(topic)
         invocation.report(run_report.warnings(mirror, planned), name)
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
-            result = bound.copy(planned, topic, observers)
+            with bound.followed_groups(lines.append):
+                result = bound.copy(planned, topic, observers)
     except RelayError as error:
         invocation.fail(error, name)
         if metrics is not None:
             metrics.failed(name, type(error).__name__)
     else:
+        for line in lines:
+            messages.warning(f"{name}: {line}")
         invocation.raise_exit_code(result.exit_code)
         run_report.report(planned, result, as_json=as_json)

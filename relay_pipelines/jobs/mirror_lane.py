@@ -102,7 +102,8 @@ class _Session:
     def run(self) -> Iterator[Batch]:
         """Take over from the predecessor, and copy."""
         try:
-            yield from self._take_over()
+            with self._copying.groups:
+                yield from self._take_over()
         except KeyboardInterrupt:  # while Spark started, or a second signal
             self._raise_if_cancelled()
 

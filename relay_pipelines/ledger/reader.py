@@ -100,7 +100,7 @@ class LedgerFollower:
         """Return the entries committed since; none while the destination is not reachable."""
         records: list[LedgerRecord] = []
         try:
-            self._follow(records)
+            self.follow(records)
         except RetriableError:
             self.client.close()
         return [record.entry for record in records]
@@ -122,7 +122,7 @@ class LedgerFollower:
 
         def ask() -> None:
             self._settle()
-            self._follow(records)
+            self.follow(records)
 
         self.client.retry(ask, patient=patient)
         return records
@@ -219,8 +219,12 @@ class LedgerFollower:
         """Leave the connections to the next client."""
         self.client.end()
 
-    def _follow(self, records: list[LedgerRecord]) -> None:
-        """Add the entries committed since; the next call adds those that a failure leaves out."""
+    def follow(self, records: list[LedgerRecord]) -> None:
+        """Add the entries committed since; the next call adds those that a failure leaves out.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
             if ends[home] > self._positions[home]:

@@ -300,6 +300,29 @@ METRICS = (
         By.EXPORTER,
     ),
     Metric(
+        "groups",
+        "gauge",
+        ("mirror", "state"),
+        "Consumer groups that `groups` of relay.yaml selects and that have committed what is"
+        " copied: followed, moved (somebody else has committed for the group at the destination),"
+        " or fails (it cannot be followed).",
+        By.EXPORTER,
+    ),
+    Metric(
+        "group_lag_records",
+        "gauge",
+        ("mirror", "group"),
+        "Copies that a followed group would read again at most, if it moved now.",
+        By.EXPORTER,
+    ),
+    Metric(
+        "group_lag_seconds",
+        "gauge",
+        ("mirror", "group"),
+        "For how long at most a followed group is not up to date at the destination; 0 if it is.",
+        By.EXPORTER,
+    ),
+    Metric(
         "check_failed",
         "gauge",
         ("mirror", "topic", "check"),

@@ -35,6 +35,21 @@ from relay_pipelines.snapshot.lag import oldest_seconds
 Report = Callable[[str, RelayError | None], None]
 
 
+class Sample(NamedTuple):
+    """A value of a metric."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+More = Callable[[str, Mirror, Clock], Callable[[], list[Sample]]]
+
+
+def _no_more(_name: str, _mirror: Mirror, _clock: Clock) -> Callable[[], list[Sample]]:
+    return list
+
+
 class Exporter(Collector):
     """The gauges of some mirrors.
 
@@ -44,10 +59,16 @@ class Exporter(Collector):
         every_seconds: from the start of one look to the start of the next.
         most_partitions: a mirror with more topic-partitions has one value for each topic.
         report: called after each look with the mirror's name, and its error if it failed.
+        more: returns for a mirror what looks for values of other gauges.
     """
 
     def __init__(
-        self, clock: Clock, every_seconds: float, most_partitions: int, report: Report
+        self,
+        clock: Clock,
+        every_seconds: float,
+        most_partitions: int,
+        report: Report,
+        more: More = _no_more,
     ) -> None:
         self.registry = CollectorRegistry()
         self._clock = clock
@@ -55,6 +76,7 @@ class Exporter(Collector):
         self._most_partitions = most_partitions
         self._counters = CommittedCounters(self.registry)
         self._report = report
+        self._more = more
         # replaced as a whole: scrapes read it in other threads
         self._watches: tuple[_Watch, ...] = ()
         self.registry.register(self)
@@ -65,7 +87,10 @@ class Exporter(Collector):
         ended = [watch for watch in self._watches if watch not in kept]
         names = {watch.name for watch in kept}
         new = [
-            _Watch(name, mirror, self._clock, self._most_partitions, self._counters, self._report)
+            _Watch(
+                *(name, mirror, self._clock, self._most_partitions, self._counters, self._report),
+                self._more(name, mirror, self._clock),
+            )
             for name, mirror in mirrors.items()
             if name not in names
         ]
@@ -141,9 +166,11 @@ class _Watch:
     most_partitions: int
     counters: CommittedCounters
     report: Report
+    more: Callable[[], list[Sample]]
     ended: threading.Event = field(default_factory=threading.Event, init=False)
     thread: threading.Thread | None = field(default=None, init=False)
     last: Look | None = field(default=None, init=False)
+    _others: list[Sample] = field(default_factory=list, init=False)
     _state: State = field(default=State.UNKNOWN, init=False)
     _ended_ms: int = field(default=0, init=False)
     _looker: Looker = field(init=False)
@@ -170,6 +197,10 @@ class _Watch:
                 self._count(self.last)
             except RelayError as raised:  # the gauges are right without the ledger
                 error = raised
+        try:
+            self._others = [] if self.last is None else self.more()
+        except RelayError as raised:
+            self._others, error = [], error or raised
         self.report(self.name, error)
 
     def samples(self) -> Iterator[Sample]:
@@ -183,6 +214,7 @@ class _Watch:
                 yield from states(self.name, self._state)
         if self._state is State.DIVERGED:
             yield from samples_without_node(self.name, [node.name for node in self.mirror.nodes])
+        yield from self._others
         if last is not None:
             yield from samples(last, self.mirror, by_partition=self._by_partition(last))
 
@@ -203,14 +235,6 @@ class _Watch:
 _QUARANTINED = "quarantined"
 _OF_TOPICS = {ConfigError.__name__, PermissionDeniedError.__name__}
 _STATES = ("healthy", "behind", "unavailable", _QUARANTINED)
-
-
-class Sample(NamedTuple):
-    """A value of a metric."""
-
-    name: str
-    labels: tuple[str, ...]
-    value: float
 
 
 def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sample]:

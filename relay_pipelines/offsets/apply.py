@@ -8,13 +8,14 @@ is accepted whoever is in the group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import Cluster, Side, TopicPartition
+from relay_pipelines.offsets.mark import mark_of, marked, own_text
 from relay_pipelines.offsets.positions import Answer
 from relay_pipelines.offsets.translate import raise_retriable
 from relay_pipelines.output.formatting import count
@@ -85,12 +86,13 @@ def client_of(name: str, mirror: Mirror, side: Side, node: str, clock: Clock) ->
 
 
 def apply(
-    client: ClusterClient, answers: Sequence[Answer], *, execute: bool, backwards: bool
+    client: ClusterClient, answers: Sequence[Answer], to: Side, *, execute: bool, backwards: bool
 ) -> list[Applied]:
     """Commit what was translated; a group or topic-partition that refuses stops no other.
 
     Args:
         client: of the side that the answers are about.
+        to: that side. What is committed at the destination has the mirror's mark.
         execute: whether to commit; otherwise it only says what it would do.
         backwards: whether a group may move to an offset before the one that it has there.
 
@@ -108,7 +110,7 @@ def apply(
     names = list(by_group)
     for first in range(0, len(names), _AT_ONCE):
         some = {name: by_group[name] for name in names[first : first + _AT_ONCE]}
-        move = partial(_move, client, some, low, execute=execute, backwards=backwards)
+        move = partial(_move, client, some, low, to, execute=execute, backwards=backwards)
         done |= {group: iter(applied) for group, applied in client.retry(move).items()}
     return [next(done[answer.position.group]) for answer in answers]
 
@@ -124,6 +126,7 @@ def _move(
     client: ClusterClient,
     answers: Mapping[str, Sequence[Answer]],
     low: Mapping[TopicPartition, int],
+    to: Side,
     *,
     execute: bool,
     backwards: bool,
@@ -136,11 +139,13 @@ def _move(
         group: [_refused(answer, failed[group].what) for answer in of_group]
         if group in failed
         else [
-            _wanted(answer, current.get(group, {}), low, backwards=backwards) for answer in of_group
+            _wanted(answer, current.get(group, {}), low, client.mirror, to, backwards=backwards)
+            for answer in of_group
         ]
         for group, of_group in answers.items()
     }
-    commits = {group: wanted for group, of in applied.items() if (wanted := _commits(of))}
+    commit = partial(_commit, client.mirror, to, client.clock.now_ms())
+    commits = {group: wanted for group, of in applied.items() if (wanted := _commits(of, commit))}
     if not execute or not commits:
         return applied
     errors = groups.commit_offsets(client, commits)
@@ -157,18 +162,39 @@ def _move(
     return applied
 
 
-def _commits(applied: Iterable[Applied]) -> groups.Commits:
+def _commits(
+    applied: Iterable[Applied], commit: Callable[[Answer, int], CommittedOffset]
+) -> groups.Commits:
     return {
-        each.answer.to: CommittedOffset(each.answer.offset, each.answer.position.metadata)
+        each.answer.to: commit(each.answer, each.answer.offset)
         for each in applied
         if each.state is State.WOULD and each.answer.to and each.answer.offset is not None
     }
+
+
+def _commit(mirror: str, to: Side, now_ms: int, answer: Answer, offset: int) -> CommittedOffset:
+    """Return what is committed: with the consumer's own text, or with the mark of the mirror."""
+    if answer.position.metadata or to is Side.SOURCE:
+        return CommittedOffset(offset, answer.position.metadata)
+    return marked(mirror, offset, now_ms)
+
+
+def _is_same(there: CommittedOffset, answer: Answer, mirror: str, to: Side) -> bool:
+    """Whether a group is where it would be moved to, with the text that it would have."""
+    if there.offset != answer.offset or own_text(there.metadata) != answer.position.metadata:
+        return False
+    if answer.position.metadata or to is Side.SOURCE:
+        return True
+    mark = mark_of(there)
+    return mark is not None and mark.mirror == mirror
 
 
 def _wanted(
     answer: Answer,
     current: Mapping[TopicPartition, CommittedOffset],
     low: Mapping[TopicPartition, int],
+    mirror: str,
+    to: Side,
     *,
     backwards: bool,
 ) -> Applied:
@@ -176,7 +202,7 @@ def _wanted(
     if answer.to is None or answer.offset is None:
         return _refused(answer, answer.why)
     there = current.get(answer.to)
-    if there == CommittedOffset(answer.offset, answer.position.metadata):
+    if there is not None and _is_same(there, answer, mirror, to):
         return Applied(answer, State.SAME)
     why = ""
     if not answer.position.group:

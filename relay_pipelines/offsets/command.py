@@ -103,7 +103,7 @@ def _applied(
         if request.to is Side.SOURCE:
             ids = topic_ids(client, _source_topics(name, mirror, clock))
         answers = translate(name, mirror, positions, request.to, clock, ids)
-        applied = apply(client, answers, execute=how.execute, backwards=how.backwards)
+        applied = apply(client, answers, request.to, execute=how.execute, backwards=how.backwards)
     refused = {State.REFUSED: _FAILED}
     return answers, [_Outcome(each.state, each.why, refused.get(each.state, 0)) for each in applied]
 

@@ -14,6 +14,7 @@ from functools import partial
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
+from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
 from relay_pipelines.protocol import groups
@@ -146,7 +147,7 @@ def _positions(
                 remedy="see kafka-consumer-groups.sh --list",
             )
         found += [
-            ConsumerPosition(tp, commit.offset, group, commit.metadata)
+            ConsumerPosition(tp, commit.offset, group, own_text(commit.metadata))
             for tp, commit in sorted(commits.items())
         ]
     return found, failed

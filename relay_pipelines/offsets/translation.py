@@ -5,6 +5,7 @@ docs/offsets.md defines what is translated to what, and argues why nothing is lo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,16 @@ class CopiedPartition:
         return [
             record.entry for record in self._chain.records if record.entry.generation == generation
         ]
+
+    def entries_from(self, offset: int) -> Sequence[LedgerEntry]:
+        """Return the first entry with copies at a destination offset or after it, if there is."""
+        with_copies = self._entries_with_copies
+        number = bisect_right(with_copies, offset, key=lambda entry: entry.destination.end)
+        return with_copies[number : number + 1]
+
+    @cached_property
+    def _entries_with_copies(self) -> Sequence[LedgerEntry]:
+        return [entry for entry in self.entries if entry.records]
 
     @cached_property
     def log(self) -> CopiedLog:
@@ -209,6 +220,45 @@ class Translation:
     def topic_partitions(self, side: Side) -> set[TopicPartition]:
         """Return those of a side that it knows."""
         return set(self._partitions if side is Side.SOURCE else self._sources)
+
+    def copied_up_to(self, source: TopicPartition) -> int:
+        """Return the source offset up to which a topic-partition is copied; 0 if it is unknown."""
+        partition = self._partitions.get(source)
+        return 0 if partition is None else partition.end
+
+    def holds(self, destination: TopicPartition, offset: int) -> bool:
+        """Whether a topic-partition still has its copies, from an offset on."""
+        log = self._destinations.get(destination)
+        return (
+            log is not None
+            and log.low <= offset
+            and not any(
+                partition.problem or self._gone(partition, log)
+                for partition in self._sources.get(destination, ())
+            )
+        )
+
+    def copies_between(self, destination: TopicPartition, start: int, end: int) -> int:
+        """Return how many copies at most lie in destination offsets, of all sources."""
+        return sum(
+            max(
+                0,
+                partition.log.count_below(Side.DESTINATION, end).most
+                - partition.log.count_below(Side.DESTINATION, start).least,
+            )
+            for partition in self._sources.get(destination, ())
+        )
+
+    def copied_at_ms(self, destination: TopicPartition, offset: int) -> int:
+        """Return when the first copy at a destination offset or after it was committed; or 0."""
+        return min(
+            (
+                entry.committed_at_ms
+                for partition in self._sources.get(destination, ())
+                for entry in partition.entries_from(offset)
+            ),
+            default=0,
+        )
 
     def to_destination(self, positions: Iterable[ConsumerPosition]) -> list[Answer]:
         """Return where consumers of the source go on at the destination, in the same order.

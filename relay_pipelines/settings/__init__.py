@@ -4,6 +4,7 @@ loading            from the file to `Settings`, or to one error that names all p
 models             the whole file: spark, metrics and the mirrors, where they start, their audits
 clusters           the source's nodes and the destination: addresses, security, health
 topics             which topics are copied, their names, and their windows and lanes in Dagster
+groups             which consumer groups are kept up to date at the destination
 copying            how records are copied, which ones, and how they change
 expectations       what the records must be like
 validation_errors  problems of a file as lines: where, what was expected, what was found

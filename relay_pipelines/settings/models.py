@@ -44,6 +44,7 @@ from relay_pipelines.settings.config_types import (
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
 from relay_pipelines.settings.expectations import Expectation, Expectations, SampleSettings
+from relay_pipelines.settings.groups import Groups
 from relay_pipelines.settings.topics import (
     LaneSettings,
     Override,
@@ -311,6 +312,8 @@ class Mirror(RecordSettings):
     """How Dagster creates windows; `relay run` copies everything at once."""
     audit: AuditSettings = AuditSettings()
     """The audit that Dagster repeats by itself; `relay audit` does not use it."""
+    groups: Groups = Groups()
+    """Which consumer groups are kept up to date at the destination, until they move there."""
     lanes: dict[LaneName, LaneSettings] = Field(default={})
     """Topics with windows of their own, by lane name.
 
@@ -325,6 +328,7 @@ class Mirror(RecordSettings):
             if part and part["lane"] in {"main", *self.lanes}:
                 why = f"a part of the lane {part['lane']} may get this name; choose another name"
                 yield ("lanes", name), why
+        yield from self._problems_of_groups()
         taken = {"", "main", *self.lanes}
         for pattern, override in self.topics.overrides.items():
             copying = self.copying.overridden_by(override.copying).problems()
@@ -338,6 +342,16 @@ class Mirror(RecordSettings):
                     why = f"its lane cannot be named {name!r}; define the lane under lanes"
                     yield ("topics", "overrides", pattern, "window"), why
                 taken.add(name)
+
+    def _problems_of_groups(self) -> Iterator[Problem]:
+        """Find groups of an unknown node, or of one of several."""
+        names, node = [node.name for node in self.nodes], self.groups.node
+        choice = " or ".join(names)
+        if node and node not in names:
+            yield ("groups", "node"), f"the source has no node of this name: choose {choice}"
+        if self.groups.allow and not node and len(names) > 1:
+            why = f"the source has several nodes: say with node whose groups are meant, {choice}"
+            yield ("groups", "allow"), why
 
     @property
     def record_settings(self) -> list[RecordSettings]:

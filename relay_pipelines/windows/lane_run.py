@@ -11,6 +11,8 @@ import dagster as dg
 from relay_pipelines.errors import PolicySupersededError, RelayError, together
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.offsets import checks
+from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import naming, turns, window_log
 from relay_pipelines.orchestration.event_budget import EventBudget, events_of
 from relay_pipelines.orchestration.event_store import Batch
@@ -89,8 +91,14 @@ class LaneRun:
     _open: OpenWindow | None = field(default=None, init=False)
     _stored: OpenWindowStore = field(init=False)
     _snapshot: ClusterSnapshot = field(init=False)
+    groups: FollowedGroups = field(init=False)
+    """Those that are kept up to date at the destination, within its block."""
 
     def __post_init__(self) -> None:
+        self.groups = FollowedGroups(
+            *(self.lane.mirror, self.kafka.mirror(self.lane.mirror), self.kafka.clock),
+            *(self._warn, self._belongs),
+        )
         self._writers = OtherWriters(
             cache(self.context.instance.has_run), self.lane.window.every / 1000, self.kafka.clock
         )
@@ -105,7 +113,14 @@ class LaneRun:
         """Use other settings, and the lane by them, from the next window on."""
         self.kafka, self.lane = self.kafka.with_settings(loaded), lane
         self.checks.kafka = self.kafka
+        self.groups.use(self.kafka.mirror(lane.mirror))
         self._snapshots, self._ledger_ends = Rates(), {}  # of another destination, maybe
+
+    def _warn(self, line: str) -> None:
+        log_and_print(self.context.log, line, logging.WARNING)
+
+    def _belongs(self, topic: str) -> bool:
+        return self.lane.belongs(topic)
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
@@ -344,6 +359,7 @@ class LaneRun:
         events = list(
             window_events.of_lane(self.context, self.lane, report, all_topics=self._has_all_topics)
         )
+        events += checks.of_run(self.groups, self.lane)
         is_known = all(event in self._reported for event in events)
         yield [
             *window_events.of_window(self.context.run_id, self.lane, report),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from confluent_kafka import Consumer
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster
+from relay_pipelines.offsets import checks
+from relay_pipelines.offsets.following import follow
+from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
 from tests.copying import Mirror, numbered
 from tests.support import commands
 from tests.support.commands import configured, relay_here
@@ -39,6 +44,7 @@ class Moved:
         section = commands.mirror(
             mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
         )
+        section["groups"] = {"allow": [f".*{mirror.topic}"], "deny": [f"left-.*{mirror.topic}"]}
         self.config = configured(folder, {mirror.name: section})
         self.group = f"group-{mirror.topic}"
 
@@ -51,13 +57,32 @@ class Moved:
     def commit(self, cluster: Cluster, offset: int, group: str = "", metadata: str = "") -> None:
         with consumer(cluster, group or self.group) as found:
             at = confluent_kafka.TopicPartition(self.mirror.topic, 0, offset, metadata)
-            found.commit(offsets=[at], asynchronous=False)
+
+            def commits() -> bool:
+                try:
+                    found.commit(offsets=[at], asynchronous=False)
+                except confluent_kafka.KafkaException as error:  # the coordinator is loading
+                    if not error.args[0].retriable():
+                        raise
+                    return False
+                return True
+
+            until(commits, "a coordinator")
 
     def committed(self, cluster: Cluster, group: str = "") -> tuple[int, str]:
         with consumer(cluster, group or self.group) as found:
             at = confluent_kafka.TopicPartition(self.mirror.topic, 0)
             (known,) = found.committed([at], 20)
             return known.offset, known.metadata or ""
+
+    def follow(self, group: str = "") -> GroupLook:
+        """Follow the groups once, and return what is true of one afterwards."""
+        return self.looks(follow)[group or self.group]
+
+    def looks(self, look: Callable[[GroupLooker], list[GroupLook]]) -> dict[str, GroupLook]:
+        settings = load(self.config).mirror(self.mirror.name)
+        with closing(GroupLooker(self.mirror.name, settings, SystemClock())) as looker:
+            return {found.group: found for found in look(looker)}
 
 
 @contextmanager
@@ -196,3 +221,69 @@ def test_a_source_that_was_cleaned_since(
 
 def _offsets(records: list[tuple[int, Record]]) -> set[int]:
     return {offset for offset, _ in records}
+
+
+def test_a_group_is_followed_until_it_moves(moved: Moved) -> None:
+    """It is kept up to date, never past what is copied; once it has moved, it is left alone."""
+    mirror, there = moved.mirror, moved.mirror.destination
+    moved.commit(mirror.source, 3)
+    left = f"left-{moved.group}"
+    moved.commit(mirror.source, 3, left)
+    assert moved.follow().state is Following.FOLLOWED
+    first = moved.committed(there)[0]
+    assert moved.committed(there, left)[0] < 0
+    write(mirror.source, mirror.at, numbered(5, first=50))
+    end = settled_end(mirror.source, mirror.at)
+    moved.commit(mirror.source, end)  # it has read what is not copied yet
+    assert moved.follow().lag_records == 0
+    at_end = moved.committed(there)[0]
+    assert first < at_end == settled_end(there, mirror.at)
+    mirror.copy()
+    (look,) = moved.looks(GroupLooker.look).values()
+    assert (look.lag_records, look.state) == (5, Following.FOLLOWED)
+    with consumer(there, moved.group) as member:
+        member.subscribe([mirror.topic])
+        until(partial(_is_member, member), "a member with partitions")
+        look = moved.follow()
+        assert (look.state, look.why) == (Following.MOVED, "it has members there")
+        at = confluent_kafka.TopicPartition(mirror.topic, 0, at_end + 1)
+        member.commit(offsets=[at], asynchronous=False)
+    # for a moment it has no members, and is before the position that is left at the source
+    assert moved.follow().state is Following.MOVED
+    assert moved.committed(there) == (at_end + 1, "")
+    # a person tells so
+    (done,) = moved.relay("apply", "--group", moved.group, "--execute")
+    assert done["state"] == "committed"
+    write(mirror.source, mirror.at, numbered(5, first=60))
+    mirror.copy()
+    moved.commit(mirror.source, settled_end(mirror.source, mirror.at))
+    assert moved.follow().state is Following.FOLLOWED
+    assert moved.committed(there)[0] == settled_end(there, mirror.at)
+
+
+def test_what_is_not_followed_stops_no_other(moved: Moved) -> None:
+    """A group that a person has reset, one that went back, one with a state: a line each."""
+    mirror, there = moved.mirror, moved.mirror.destination
+    names = {name: f"{name}-{moved.group}" for name in ("reset", "back", "streams", "ok")}
+    for name in names.values():
+        moved.commit(mirror.source, 9, name)
+    moved.follow(names["ok"])
+    moved.commit(there, moved.committed(there, names["reset"])[0], names["reset"])
+    moved.commit(mirror.source, 12, names["streams"], metadata="AgAAAZ")
+    moved.commit(mirror.source, 1, names["back"])
+    end = settled_end(mirror.source, mirror.at)
+    for name in ("reset", "ok"):
+        moved.commit(mirror.source, end, names[name])
+    before = {name: moved.committed(there, group) for name, group in names.items()}
+    looks = moved.looks(follow)
+    after = {name: moved.committed(there, group) for name, group in names.items()}
+    assert looks[names["reset"]].state is Following.MOVED
+    assert "went back" in looks[names["back"]].why
+    assert "Kafka Streams" in looks[names["streams"]].why
+    assert [name for name in names if after[name] != before[name]] == ["ok"]
+    assert after["ok"][0] == settled_end(there, mirror.at)
+    groups = load(moved.config).mirror(mirror.name).groups
+    found = checks.result(groups, list(looks.values()))
+    assert (found.passed, found.metadata["not followed (groups)"]) == (False, 2)
+    assert checks.result(groups, [looks[names["ok"]], looks[names["reset"]]]).passed
+    assert not checks.result(groups, []).passed  # nothing was looked at

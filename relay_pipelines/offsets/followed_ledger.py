@@ -1,0 +1,171 @@
+"""The translation of a mirror that goes on copying: the ledger is read once, and then what is new.
+
+An entry counts once its chain leads to the head of a checkpoint, as in `read_verified_ledger`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.model import CHAIN_START, Checkpoint, LedgerHead, TopicPartition
+from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+
+_MOST_WAITS = 10
+"""After so many looks at which a head has not been reached, the whole ledger is read again."""
+
+
+@dataclass(slots=True)
+class FollowedLedger:
+    """What is known of the copies of some topics.
+
+    Args:
+        belongs: whether a source topic is one of them.
+    """
+
+    name: str
+    mirror: Mirror
+    clock: Clock
+    belongs: Callable[[str], bool]
+    _follower: LedgerFollower | None = field(default=None, init=False)
+    _chains: dict[TopicPartition, Chain] = field(default_factory=dict, init=False)
+    _checkpoints: dict[TopicPartition, Checkpoint] = field(default_factory=dict, init=False)
+    _partitions: dict[TopicPartition, tuple[str, CopiedPartition]] = field(
+        default_factory=dict, init=False
+    )
+    _heads: dict[TopicPartition, LedgerHead] = field(default_factory=dict, init=False)
+    _new: list[LedgerRecord] = field(default_factory=list, init=False)
+    _waits: int = field(default=0, init=False)
+
+    def close(self) -> None:
+        """Leave the connections to the next client, and forget what was read."""
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = None
+
+    def topics(self) -> set[str]:
+        """Return the source topics that were copied, by the checkpoints that are known."""
+        return {tp.topic for tp in self._checkpoints}
+
+    def read(self) -> None:
+        """Read what is new.
+
+        Raises:
+            TamperedError: a record of the ledger is no entry.
+            RelayError: the destination does not answer.
+        """
+        if self._follower is None or self._waits > _MOST_WAITS:
+            self._read_all()
+            return
+        # the checkpoints first: the entries of their heads were committed with them
+        snapshot = read_checkpoints(self.name, self.mirror, self.clock, patient=False)
+        self._follower.follow(self._new)
+        by_partition: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
+        for record in self._new:
+            by_partition[record.entry.source.topic_partition].append(record)
+        missing = False
+        for tp, checkpoint in snapshot.checkpoints.items():
+            if self.belongs(tp.topic) and checkpoint.ledger_head != self._head(tp):
+                missing |= not self._extend(tp, checkpoint, by_partition[tp])
+        self._waits = self._waits + 1 if missing else 0
+        self._new = [record for record in self._new if self._is_new(record)]
+
+    def translation(
+        self, client: ClusterClient, source_topic_ids: Mapping[str, str]
+    ) -> Translation:
+        """Return the translation as of the last `read`.
+
+        Args:
+            client: of the destination.
+            source_topic_ids: those of the source topics now.
+
+        Raises:
+            RelayError: the destination does not answer.
+        """
+        for tp, checkpoint in self._checkpoints.items():
+            topic_id, known = source_topic_ids.get(tp.topic, ""), self._partitions.get(tp)
+            if known is None or known[0] != topic_id:
+                partition = CopiedPartition(checkpoint, self._chains[tp], topic_id)
+                self._partitions[tp] = topic_id, partition
+        partitions = [partition for _, partition in self._partitions.values()]
+        return Translation(partitions, dict(self._logs(client, partitions)))
+
+    def _logs(
+        self, client: ClusterClient, partitions: list[CopiedPartition]
+    ) -> Iterator[tuple[TopicPartition, DestinationLog]]:
+        """Yield what the destination holds, up to what is known of it.
+
+        What lies beyond the last known copy may be copies of which the entry cannot be seen yet.
+        The one offset that is not is the marker of that copy's transaction, if the last stable
+        offset is just after it.
+        """
+        known = {partition.destination for partition in partitions}
+        existing = client.existing({tp.topic for tp in known})
+        known = {tp for tp in known if tp.topic in existing and client.has_leader(tp)}
+        low = client.list_offsets(known, EARLIEST, READ_COMMITTED)
+        ends = client.list_offsets(known, LATEST, READ_COMMITTED)
+        last: dict[TopicPartition, int] = defaultdict(int)
+        for partition in partitions:
+            if (copies := partition.checkpoint.copies) is not None:
+                to = copies.topic_partition
+                last[to] = max(last[to], copies.next_offset)
+        for tp in known:
+            end = last[tp] + 1 if ends[tp] == last[tp] + 1 else last[tp]
+            yield tp, DestinationLog(low[tp], end, client.topic(tp.topic).topic_id)
+
+    def _read_all(self) -> None:
+        self.close()
+        follower = LedgerFollower(
+            *(self.mirror.destination_cluster, self.name, None),
+            *(self.mirror.copy_options, self.clock),
+        )
+        if not follower.client.has_topic(ledger_topic.TOPIC):
+            follower.close()  # nothing was ever mirrored to this destination
+            return
+        # before the ledger is read, so that nothing lies between
+        follower.start(patient=False)
+        ledger = read_verified_ledger(self.name, self.mirror, self.clock)
+        self._new.clear()
+        self._partitions.clear()
+        self._waits = 0
+        self._checkpoints = {
+            tp: each for tp, each in ledger.checkpoints.items() if self.belongs(tp.topic)
+        }
+        self._chains = {tp: ledger.chains[tp] for tp in self._checkpoints}
+        self._heads = {tp: each.ledger_head for tp, each in self._checkpoints.items()}
+        for chain in self._chains.values():  # what the entries say is enough
+            chain.records[:] = [replace(record, value=b"") for record in chain.records]
+        self._follower = follower
+
+    def _head(self, tp: TopicPartition) -> LedgerHead:
+        return self._heads.get(tp, CHAIN_START)
+
+    def _is_new(self, record: LedgerRecord) -> bool:
+        tp = record.entry.source.topic_partition
+        return self.belongs(tp.topic) and record.entry.number > self._head(tp).number
+
+    def _extend(
+        self, tp: TopicPartition, checkpoint: Checkpoint, records: list[LedgerRecord]
+    ) -> bool:
+        """Add the entries up to the head of a checkpoint, if they can all be seen."""
+        head, added = self._head(tp), []
+        for record in records:
+            if (record.entry.number, record.entry.previous) == (head.number + 1, head.hash):
+                head = record.head
+                added.append(replace(record, value=b""))
+            if head == checkpoint.ledger_head:
+                chain = self._chains.get(tp) or Chain(tp)
+                self._chains[tp] = replace(chain, records=[*chain.records, *added])
+                self._checkpoints[tp], self._heads[tp] = checkpoint, head
+                self._partitions.pop(tp, None)
+                return True
+        return False

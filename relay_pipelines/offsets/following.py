@@ -1,0 +1,173 @@
+"""Keeps groups up to date at the destination, until they move there.
+
+docs/offsets.md has the invariant **F**, which says what may be committed, and its interleavings.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import Side
+from relay_pipelines.offsets.apply import client_of
+from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, any_topic
+from relay_pipelines.offsets.mark import marked
+from relay_pipelines.protocol import groups
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.groups import Commits
+from relay_pipelines.settings import Mirror
+
+_AT_ONCE = 100
+_END_SECONDS = 10.0
+
+
+def follow(looker: GroupLooker) -> list[GroupLook]:
+    """Commit for each group that is followed what it has reached at the source.
+
+    Raises:
+        RelayError: a cluster does not answer.
+    """
+    node = looker.mirror.groups.node or ""
+    to_client = partial(client_of, looker.name, looker.mirror, node=node, clock=looker.clock)
+    with to_client(side=Side.SOURCE) as source, to_client(side=Side.DESTINATION) as destination:
+        looks = {look.group: look for look in looker.look_with(source, destination)}
+        news = [look for look in looks.values() if look.wanted]
+        for first in range(0, len(news), _AT_ONCE):
+            looks |= _committed(destination, looker, news[first : first + _AT_ONCE])
+    return list(looks.values())
+
+
+def _committed(
+    client: ClusterClient, looker: GroupLooker, looks: Sequence[GroupLook]
+) -> dict[str, GroupLook]:
+    """Commit for some groups: between the last look at them and the commit lies one request."""
+    there, errors = groups.group_commits(client, [look.group for look in looks])
+    now_ms, commits, found = looker.clock.now_ms(), {}, {}
+    for look in looks:
+        found[look.group] = look
+        if look.group in errors:
+            found[look.group] = _failed(look, str(errors[look.group]))
+        elif _is_as_before(look, there.get(look.group, {})):
+            commits[look.group] = {
+                tp: marked(looker.name, offset, now_ms) for tp, offset in look.wanted.items()
+            }
+    refused = groups.commit_offsets(client, commits)
+    for group in commits:
+        found[group] = _after(found[group], list(refused[group].values()))
+    return found
+
+
+def _is_as_before(look: GroupLook, there: Commits) -> bool:
+    """Whether nobody has committed for the group since the look."""
+    return all(there.get(tp) == look.there.get(tp) for tp in look.there.keys() | look.wanted.keys())
+
+
+def _after(look: GroupLook, errors: Sequence[RelayError]) -> GroupLook:
+    """Return what is true of a group after a commit for it."""
+    if not errors:
+        return replace(look, lag_records=0, lag_seconds=0.0, wanted={})
+    if isinstance(errors[0], groups.HasMembersError):
+        return replace(look, state=Following.MOVED, why="it has members there")
+    return _failed(look, str(errors[0]))
+
+
+def _failed(look: GroupLook, why: str) -> GroupLook:
+    return replace(look, state=Following.FAILS, why=why)
+
+
+@dataclass(slots=True)
+class FollowedGroups:
+    """Keeps the groups of a mirror up to date for as long as its block lasts, and once at its end.
+
+    It has a thread of its own, and what fails there never fails the copy: it is said.
+
+    Args:
+        say: gets a line when a group moves, cannot be followed, or is followed again.
+        belongs: whether a source topic is one of those that are followed.
+    """
+
+    name: str
+    mirror: Mirror
+    clock: Clock
+    say: Callable[[str], None]
+    belongs: Callable[[str], bool] = any_topic
+    looks: Sequence[GroupLook] | None = field(default=None, init=False)
+    """What the last time has found; None before the first, and after a failure."""
+    failure: str = field(default="", init=False)
+    """Why the last time has failed; empty if it has not."""
+    _said: dict[str, str] = field(default_factory=dict, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _looker: GroupLooker = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.use(self.mirror)
+        return self
+
+    def use(self, mirror: Mirror) -> None:
+        """Follow by other settings from the next time on."""
+        self.mirror = mirror
+        self._looker = GroupLooker(self.name, mirror, self.clock, self.belongs)
+        if mirror.groups.allow and self._thread is None:
+            name = f"groups-{self.name}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join(_END_SECONDS)
+        if kind is None and not self._thread.is_alive():
+            self.follow()
+            self._looker.close()
+
+    def follow(self) -> None:
+        """Bring the groups up to date once."""
+        try:
+            self.looks, self.failure = follow(self._looker), ""
+        except RelayError as error:
+            self.looks, self.failure = None, str(error)
+        except Exception as error:  # noqa: BLE001 - the copy goes on, also after a bug
+            self.looks, self.failure = None, f"{type(error).__name__}: {error}"
+        self._say()
+
+    def _run(self) -> None:
+        left = 0.0
+        while not self._ended.wait(left):
+            began = self.clock.monotonic()
+            self.follow()
+            every = self.mirror.groups.every / 1000
+            left = max(0.0, began + every - self.clock.monotonic())
+
+    def _say(self) -> None:
+        lines = {
+            look.group: f"group {look.group} {_WORDS[look.state]}: {look.why}"
+            for look in self.looks or ()
+            if look.state in _WORDS
+        }
+        if self.failure:
+            lines = {"": f"groups are not followed: {self.failure}"}
+        for group, line in lines.items():
+            if group not in self._said:
+                self.say(line)
+        for group in self._said.keys() - lines.keys() if self.looks is not None else ():
+            self.say(f"group {group} is followed again" if group else "groups are followed again")
+        self._said = lines if self.looks is not None else self._said | lines
+
+
+_WORDS = {
+    Following.MOVED: "has moved to the destination",
+    Following.FAILS: "is not followed",
+}

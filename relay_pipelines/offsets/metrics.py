@@ -1,0 +1,31 @@
+"""The groups that a mirror follows, as gauges of the exporter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from relay_pipelines.metrics.exporter import Sample
+from relay_pipelines.offsets.group_look import Following, GroupLooker
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+
+
+def group_samples(name: str, mirror: Mirror, clock: Clock) -> Callable[[], list[Sample]]:
+    """Return what looks at the groups of a mirror, and returns the values of their gauges."""
+    looker = GroupLooker(name, mirror, clock)
+    return lambda: list(_samples(looker))
+
+
+def _samples(looker: GroupLooker) -> Iterator[Sample]:
+    if not looker.mirror.groups.allow:
+        return
+    states: Counter[Following] = Counter()
+    for look in looker.look():
+        states[look.state] += 1
+        if look.state is Following.FOLLOWED:
+            labels = looker.name, look.group
+            yield Sample("group_lag_records", labels, look.lag_records)
+            yield Sample("group_lag_seconds", labels, look.lag_seconds)
+    for state in Following:
+        yield Sample("groups", (looker.name, state.name.lower()), states[state])
