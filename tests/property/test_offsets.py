@@ -38,12 +38,13 @@ from relay_pipelines.protocol.batch import (
     CRC_END,
     HEADER,
     HEADER_BYTES,
+    TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.records import Builder
+from relay_pipelines.protocol.records import Builder, decode
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, DESTINATION, Clock, checkpoints_of, destination, job
 from tests.support.fake_cluster import FakeCluster, FakeSocket, Log
@@ -149,7 +150,31 @@ class Nasty:
         # some have no key, which a compacted destination refuses
         keys = [None if self.random.random() < 0.1 else b"k" for _ in kept]
         header, body = batch(span, kept, list(zip(keys, values, strict=True)), producer)
+        if self.random.random() < 0.2:  # the broker's time, which a copy cannot keep as such
+            times = header.attributes | TIMESTAMP_TYPE_BIT
+            header, body = _checked(header._replace(attributes=times), body)
         self.source.logs[topic].append(header, body)
+
+    def clean(self) -> None:
+        """Let the cleaners of both sides remove records since, but not those of others."""
+        names = (*self.topics, *(self.to.get(topic, topic) for topic in self.topics))
+        clusters = (*(self.source for _ in self.topics), *(self.destination for _ in self.topics))
+        for name, cluster in zip(names, clusters, strict=True):
+            for entry in cluster.logs[name].entries:
+                header = entry.header
+                if header.is_control or not header.records or self.random.random() < 0.5:
+                    continue
+                records = list(decode(memoryview(entry.data)))
+                left = [each for each in records if self.random.random() < 0.5]
+                if any(each.value.startswith(b"foreign") for each in records):
+                    continue
+                cleaned, entry.body = batch(
+                    header.last_offset_delta + 1,
+                    [each.offset - header.base_offset for each in left],
+                    [(each.key, each.value) for each in left],
+                    header.producer_id,
+                )
+                entry.header = cleaned._replace(base_offset=header.base_offset, leader_epoch=0)
 
     def copy(self) -> None:
         """Copy what is new, in chunks of any size; keep some offsets only, or refuse some."""
@@ -276,8 +301,15 @@ def consumer(offset: int, topic: str = "a", group: str = "g") -> ConsumerPositio
 
 
 @settings(max_examples=60)
-@given(seed=st.integers(0, 1 << 30), interleaves=st.booleans(), renames=st.booleans())
-def test_every_position_both_ways(*, seed: int, interleaves: bool, renames: bool) -> None:
+@given(
+    seed=st.integers(0, 1 << 30),
+    interleaves=st.booleans(),
+    renames=st.booleans(),
+    cleans=st.booleans(),
+)
+def test_every_position_both_ways(
+    *, seed: int, interleaves: bool, renames: bool, cleans: bool
+) -> None:
     """Nothing is missed or read twice, also where others write; there and back is exact."""
     nasty = Nasty(seed, to={"a": "b"} if renames else {}, interleaves=interleaves)
     to = nasty.to.get("a", "a")
@@ -289,6 +321,8 @@ def test_every_position_both_ways(*, seed: int, interleaves: bool, renames: bool
     nasty.failures = 0
     here, there = nasty.at_source("a"), nasty.at_destination(to)
     copies = {value for value in there if value in here}
+    if cleans:
+        nasty.clean()
     foreign = sorted(offset for value, offset in there.items() if value not in here)
     end = nasty.source.logs["a"].end
     asked = [consumer(offset) for offset in range(end + 1)]
