@@ -6,13 +6,12 @@ docs/offsets.md has the invariant **F**: what a mirror may commit for a group.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.offsets.apply import client_of
@@ -25,7 +24,7 @@ from relay_pipelines.output.formatting import count, plural, seconds
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.groups import Commits
+from relay_pipelines.protocol.groups import Commits, Read
 from relay_pipelines.settings import Mirror
 
 
@@ -73,9 +72,27 @@ class GroupLook:
         }
 
 
+_NOTHING: Commits = {}
+
+
 def any_topic(_topic: str) -> bool:
     """Follow all topics of a mirror."""
     return True
+
+
+class _Known(NamedTuple):
+    """What a look has found, and for what it holds.
+
+    Args:
+        here, there: what is committed, as it was read.
+        logs, state: as of `Translation`; `state` only if the look holds for no other one.
+    """
+
+    look: GroupLook
+    here: Commits
+    there: Commits
+    logs: object
+    state: object
 
 
 @dataclass(slots=True)
@@ -91,7 +108,8 @@ class GroupLooker:
     clock: Clock
     belongs: Callable[[str], bool] = any_topic
     _ledger: FollowedLedger = field(init=False)
-    _answers: dict[str, tuple[Commits, list[Answer]]] = field(default_factory=dict, init=False)
+    _read: tuple[Read, Read] = field(default_factory=lambda: ({}, {}), init=False)
+    _looks: dict[str, _Known] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._ledger = FollowedLedger(self.name, self.mirror, self.clock, self.belongs)
@@ -117,31 +135,69 @@ class GroupLooker:
         """Do the same with clients of both sides."""
         names = self._selected(groups.consumer_groups(source))
         # before the source, of which a later position is as good
-        there, errors = groups.group_commits(destination, names)
-        here, errors_here = groups.group_commits(source, names)
+        there, errors = groups.group_commits(destination, names, self._read[1])
+        here, errors_here = groups.group_commits(source, names, self._read[0])
         errors |= errors_here
         self._ledger.read()
         translation = self._ledger.translation(
             destination, topic_ids(source, self._ledger.topics())
         )
-        known = translation.topic_partitions(Side.SOURCE)
-        committed = {
-            group: {tp: commit for tp, commit in commits.items() if tp in known}
+        logs, state = translation.logs, translation.state
+        known = {
+            group: look
+            for group, look in self._looks.items()
+            if look.here is here.get(group)
+            and look.there is there.get(group)
+            and look.logs == logs
+            and look.state in (None, state)
+        }
+        fresh = {group: commits for group, commits in here.items() if group not in known}
+        found = self._fresh(translation, destination, fresh, there)
+        for group, (look, is_final) in found.items():
+            if look.state is not Following.FAILS and not look.wanted and not look.lag_records:
+                known[group] = _Known(
+                    *(look, here[group], there.get(group, _NOTHING)),
+                    *(logs, None if is_final else state),
+                )
+        self._looks = known
+        looks = {group: each.look for group, each in known.items()}
+        looks |= {group: look for group, (look, _) in found.items()}
+        looks |= {
+            group: GroupLook(group, Following.FAILS, str(error)) for group, error in errors.items()
+        }
+        return [looks[name] for name in names if name in errors or looks[name].positions]
+
+    def _fresh(
+        self,
+        translation: Translation,
+        client: ClusterClient,
+        here: Mapping[str, Commits],
+        there: Mapping[str, Commits],
+    ) -> dict[str, tuple[GroupLook, bool]]:
+        """Look at groups of which something has changed; say whether more copies change nothing."""
+        sources = translation.topic_partitions(Side.SOURCE)
+        destinations = translation.topic_partitions(Side.DESTINATION)
+        asked = [
+            ConsumerPosition(
+                *(tp, min(commit.offset, translation.copied_up_to(tp)), group),
+                own_text(commit.metadata),
+            )
             for group, commits in here.items()
-        }
-        self._translate(translation, destination, committed)
-        now_ms, there_known = self.clock.now_ms(), translation.topic_partitions(Side.DESTINATION)
-        there = {
-            group: {tp: commit for tp, commit in commits.items() if tp in there_known}
-            for group, commits in there.items()
-        }
-        return [
-            GroupLook(name, Following.FAILS, str(errors[name]))
-            if name in errors
-            else self._found(translation, name, there.get(name, {}), now_ms)
-            for name in names
-            if name in errors or committed.get(name)
+            for tp, commit in sorted(commits.items())
+            if tp in sources
         ]
+        answers: dict[str, list[Answer]] = {group: [] for group in here}
+        for answer in answers_to(translation, client, asked, Side.DESTINATION):
+            answers[answer.position.group].append(answer)
+        now_ms = self.clock.now_ms()
+        found = {}
+        for group, of_group in answers.items():
+            committed = {
+                tp: commit for tp, commit in there.get(group, {}).items() if tp in destinations
+            }
+            look = self._found(translation, group, of_group, committed, now_ms)
+            found[group] = look, _are_final(of_group, translation)
+        return found
 
     def _selected(self, names: Iterable[str]) -> list[str]:
         chosen = self.mirror.groups
@@ -153,29 +209,15 @@ class GroupLooker:
             name for name in names if matches(chosen.allow, name) and not matches(chosen.deny, name)
         ]
 
-    def _translate(
-        self, translation: Translation, client: ClusterClient, committed: Mapping[str, Commits]
-    ) -> None:
-        """Translate what has changed; an exact answer stays one for as long as its log is there."""
-        asked: list[ConsumerPosition] = []
-        for group, commits in committed.items():
-            known = self._answers.get(group)
-            if known and known[0] == commits and _are_final(known[1], translation):
-                continue
-            for tp, commit in sorted(commits.items()):
-                offset = min(commit.offset, translation.copied_up_to(tp))
-                asked.append(ConsumerPosition(tp, offset, group, own_text(commit.metadata)))
-        fresh: dict[str, list[Answer]] = defaultdict(list)
-        for answer in answers_to(translation, client, asked, Side.DESTINATION):
-            fresh[answer.position.group].append(answer)
-        for group, answers in fresh.items():
-            self._answers[group] = committed[group], answers
-
     def _found(
-        self, translation: Translation, group: str, there: Commits, now_ms: int
+        self,
+        translation: Translation,
+        group: str,
+        answers: Sequence[Answer],
+        there: Commits,
+        now_ms: int,
     ) -> GroupLook:
         """Say what may be committed for a group, and how far it is behind."""
-        _, answers = self._answers[group]
         found = GroupLook(group, Following.FOLLOWED, positions=len(answers), there=there)
         marks: dict[TopicPartition, Mark | None] = {
             tp: mark_of(commit) for tp, commit in there.items()
@@ -222,9 +264,6 @@ def _are_final(answers: Sequence[Answer], translation: Translation) -> bool:
     """Whether answers stay true, whatever is copied: others may become better."""
     return all(
         not answer.rereads
-        and answer.to is not None
-        and answer.offset is not None
-        and translation.holds(answer.to, answer.offset)
         and answer.position.offset < translation.copied_up_to(answer.position.topic_partition)
         for answer in answers
     )

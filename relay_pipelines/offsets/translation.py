@@ -226,17 +226,16 @@ class Translation:
         partition = self._partitions.get(source)
         return 0 if partition is None else partition.end
 
-    def holds(self, destination: TopicPartition, offset: int) -> bool:
-        """Whether a topic-partition still has its copies, from an offset on."""
-        log = self._destinations.get(destination)
-        return (
-            log is not None
-            and log.low <= offset
-            and not any(
-                partition.problem or self._gone(partition, log)
-                for partition in self._sources.get(destination, ())
-            )
-        )
+    @property
+    def logs(self) -> tuple[object, object]:
+        """What answers hold for, besides how far is copied: the logs of both sides."""
+        here = {tp: partition.problem for tp, partition in self._partitions.items()}
+        return here, {tp: (log.low, log.topic_id) for tp, log in self._destinations.items()}
+
+    @property
+    def state(self) -> tuple[object, object]:
+        """All that answers depend on."""
+        return {tp: each.end for tp, each in self._partitions.items()}, dict(self._destinations)
 
     def copies_between(self, destination: TopicPartition, start: int, end: int) -> int:
         """Return how many copies at most lie in destination offsets, of all sources."""

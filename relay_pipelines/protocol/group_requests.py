@@ -60,9 +60,8 @@ def encode_fetch(groups: Sequence[str]) -> bytes:
     return b"".join((*parts, _STABLE, compact.NO_TAGS))
 
 
-def decode_fetch(body: memoryview) -> Iterator[GroupCommits]:
+def decode_fetch(data: bytes) -> Iterator[GroupCommits]:
     """Read the answer to `encode_fetch`, with the tags of its header."""
-    data = bytes(body)
     count, at = compact.unsigned(data, compact.after_tags(data, 0) + _THROTTLE_BYTES)
     for _ in range(count - 1):
         group, at = compact.string(data, at)

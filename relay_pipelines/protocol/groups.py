@@ -6,6 +6,8 @@ One group's failure is a value, so that it stops no other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import cycle
 
 from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
@@ -17,8 +19,11 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.group_requests import CommittedOffset, GroupCommits
 
 Commits = dict[TopicPartition, CommittedOffset]
-_GROUPS_PER_REQUEST = 100
-_REQUESTS_IN_FLIGHT = 20
+_GROUPS_PER_REQUEST = 10
+_REQUESTS_IN_FLIGHT = 32
+# a broker serves the requests of a connection one after the other, and waits for more to write
+# with each commit
+_CONNECTIONS = 8
 _MEMBERS = frozenset({22, 25, 27, 110, 113})
 """What a group with members answers to a commit of nobody: an unknown member, or generation."""
 
@@ -41,10 +46,17 @@ def consumer_groups(client: ClusterClient) -> list[str]:
     return sorted(names)
 
 
+Read = dict[tuple[str, ...], tuple[bytes, list[GroupCommits]]]
+"""Answers as they were read the last time, and what they say."""
+
+
 def group_commits(
-    client: ClusterClient, groups: Sequence[str]
+    client: ClusterClient, groups: Sequence[str], last: Read | None = None
 ) -> tuple[dict[str, Commits], dict[str, RelayError]]:
     """Return everything that groups have committed, in their order; nothing if there is no group.
+
+    Args:
+        last: keeps the answers: one that is the same the next time is not decoded again.
 
     Returns:
         group -> its commits; and group -> why they are not known.
@@ -53,9 +65,11 @@ def group_commits(
         RelayError: a broker does not answer.
     """
     found: dict[str, Commits] = {}
+    before = dict(last or {})
+    read: Read = {}
     coordinators, errors = client.coordinators(groups)
     for broker, coordinated in coordinators.items():
-        for answer in _fetched(client, broker, coordinated):
+        for answer in _fetched(client, broker, coordinated, before, read):
             if answer.error_code:
                 of = f"topic {answer.topic}" if answer.topic else f"group {answer.group}"
                 errors[answer.group] = _error(
@@ -64,6 +78,9 @@ def group_commits(
                 )
             else:
                 found[answer.group] = answer.commits
+    if last is not None:
+        last.clear()
+        last.update(read)
     return {group: found[group] for group in groups if group in found}, errors
 
 
@@ -91,14 +108,29 @@ def commit_offsets(
     return errors
 
 
-def _fetched(client: ClusterClient, broker: int, groups: Sequence[str]) -> Iterator[GroupCommits]:
+def _fetched(
+    client: ClusterClient, broker: int, groups: Sequence[str], last: Read, read: Read
+) -> Iterator[GroupCommits]:
     connection = client.connection(broker)
     if not connection.supports(*group_requests.FETCH):
         yield from (_fetched_alone(client, broker, group) for group in groups)
         return
-    for first in range(0, len(groups), _GROUPS_PER_REQUEST):
-        body = group_requests.encode_fetch(groups[first : first + _GROUPS_PER_REQUEST])
-        yield from group_requests.decode_fetch(connection.exchange(*group_requests.FETCH, body))
+    some = [
+        tuple(groups[first : first + _GROUPS_PER_REQUEST])
+        for first in range(0, len(groups), _GROUPS_PER_REQUEST)
+    ]
+    for first in range(0, len(some), _REQUESTS_IN_FLIGHT):
+        sent = [
+            (asked, connection.send(*group_requests.FETCH, group_requests.encode_fetch(asked)))
+            for asked in some[first : first + _REQUESTS_IN_FLIGHT]
+        ]
+        for asked, request in sent:
+            answer = bytes(connection.receive(request))
+            known = last.get(asked)
+            if known is None or known[0] != answer:
+                known = answer, list(group_requests.decode_fetch(answer))
+            read[asked] = known
+            yield from known[1]
 
 
 def _fetched_alone(client: ClusterClient, broker: int, group: str) -> GroupCommits:
@@ -121,15 +153,16 @@ def _committed(
     client: ClusterClient, broker: int, commits: Mapping[str, Commits]
 ) -> Iterator[tuple[str, TopicPartition, RelayError]]:
     """Commit with requests that are all on their way at once; yield what is refused."""
-    with client.lease(broker) as connection:
-        sent = [
-            (
-                group,
-                connection.send(*group_requests.COMMIT, group_requests.encode_commit(group, of)),
-            )
-            for group, of in commits.items()
+    with ExitStack() as leased:
+        connections = [
+            leased.enter_context(client.lease(broker))
+            for _ in range(min(_CONNECTIONS, len(commits)))
         ]
-        for group, request in sent:
+        sent = []
+        for (group, of_group), connection in zip(commits.items(), cycle(connections), strict=False):
+            body = group_requests.encode_commit(group, of_group)
+            sent.append((group, connection, connection.send(*group_requests.COMMIT, body)))
+        for group, connection, request in sent:
             answer = group_requests.decode_commit(connection.receive(request))
             for tp, code in list(answer):
                 if code:
