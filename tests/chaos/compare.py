@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from relay_pipelines.ledger.offset_runs import OffsetRuns
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.support import independent
@@ -100,6 +101,32 @@ def assert_covers(
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(landed)), (
         f"destination ranges of {at} overlap"
     )
+
+
+def assert_maps(cluster: LocalCluster, mirror: str, offsets: dict[int, list[int]], to: str) -> None:
+    """Assert that entries say which offsets have a copy, and where all copies of a topic are.
+
+    Args:
+        offsets: of the source records by partition.
+        to: the topic of the copies.
+    """
+    entries = ledger(cluster, mirror)
+    assert any(entry["source_runs"] for entry in entries), "no chunk had a gap"
+    for partition, expected in offsets.items():
+        own = [entry for entry in entries if _source(entry)[1] == partition]
+        copies = independent.read(cluster.cluster(), TopicPartition(to, partition))
+        assert _mapped(own, "source") == expected
+        assert _mapped(own, "destination") == [offset for offset, _ in copies]
+
+
+def _mapped(entries: list[dict[str, Any]], side: str) -> list[int]:
+    found: list[int] = []
+    for entry in entries:
+        start, end, text = entry[side]["start"], entry[side]["end"], entry[f"{side}_runs"]
+        runs = OffsetRuns.of_text(text, start).runs() if text else [(start, end)]
+        if entry["records"]:
+            found += [offset for first, last in runs for offset in range(first, last)]
+    return found
 
 
 def assert_ledger_covers_logs(

@@ -34,7 +34,7 @@ from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import compare, source_data
 from tests.copying import records_of
-from tests.support.independent import Record, assert_equal, create
+from tests.support.independent import Record, assert_equal, create, read
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0
@@ -44,24 +44,26 @@ OPTIONS = CopyOptions(chunk_bytes=1 << 20, fetch_max_bytes=512 << 10)
 
 @dataclass(frozen=True)
 class Source:
-    """A topic to copy, with its records as an independent client reads them."""
+    """A topic to copy, with its records as an independent client reads them.
+
+    Args:
+        offsets: of the records.
+    """
 
     cluster: LocalCluster
     topic: str
     records: dict[int, list[Record]]
+    offsets: dict[int, list[int]]
 
     @classmethod
     def of(cls, cluster: LocalCluster, topic: str) -> Source:
         """Read the current records of the topic."""
-        partitions = range(source_data.PARTITIONS)
-        return cls(
-            cluster,
-            topic,
-            {
-                partition: records_of(cluster.cluster(), TopicPartition(topic, partition))
-                for partition in partitions
-            },
-        )
+        records, offsets = {}, {}
+        for partition in range(source_data.PARTITIONS):
+            at = TopicPartition(topic, partition)
+            records[partition] = records_of(cluster.cluster(), at)  # waits until all are there
+            offsets[partition] = [offset for offset, _ in read(cluster.cluster(), at)]
+        return cls(cluster, topic, records, offsets)
 
     @classmethod
     def filled(cls, cluster: LocalCluster) -> Source:
@@ -209,6 +211,7 @@ class Mirror:
             for partition, expected in self.source.records.items()
         }
         compare.assert_ledger_covers(self.destination, self.name, self.source.ends, counts)
+        compare.assert_maps(self.destination, self.name, self.source.offsets, self.topic)
         assert self.held_back() == []
 
     def arrived(self, partition: int) -> list[Record]:

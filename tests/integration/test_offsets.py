@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,17 @@ from confluent_kafka import Consumer
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster
 from relay_pipelines.offsets import checks
-from relay_pipelines.offsets.following import follow
+from relay_pipelines.offsets.following import FollowedGroups, follow
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from tests.copying import Mirror, numbered
-from tests.support import commands
+from tests.support import commands, consumers
 from tests.support.commands import configured, relay_here
 from tests.support.compacted import COMPACTED, clean, keyed
+from tests.support.consumers import consumer
 from tests.support.independent import (
     Record,
-    client,
     put,
     read,
     settled_end,
@@ -55,25 +55,10 @@ class Moved:
         return found
 
     def commit(self, cluster: Cluster, offset: int, group: str = "", metadata: str = "") -> None:
-        with consumer(cluster, group or self.group) as found:
-            at = confluent_kafka.TopicPartition(self.mirror.topic, 0, offset, metadata)
-
-            def commits() -> bool:
-                try:
-                    found.commit(offsets=[at], asynchronous=False)
-                except confluent_kafka.KafkaException as error:  # the coordinator is loading
-                    if not error.args[0].retriable():
-                        raise
-                    return False
-                return True
-
-            until(commits, "a coordinator")
+        consumers.commit(cluster, group or self.group, self.mirror.at, offset, metadata)
 
     def committed(self, cluster: Cluster, group: str = "") -> tuple[int, str]:
-        with consumer(cluster, group or self.group) as found:
-            at = confluent_kafka.TopicPartition(self.mirror.topic, 0)
-            (known,) = found.committed([at], 20)
-            return known.offset, known.metadata or ""
+        return consumers.committed(cluster, group or self.group, self.mirror.at)
 
     def follow(self, group: str = "") -> GroupLook:
         """Follow the groups once, and return what is true of one afterwards."""
@@ -83,15 +68,6 @@ class Moved:
         settings = load(self.config).mirror(self.mirror.name)
         with closing(GroupLooker(self.mirror.name, settings, SystemClock())) as looker:
             return {found.group: found for found in look(looker)}
-
-
-@contextmanager
-def consumer(cluster: Cluster, group: str, **more: object) -> Iterator[Consumer]:
-    found = Consumer(client(cluster, group_id=group, enable_auto_commit=False, **more))
-    try:
-        yield found
-    finally:
-        found.close()
 
 
 def _is_member(member: Consumer) -> bool:
@@ -287,3 +263,24 @@ def test_what_is_not_followed_stops_no_other(moved: Moved) -> None:
     assert (found.passed, found.metadata["not followed (groups)"]) == (False, 2)
     assert checks.result(groups, [looks[names["ok"]], looks[names["reset"]]]).passed
     assert not checks.result(groups, []).passed  # nothing was looked at
+
+
+def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
+    """At the end they are up to date; what fails is said once, and fails nothing else."""
+    mirror, said = moved.mirror, list[str]()
+    write(mirror.source, mirror.at, numbered(5, first=50))
+    end = settled_end(mirror.source, mirror.at)
+    moved.commit(mirror.source, end)
+    settings = load(moved.config).mirror(mirror.name)
+    with FollowedGroups(mirror.name, settings, SystemClock(), said.append):
+        mirror.copy()
+    there = moved.committed(mirror.destination)
+    assert there[0] == settled_end(mirror.destination, mirror.at)
+    unknown = {"groups": settings.groups.model_copy(update={"node": "elsewhere"})}
+    with FollowedGroups(
+        mirror.name, settings.model_copy(update=unknown), SystemClock(), said.append
+    ) as followed:
+        pass
+    assert followed.looks is None
+    (line,) = said
+    assert "groups are not followed: the source has no node 'elsewhere'" in line

@@ -23,6 +23,7 @@ from tests.orchestration.in_process_environment import (
     evaluations,
     failure,
 )
+from tests.support.consumers import commit, committed
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -89,6 +90,31 @@ def test_the_lag_check(environment: InProcessEnvironment) -> None:
     assert environment.copy().success
     (lag,) = evaluations(environment.tick(), naming.LAG)
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
+
+
+def test_the_check_of_groups(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """A run follows them. From the UI the check only looks; without any group it does not pass."""
+    name = f"readers-of-{environment.name}"
+    allow = [topic.replace(".", r"\.") for topic in topics]
+    environment.write(allow, groups={"allow": [name], "lag_target": "1ms"})
+    plan = naming.windows_asset(environment.name, naming.MAIN)
+    here = TopicPartition(topics[0], 0)
+    there = TopicPartition(f"{environment.name}.{topics[0]}", 0)
+    nothing = environment.check(plan, naming.GROUP_OFFSETS)
+    assert (nothing.passed, nothing.severity) == (False, dg.AssetCheckSeverity.WARN)
+
+    commit(environment.source.cluster(), name, here, 3)
+    assert environment.copy().success
+    found = environment.check(plan, naming.GROUP_OFFSETS)
+    moved_to = committed(environment.destination.cluster(), name, there)
+    commit(environment.source.cluster(), name, here, 7)
+    late = environment.check(plan, naming.GROUP_OFFSETS)
+
+    assert (found.passed, found.description) == (True, "1 group up to date, 0 moved")
+    assert moved_to[0] == 3
+    assert not late.passed
+    assert "4 records" in str(late.description)
+    assert committed(environment.destination.cluster(), name, there) == moved_to
 
 
 def test_the_lag_is_reported_when_it_has_changed(

@@ -1,0 +1,46 @@
+"""What an independent client commits for a consumer group, and has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaException
+
+from relay_pipelines.model import Cluster, TopicPartition
+from tests.support.independent import client, until
+
+
+@contextmanager
+def consumer(cluster: Cluster, group: str, **more: object) -> Iterator[Consumer]:
+    found = Consumer(client(cluster, group_id=group, enable_auto_commit=False, **more))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def commit(
+    cluster: Cluster, group: str, at: TopicPartition, offset: int, metadata: str = ""
+) -> None:
+    position = confluent_kafka.TopicPartition(at.topic, at.partition, offset, metadata)
+    with consumer(cluster, group) as found:
+
+        def commits() -> bool:
+            try:
+                found.commit(offsets=[position], asynchronous=False)
+            except KafkaException as error:  # the coordinator is loading
+                if not error.args[0].retriable():
+                    raise
+                return False
+            return True
+
+        until(commits, "a coordinator")
+
+
+def committed(cluster: Cluster, group: str, at: TopicPartition) -> tuple[int, str]:
+    """Return the offset, below 0 if there is none, and the text beside it."""
+    with consumer(cluster, group) as found:
+        (known,) = found.committed([confluent_kafka.TopicPartition(at.topic, at.partition)], 20)
+        return known.offset, known.metadata or ""
