@@ -138,10 +138,11 @@ def _move(
     applied = {
         group: [_refused(answer, failed[group].what) for answer in of_group]
         if group in failed
-        else [
-            _wanted(answer, current.get(group, {}), low, client.mirror, to, backwards=backwards)
-            for answer in of_group
-        ]
+        else _all_wanted(
+            of_group,
+            *(current.get(group, {}), low, client.mirror, to),
+            backwards=backwards,
+        )
         for group, of_group in answers.items()
     }
     commit = partial(_commit, client.mirror, to, client.clock.now_ms())
@@ -160,6 +161,34 @@ def _move(
             for each in applied[group]
         ]
     return applied
+
+
+def _all_wanted(
+    answers: Sequence[Answer],
+    current: Mapping[TopicPartition, CommittedOffset],
+    low: Mapping[TopicPartition, int],
+    mirror: str,
+    to: Side,
+    *,
+    backwards: bool,
+) -> list[Applied]:
+    """Return what becomes of the answers of a group, if it has no members."""
+    contradicted = _contradicted(answers)
+    return [
+        _refused(answer, f"there is another position, with another offset in {answer.to}")
+        if answer.to in contradicted
+        else _wanted(answer, current, low, mirror, to, backwards=backwards)
+        for answer in answers
+    ]
+
+
+def _contradicted(answers: Iterable[Answer]) -> set[TopicPartition]:
+    """Return the topic-partitions of which the answers of a group name several offsets."""
+    offsets: dict[TopicPartition, set[int]] = defaultdict(set)
+    for answer in answers:
+        if answer.to is not None and answer.offset is not None:
+            offsets[answer.to].add(answer.offset)
+    return {tp for tp, several in offsets.items() if len(several) > 1}
 
 
 def _commits(

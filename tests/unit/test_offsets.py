@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
 from relay_pipelines.offsets.verify import Comparison
-from relay_pipelines.protocol import admin
+from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 
 HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
@@ -209,14 +210,16 @@ def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
 
 def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell which one is meant; what both of them mean is committed."""
-    monkeypatch.setattr(admin, "group_commits", lambda *_: {})
+    monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
+    client, low = ClusterClient(Cluster("destination", ("a:1",)), DestinationError), {THERE: 0}
     positions = [ConsumerPosition(HERE, offset, group) for offset, group in ((7, "g"), (9, "g"))]
     answers = [*(Answer(each, THERE, each.offset) for each in positions)]
-    (first, second) = apply._move(None, "g", answers, {THERE: 0}, execute=True, backwards=False)
+    move = partial(apply._move, client, low=low, to=Side.DESTINATION, backwards=False)
+    (first, second) = move({"g": answers}, execute=True)["g"]
     assert {first.state, second.state} == {State.REFUSED}
     assert "another position" in first.why
     same = [replace(answer, offset=7) for answer in answers]
-    for each in apply._move(None, "g", same, {THERE: 0}, execute=False, backwards=False):
+    for each in move({"g": same}, execute=False)["g"]:
         assert each.state is State.WOULD
 
 
