@@ -60,6 +60,11 @@ class GroupLook:
     there: Commits = field(default_factory=dict)
     wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the same is true later, if nothing is committed and nothing copied."""
+        return self.state is not Following.FAILS and not self.wanted and not self.lag_records
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
@@ -80,17 +85,16 @@ def any_topic(_topic: str) -> bool:
     return True
 
 
-class _Known(NamedTuple):
-    """What a look has found, and for what it holds.
+class _Translated(NamedTuple):
+    """The positions of a group, translated, and for what that holds.
 
     Args:
-        here, there: what is committed, as it was read.
-        logs, state: as of `Translation`; `state` only if the look holds for no other one.
+        commits: at the source, as they were read.
+        logs, state: as of `Translation`; no `state` if it holds whatever is copied besides.
     """
 
-    look: GroupLook
-    here: Commits
-    there: Commits
+    commits: Commits
+    answers: Sequence[Answer]
     logs: object
     state: object
 
@@ -108,8 +112,12 @@ class GroupLooker:
     clock: Clock
     belongs: Callable[[str], bool] = any_topic
     _ledger: FollowedLedger = field(init=False)
+    _logs: tuple[object, object] = field(default=(None, None), init=False)
     _read: tuple[Read, Read] = field(default_factory=lambda: ({}, {}), init=False)
-    _looks: dict[str, _Known] = field(default_factory=dict, init=False)
+    _translated: dict[str, _Translated] = field(default_factory=dict, init=False)
+    _looks: dict[str, tuple[_Translated, Commits, GroupLook]] = field(
+        default_factory=dict, init=False
+    )
 
     def __post_init__(self) -> None:
         self._ledger = FollowedLedger(self.name, self.mirror, self.clock, self.belongs)
@@ -142,62 +150,62 @@ class GroupLooker:
         translation = self._ledger.translation(
             destination, topic_ids(source, self._ledger.topics())
         )
-        logs, state = translation.logs, translation.state
-        known = {
-            group: look
-            for group, look in self._looks.items()
-            if look.here is here.get(group)
-            and look.there is there.get(group)
-            and look.logs == logs
-            and look.state in (None, state)
-        }
-        fresh = {group: commits for group, commits in here.items() if group not in known}
-        found = self._fresh(translation, destination, fresh, there)
-        for group, (look, is_final) in found.items():
-            if look.state is not Following.FAILS and not look.wanted and not look.lag_records:
-                known[group] = _Known(
-                    *(look, here[group], there.get(group, _NOTHING)),
-                    *(logs, None if is_final else state),
-                )
-        self._looks = known
-        looks = {group: each.look for group, each in known.items()}
-        looks |= {group: look for group, (look, _) in found.items()}
-        looks |= {
+        self._translate(translation, destination, here)
+        destinations = translation.topic_partitions(Side.DESTINATION)
+        now_ms, looks = self.clock.now_ms(), {}
+        for group, translated in self._translated.items():
+            committed = there.get(group, _NOTHING)
+            known = self._looks.get(group)
+            if known and known[0] is translated and known[1] is committed:
+                look = known[2]
+            else:
+                of_mirror = {tp: each for tp, each in committed.items() if tp in destinations}
+                look = self._found(translation, translated, group, of_mirror, now_ms)
+            looks[group] = translated, committed, look
+        # what is late becomes later, and what fails may be over
+        self._looks = {group: each for group, each in looks.items() if each[2].is_settled}
+        failed = {
             group: GroupLook(group, Following.FAILS, str(error)) for group, error in errors.items()
         }
-        return [looks[name] for name in names if name in errors or looks[name].positions]
+        found = {group: look for group, (_, _, look) in looks.items() if look.positions} | failed
+        return [found[name] for name in names if name in found]
 
-    def _fresh(
-        self,
-        translation: Translation,
-        client: ClusterClient,
-        here: Mapping[str, Commits],
-        there: Mapping[str, Commits],
-    ) -> dict[str, tuple[GroupLook, bool]]:
-        """Look at groups of which something has changed; say whether more copies change nothing."""
+    def _translate(
+        self, translation: Translation, client: ClusterClient, here: Mapping[str, Commits]
+    ) -> None:
+        """Translate the positions of groups of which something has changed."""
+        logs, state = translation.logs, translation.state
+        if logs == self._logs[0]:  # so that they are compared once
+            logs = self._logs[0]
+        if state == self._logs[1]:
+            state = self._logs[1]
+        self._logs = logs, state
+        self._translated = {
+            group: known
+            for group, commits in here.items()
+            if (known := self._translated.get(group))
+            and known.commits is commits
+            and known.logs is logs
+            and (known.state is None or known.state is state)
+        }
         sources = translation.topic_partitions(Side.SOURCE)
-        destinations = translation.topic_partitions(Side.DESTINATION)
+        answers: dict[str, list[Answer]] = {
+            group: [] for group in here if group not in self._translated
+        }
         asked = [
             ConsumerPosition(
                 *(tp, min(commit.offset, translation.copied_up_to(tp)), group),
                 own_text(commit.metadata),
             )
-            for group, commits in here.items()
-            for tp, commit in sorted(commits.items())
+            for group in answers
+            for tp, commit in sorted(here[group].items())
             if tp in sources
         ]
-        answers: dict[str, list[Answer]] = {group: [] for group in here}
         for answer in answers_to(translation, client, asked, Side.DESTINATION):
             answers[answer.position.group].append(answer)
-        now_ms = self.clock.now_ms()
-        found = {}
         for group, of_group in answers.items():
-            committed = {
-                tp: commit for tp, commit in there.get(group, {}).items() if tp in destinations
-            }
-            look = self._found(translation, group, of_group, committed, now_ms)
-            found[group] = look, _are_final(of_group, translation)
-        return found
+            holds_for = None if _are_final(of_group, translation) else state
+            self._translated[group] = _Translated(here[group], of_group, logs, holds_for)
 
     def _selected(self, names: Iterable[str]) -> list[str]:
         chosen = self.mirror.groups
@@ -212,12 +220,13 @@ class GroupLooker:
     def _found(
         self,
         translation: Translation,
+        translated: _Translated,
         group: str,
-        answers: Sequence[Answer],
         there: Commits,
         now_ms: int,
     ) -> GroupLook:
         """Say what may be committed for a group, and how far it is behind."""
+        answers = translated.answers
         found = GroupLook(group, Following.FOLLOWED, positions=len(answers), there=there)
         marks: dict[TopicPartition, Mark | None] = {
             tp: mark_of(commit) for tp, commit in there.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.support.independent import client, until
@@ -30,8 +30,8 @@ def commit(
         def commits() -> bool:
             try:
                 found.commit(offsets=[position], asynchronous=False)
-            except KafkaException as error:  # the coordinator is loading
-                if not error.args[0].retriable():
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
                     raise
                 return False
             return True
