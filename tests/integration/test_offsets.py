@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, Self
 
 import confluent_kafka
 import pytest
@@ -284,3 +287,96 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     assert followed.looks is None
     (line,) = said
     assert "groups are not followed: the source has no node 'elsewhere'" in line
+
+
+class Traffic:
+    """Transactions, some of them aborted, come to the source and are copied: two threads."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._ended = threading.Event()
+        self._errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=[step]) for step in (self._write(), self._copy)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert not self._errors
+
+    def _run(self, step: Callable[[], object]) -> None:
+        try:
+            while not self._ended.is_set():
+                step()
+        except BaseException as error:  # noqa: BLE001 - the test fails with it
+            self._errors.append(error)
+
+    def _write(self) -> Callable[[], object]:
+        at = self._mirror.at
+        sender, random = transactional(self._mirror.source, f"load-{at.topic}"), Random(7)
+        numbers = count(1_000)
+
+        def write_some() -> None:
+            sender.begin_transaction()
+            for _ in range(random.randint(1, 20)):
+                put(sender, at, numbered(1, first=next(numbers)))
+            assert sender.flush(30) == 0
+            end = sender.abort_transaction if random.random() < 0.3 else sender.commit_transaction
+            end(30)
+
+        return write_some
+
+    def _copy(self) -> None:
+        outcome = self._mirror.try_copy()
+        assert outcome.error == "", outcome.error
+
+
+def process(cluster: Cluster, group: str, topic: str, done: list[bytes], least: int) -> None:
+    """Read as a member of a group, until so many records are processed, and commit them."""
+    options = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    with consumer(cluster, group, **options) as member:
+        member.subscribe([topic])
+        wanted = len(done) + least
+
+        def has_enough() -> bool:
+            for message in member.consume(50, 0.2):
+                assert not message.error(), message.error()
+                done.append(message.value())
+            return len(done) >= wanted
+
+        until(has_enough, f"{least} records")
+        member.commit(asynchronous=False)
+
+
+@pytest.mark.parametrize("moves", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_a_group_moves_while_records_come(moved: Moved, moves: int) -> None:
+    """All its members together process each committed record once, however often it moves."""
+    mirror, done = moved.mirror, list[bytes]()
+    sides = [(mirror.source, "destination"), (mirror.destination, "source")]
+
+    def moves_to(side: str) -> bool:
+        arguments = ("--group", moved.group, "--to", side, "--execute", "--json")
+        applied = relay_here(moved.config, "offsets", "apply", *arguments)
+        (position,) = json.loads(applied.stdout)["positions"]
+        assert position["exactness"] == "exact" or "copied up to" in position["why"], position
+        assert position["state"] != "refused" or position["exactness"] == "cannot", position
+        return applied.returncode == 0
+
+    with Traffic(mirror):
+        for move in range(moves):
+            cluster, to = sides[move % 2]
+            process(cluster, moved.group, mirror.topic, done, 40)
+            until(partial(moves_to, to), f"a position at the {to}")
+    mirror.copy()
+    expected = [record.value or b"" for record in mirror.original()]
+    last, _ = sides[moves % 2]
+    if left := len(expected) - len(done):
+        process(last, moved.group, mirror.topic, done, left)
+    assert sorted(done) == sorted(expected)
