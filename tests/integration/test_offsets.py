@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from functools import partial, partialmethod
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups, follow
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import load
 from tests.copying import Mirror, numbered
 from tests.support import commands, consumers
@@ -287,6 +289,61 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     assert followed.looks is None
     (line,) = said
     assert "groups are not followed: the source has no node 'elsewhere'" in line
+
+
+class KilledError(BaseException):
+    """Nothing runs after it but the ends of connections."""
+
+
+def test_following_is_killed_after_each_request(
+    moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is never moved back or too far, and one that has moved is left alone."""
+    mirror, there = moved.mirror, moved.mirror.destination
+    end, gone = settled_end(mirror.source, mirror.at), f"gone-{moved.group}"
+    moved.commit(mirror.source, end, gone)
+    moved.commit(there, 2, gone)
+    answers = _translated(moved, end)
+    before, left = -1, 0
+
+    def killed(connection: Connection, real: Callable[..., Any], *rest: Any) -> Any:
+        nonlocal left
+        answer = real(connection, *rest)
+        left -= 1
+        if left < 0:
+            raise KilledError
+        return answer
+
+    for name in ("send", "call"):
+        monkeypatch.setattr(Connection, name, partialmethod(killed, getattr(Connection, name)))
+    for request in count():
+        position = min(request, end)
+        left = sys.maxsize
+        moved.commit(mirror.source, position)
+        left = request
+        try:
+            look = moved.follow()
+        except KilledError:
+            look = None
+        left = sys.maxsize
+        at = moved.committed(there)[0]
+        assert before <= at <= answers[position], (request, before, at)
+        before = at
+        assert moved.committed(there, gone) == (2, "")
+        if look is not None:
+            break
+    assert look is not None
+    assert look.state is Following.FOLLOWED
+    assert before == answers[position]
+    assert request > 10
+
+
+def _translated(moved: Moved, end: int) -> list[int]:
+    """Return where each offset up to the end goes."""
+    topic, file = moved.mirror.topic, moved.config.parent / "positions.json"
+    rows = [{"topic": topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
+    file.write_text(json.dumps(rows))
+    return [answer["to_offset"] for answer in moved.relay("translate", "--from", str(file))]
 
 
 class Traffic:
