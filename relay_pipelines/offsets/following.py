@@ -128,7 +128,8 @@ class FollowedGroups:
         if self._thread is None:
             return
         self._ended.set()
-        self._thread.join(_END_SECONDS)
+        # who is told to stop does not wait for a cluster
+        self._thread.join(_END_SECONDS if kind is None else 0.0)
         if kind is None and not self._thread.is_alive():
             self.follow()
             self._looker.close()
