@@ -66,6 +66,7 @@ class CopiedPartition:
         self.checkpoint = checkpoint
         self._chain = chain
         self._source_topic_id = source_topic_id
+        self._places: dict[int, Place] = {}  # many groups have read as far
 
     @cached_property
     def entries(self) -> Sequence[LedgerEntry]:
@@ -132,6 +133,11 @@ class CopiedPartition:
 
     def place(self, offset: int) -> Place:
         """Return where a reader of the source goes on at the destination, by the copies alone."""
+        if (known := self._places.get(offset)) is None:
+            known = self._places[offset] = self._find_place(offset)
+        return known
+
+    def _find_place(self, offset: int) -> Place:
         place = self.log.place(Side.SOURCE, offset)
         copies = self.checkpoint.copies
         if place == Place(None, None) and copies is not None:  # all entries with copies are gone
