@@ -1,4 +1,4 @@
-"""The Python API: the program of docs/api.md, run as people would."""
+"""The Python API: the programs of docs/api.md, run as people would."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_documented_programs(
     (window,) = relay.load(config)[topic_name].plan().windows
     assert [(found.start, found.end) for found in window.ranges] == [(0, 10)]
 
-    shown, topics, copied = run(copying, tmp_path)
+    shown, topics, copied, *of_replay = run(copying + replaying, tmp_path)
     assert (shown, topics) == (f"{topic_name}-0 None 10 10", f"['{topic_name}']")
     assert re.fullmatch(r"10 records \d+ bytes", copied)
     assert records_of(destination, at) == records_of(source, at)
@@ -80,7 +80,7 @@ def test_the_documented_programs(
 
     again = TopicPartition(f"{topic_name}.again", 0)
     checked = f"{topic_name} 10 ['{topic_name}: json_parses: 10 of 10 records do not meet it']"
-    planned, copied, found, moved, attested = run(replaying, tmp_path)
+    planned, copied, found, moved, attested = of_replay
     assert planned == f"{at}[0, 5) goes to {again}"
     assert (copied, found) == ("5 records replayed", checked)
     assert (moved, attested) == (f"{at} 5 exact", "1 topic-partition")

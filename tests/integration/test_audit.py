@@ -810,7 +810,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_a_signal_in_spark(audited: Audited, number: signal.Signals) -> None:
     """It ends at once with one line, although a task waits for a transaction to end.
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from relay_pipelines.dataframe import option_names, topic_options
+from relay_pipelines.dataframe.data_source import KafkaRangeDataSource
 from relay_pipelines.dataframe.record_range import Range, split
 from relay_pipelines.dataframe.stream_offsets import (
     StreamOffsets,
@@ -168,6 +170,19 @@ def test_an_option_that_there_is_not(options: Mapping[str, str], line: str) -> N
         option_names.refuse_unknown(
             option_names.our_names(options), option_names.BATCH_OPTIONS, "the format relay"
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"includeHeaders": "1"}, "option includeHeaders: '1' is neither true nor false"),
+        ({"what": "all"}, "option what: 'all' is neither records nor ledger"),
+        ({"what": "ledger", "side": "source"}, "with what=ledger, the format relay has no option"),
+    ],
+)
+def test_a_wrong_option(options: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        KafkaRangeDataSource(options).reader(StructType())
 
 
 def test_options_have_two_names() -> None:
