@@ -175,7 +175,6 @@ def test_an_option_that_there_is_not(options: Mapping[str, str], line: str) -> N
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"includeHeaders": "1"}, "option includeHeaders: '1' is neither true nor false"),
         ({"what": "all"}, "option what: 'all' is neither records nor ledger"),
         ({"what": "ledger", "side": "source"}, "with what=ledger, the format relay has no option"),
     ],
@@ -183,6 +182,11 @@ def test_an_option_that_there_is_not(options: Mapping[str, str], line: str) -> N
 def test_a_wrong_option(options: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         KafkaRangeDataSource(options).reader(StructType())
+
+
+def test_whether_there_are_headers_is_true_or_false() -> None:
+    with pytest.raises(ConfigError, match="option includeHeaders: '1' is neither true nor false"):
+        KafkaRangeDataSource({"includeHeaders": "1"}).schema()
 
 
 def test_options_have_two_names() -> None:
