@@ -304,7 +304,7 @@ def test_following_is_killed_after_each_request(
     moved.commit(mirror.source, end, gone)
     moved.commit(there, 2, gone)
     answers = _translated(moved, end)
-    before, left = -1, 0
+    before, left = confluent_kafka.OFFSET_INVALID, 0
 
     def killed(connection: Connection, real: Callable[..., Any], *rest: Any) -> Any:
         nonlocal left
