@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
@@ -128,12 +129,16 @@ class FollowedLedger:
             *(self.mirror.destination_cluster, self.name, None),
             *(self.mirror.copy_options, self.clock),
         )
-        if not follower.client.has_topic(ledger_topic.TOPIC):
-            follower.close()  # nothing was ever mirrored to this destination
-            return
-        # before the ledger is read, so that nothing lies between
-        follower.start(patient=False)
-        ledger = read_verified_ledger(self.name, self.mirror, self.clock)
+        try:
+            if not follower.client.has_topic(ledger_topic.TOPIC):
+                follower.close()  # nothing was ever mirrored to this destination
+                return
+            # before the ledger is read, so that nothing lies between
+            follower.start(patient=False)
+            ledger = read_verified_ledger(self.name, self.mirror, self.clock)
+        except RelayError:
+            follower.client.close()
+            raise
         self._new.clear()
         self._partitions.clear()
         self._waits = 0

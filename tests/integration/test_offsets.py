@@ -17,6 +17,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster
 from relay_pipelines.offsets import checks
@@ -291,8 +292,8 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     assert "groups are not followed: the source has no node 'elsewhere'" in line
 
 
-class KilledError(BaseException):
-    """Nothing runs after it but the ends of connections."""
+class KilledError(RelayError):
+    """Nothing is tried again."""
 
 
 def test_following_is_killed_after_each_request(
@@ -311,7 +312,7 @@ def test_following_is_killed_after_each_request(
         answer = real(connection, *rest)
         left -= 1
         if left < 0:
-            raise KilledError
+            raise KilledError("killed")
         return answer
 
     for name in ("send", "call"):
