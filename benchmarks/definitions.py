@@ -15,7 +15,6 @@ from benchmarks.looks import show, show_exponents
 from relay_pipelines.definitions import build
 from relay_pipelines.model import Cluster
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.settings import Mirror
 from tests.support import commands
 
 _TOPICS = (100, 1_000, 5_000)
@@ -34,7 +33,7 @@ def measure() -> None:
             mirror = commands.mirror(nobody, nobody, "growth-.*")
             config.write_text(yaml.safe_dump({"mirrors": {"growth": mirror}}))
             topics = [f"growth-{number:05}" for number in range(count)]
-            Catalog.beside(config).learn("growth", Mirror.model_validate(mirror), topics)
+            Catalog.beside(config).learn("growth", topics)
             began = time.process_time()
             definitions = build(config)
             built = time.process_time()

@@ -105,7 +105,8 @@ def _mirror(
     return dg.Definitions(
         assets=[
             *dg.map_asset_specs(
-                change, [mirrored.build(lane, mirror, catalog) for lane in lanes if lane.topics]
+                change,
+                [assets for lane in lanes for assets in mirrored.build(lane, mirror, catalog)],
             ),
             *(external.plan(lane, shares[lane.path, lane.name]) for lane in lanes),
             *external.sources(path, mirror, lanes),
@@ -114,8 +115,12 @@ def _mirror(
         ],
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
-            *(lag_target.build(lane) for lane in lanes if lane.topics),
-            *(checks.build(lane, mirror.audit) for lane in lanes if lane.topics),
+            *(
+                topic_checks
+                for lane in lanes
+                for build_checks in (lag_target.build, checks.build)
+                for topic_checks in build_checks(lane, mirror)
+            ),
             *(group_checks.build(lane) for lane in lanes if lane.topics and mirror.groups.allow),
             *(check.build(name, node, prefix) for node in mirror.nodes for check in node_checks),
         ],

@@ -65,7 +65,7 @@ class Environment:
 
     @property
     def lanes(self) -> Sequence[Lane]:
-        """The lanes; at most 250 topics have a single one."""
+        """The lanes."""
         mirror = load(self.config).mirror(MIRROR)
         return lanes_of(MIRROR, mirror, Catalog.beside(self.config).known(MIRROR, mirror))
 
@@ -220,8 +220,7 @@ def start_environment(folder: Path, topics: int, partitions: int = 2) -> Iterato
         )
         (folder / "dagster.yaml").write_text(text)
         clusters.create_topics(environment.source, names, partitions, {})
-        mirror = load(environment.config).mirror(MIRROR)
-        Catalog.beside(environment.config).learn(MIRROR, mirror, names)
+        Catalog.beside(environment.config).learn(MIRROR, names)
         try:
             yield environment
         finally:

@@ -10,7 +10,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
 from relay_pipelines.orchestration import event_store, naming, turns, window_log
 from relay_pipelines.orchestration.event_store import Batch
-from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.lane import Lane, ops
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import final_failure, forbid_retries
@@ -27,16 +27,24 @@ _RETRY_NUMBER = "dagster/retry_number"
 Event = dg.MaterializeResult[Any] | dg.AssetCheckEvaluation
 
 
-def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> dg.AssetsDefinition:
-    """Build the assets of a lane that has topics."""
+def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> list[dg.AssetsDefinition]:
+    """Build the assets of a lane's topics."""
+    return [
+        _assets(op, topics, lane, mirror, catalog) for op, topics in ops("window", lane, mirror)
+    ]
+
+
+def _assets(
+    op: str, topics: Sequence[str], lane: Lane, mirror: Mirror, catalog: Catalog
+) -> dg.AssetsDefinition:
     return dg.multi_asset(
-        name=f"window_{lane.identifier}",
-        specs=_specs(lane, mirror),
+        name=op,
+        specs=_specs(topics, lane, mirror),
         check_specs=[
-            *(window_events.spec(lane.path, topic) for topic in lane.topics),
+            *(window_events.spec(lane.path, topic) for topic in topics),
             *(
                 checks.spec(lane.path, topic, expectation)
-                for topic in lane.topics
+                for topic in topics
                 for expectation in mirror.expectations_of(topic)
             ),
         ],
@@ -46,10 +54,10 @@ def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> dg.AssetsDefinition:
     )(_op(lane, catalog))
 
 
-def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
+def _specs(topics: Sequence[str], lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     # Planners and runs refuse topics that share a destination or get a bad name. Here, topics may
     # be long deleted, and an error would take away the definitions of every mirror.
-    renamed = {topic: renamed_target(topic, mirror.topics.rename).topic for topic in lane.topics}
+    renamed = {topic: renamed_target(topic, mirror.topics.rename).topic for topic in topics}
     servers = ",".join(mirror.destination.bootstrap_servers)
     return [
         dg.AssetSpec(
@@ -64,7 +72,7 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
             metadata={"dagster/uri": f"kafka://{servers}/{renamed[topic]}", "lane": lane.name},
             skippable=True,
         )
-        for topic in lane.topics
+        for topic in topics
     ]
 
 

@@ -29,9 +29,8 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import (
     CheckResult,
-    build_checks,
+    build_topic_checks,
     changed,
-    check_spec,
 )
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import without_noise
@@ -39,6 +38,7 @@ from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.output.formatting import plural, size
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import KafkaResource, spark_of
+from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.models import AuditSettings
 
 KEPT_PAGES = 50
@@ -216,11 +216,12 @@ _FIELDS = ("timestamp_ms", "key", "value", "headers")
 Found = dict[TopicPartition, PartitionAudit]
 
 
-def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
-    """The checks that people run from the UI, those of a lane in one op.
+def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
+    """The checks that people run from the UI.
 
     They have no pool: a run that materialises a topic executes them, too, and must not wait.
     """
+    settings = mirror.audit
 
     def body(
         context: dg.AssetCheckExecutionContext,
@@ -253,9 +254,7 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
         f" that the ledger has, at the level {settings.level}; launch the job `audit` for windows,"
         " dates and other levels."
     )
-    keys = [naming.topic_check(lane.path, topic, naming.AUDIT) for topic in lane.topics]
-    specs = [check_spec(key, description) for key in keys]
-    return build_checks(f"audit_{lane.identifier}", specs, body, lane.prefix, uses_spark=True)
+    return build_topic_checks(naming.AUDIT, description, lane, mirror, body, uses_spark=True)
 
 
 def scheduled_request(settings: AuditSettings, topics: tuple[str, ...] = ()) -> AuditRequest:

@@ -12,11 +12,12 @@ import dagster as dg
 from relay_pipelines.checks import lag
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.check_builder import CheckResult, build_checks, check_spec
+from relay_pipelines.orchestration.check_builder import CheckResult, build_topic_checks
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.plan.positions import data_loss, lag_records
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -88,8 +89,8 @@ def evaluations(lane: Lane, topics: Mapping[str, str]) -> Iterator[dg.AssetCheck
         ).evaluation(naming.topic_check(lane.path, topic, naming.LAG_TARGET))
 
 
-def build(lane: Lane) -> dg.AssetChecksDefinition:
-    """The checks that people run from the UI, those of a lane in one op."""
+def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
+    """The checks that people run from the UI."""
 
     def body(
         _context: dg.AssetCheckExecutionContext,
@@ -106,6 +107,4 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         "No record, also none in an open transaction, waits for longer than"
         f" {seconds(lane.window.lag_target / 1000)}."
     )
-    keys = [naming.topic_check(lane.path, topic, naming.LAG_TARGET) for topic in lane.topics]
-    specs = [check_spec(key, description) for key in keys]
-    return build_checks(f"lag_target_{lane.identifier}", specs, body, lane.prefix)
+    return build_topic_checks(naming.LAG_TARGET, description, lane, mirror, body)

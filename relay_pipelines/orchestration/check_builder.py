@@ -12,7 +12,10 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane, ops
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key
+from relay_pipelines.settings import Mirror
 
 Body = Callable[
     [dg.AssetCheckExecutionContext, KafkaResource, Sequence[dg.AssetCheckKey]],
@@ -117,6 +120,20 @@ def build_check(
 
     op = f"{key.asset_key.to_python_identifier()}_{key.name}"
     return build_checks(op, [check_spec(key, description)], body, prefix)
+
+
+def build_topic_checks(
+    name: str, description: str, lane: Lane, mirror: Mirror, body: Body, *, uses_spark: bool = False
+) -> list[dg.AssetChecksDefinition]:
+    """Build a check of each topic of a lane; many topics have one op."""
+
+    def spec(topic: str) -> dg.AssetCheckSpec:
+        return check_spec(naming.topic_check(lane.path, topic, name), description)
+
+    return [
+        build_checks(op, [*map(spec, topics)], body, lane.prefix, uses_spark=uses_spark)
+        for op, topics in ops(name, lane, mirror)
+    ]
 
 
 def build_checks(

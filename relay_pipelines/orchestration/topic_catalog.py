@@ -23,11 +23,10 @@ _DEFAULT = Path("var", "relay", "topics.json")
 
 
 class Catalog:
-    """Topics of each mirror in the order in which they were first seen.
+    """Topics of each mirror that were seen at its source.
 
-    The order keeps a topic in its lane when new topics appear. Without the file only that order is
-    lost: the next tick of a planner writes it again. Planners may write at the same time, in
-    threads and in processes.
+    Without the file nothing is lost: the next tick of a planner writes it again. Planners may write
+    at the same time, in threads and in processes.
 
     Args:
         path: path of the file, which need not exist.
@@ -50,11 +49,8 @@ class Catalog:
         return list(self._read().get(naming.path(self._prefix, mirror), []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
-        """The topics seen before, then others that relay.yaml names literally.
-
-        `learn` keeps this order, so that no topic moves to another lane when it is learnt.
-        """
-        return list(dict.fromkeys([*self.topics(name), *literal_names(mirror.topics.allow)]))
+        """The topics seen before, and those that relay.yaml names literally, sorted."""
+        return sorted({*self.topics(name), *literal_names(mirror.topics.allow)})
 
     def lanes(self, settings: Settings) -> list[Lane]:
         """The lanes of all mirrors."""
@@ -64,8 +60,8 @@ class Catalog:
             for lane in lanes_of(name, mirror, self.known(name, mirror), tuple(self._prefix))
         ]
 
-    def learn(self, name: str, mirror: Mirror, topics: Iterable[str]) -> list[str]:
-        """Add topics, after those that relay.yaml names, and return the new ones, sorted."""
+    def learn(self, name: str, topics: Iterable[str]) -> list[str]:
+        """Add topics of a mirror, and return the new ones, sorted."""
         wanted = set(topics)
         if wanted.issubset(self.topics(name)):
             return []
@@ -74,8 +70,7 @@ class Catalog:
             seen = known.get(key, [])
             new = sorted(wanted.difference(seen))
             if new:
-                in_order = [*seen, *literal_names(mirror.topics.allow), *new]
-                self._write({**known, key: list(dict.fromkeys(in_order))})
+                self._write({**known, key: sorted(wanted.union(seen))})
         return new
 
     def _read(self) -> Mapping[str, list[str]]:
@@ -122,4 +117,4 @@ def discover(catalog: Catalog, mirrors: Mapping[str, Mirror], clock: Clock) -> N
     for name, answer in answers.items():
         topics = {tp.topic for state in answer.result() for tp in state.end_offsets or ()}
         with suppress(OSError):
-            catalog.learn(name, new[name], topics)
+            catalog.learn(name, topics)

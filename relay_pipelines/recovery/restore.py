@@ -50,8 +50,6 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.settings import Mirror
 
-_MOST_PARTS = 16  # of a lane; each has up to 250 topics
-
 
 @dataclass(frozen=True, slots=True)
 class Restores:
@@ -141,12 +139,9 @@ def _fence_former_owners(
     Args:
         name: of the mirror, or of a replay.
     """
-    lanes = {"main", *mirror.all_lanes}
-    # the parts of a lane of very many topics
-    parts = {f"{lane}_{number}" for lane in lanes for number in range(2, _MOST_PARTS + 1)}
     ids: set[str] = set()
     for tp in sources:
-        scopes = {"", topic_scope(tp.topic), *lanes, *parts}
+        scopes = {"", topic_scope(tp.topic), "main", *mirror.all_lanes}
         ids |= {own_id(name, tp), *(shared_id(name, scope, tp) for scope in scopes)}
     fence(client, ids)
 

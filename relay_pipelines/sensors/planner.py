@@ -190,8 +190,8 @@ class _Tick:
     def _shares(self, seen: Sequence[str]) -> list[Share]:
         """The lanes of relay.yaml as it is now, assigned to those that are loaded."""
         mirror = self.kafka.mirror(self._mirror)
-        known = dict.fromkeys([*self.catalog.known(self._mirror, mirror), *seen])
-        lanes = lanes_of(self._mirror, mirror, list(known), self.loaded[0].prefix)
+        known = {*self.catalog.known(self._mirror, mirror), *seen}
+        lanes = lanes_of(self._mirror, mirror, known, self.loaded[0].prefix)
         return shares(lanes, {lane.name for lane in self.loaded})
 
     def _lanes(self) -> Sequence[Lane]:
@@ -207,9 +207,7 @@ class _Tick:
 
     def _learn(self, snapshot: ClusterSnapshot) -> None:
         with suppress(OSError):  # the tick knows them without the file
-            mirror = self.kafka.mirror(self._mirror)
-            new = self.catalog.learn(self._mirror, mirror, snapshot.destinations)
-            if new:
+            if new := self.catalog.learn(self._mirror, snapshot.destinations):
                 self.context.log.info("new topics: %s", ", ".join(new))
 
     def _together(self, before: MirrorCursor) -> dg.SensorResult:

@@ -181,9 +181,7 @@ class AuditSettings(Section):
 
 VERSION: Final = 1
 """Grows when a key changes its meaning or goes away, not when one is added."""
-# a lane of very many topics is divided: its second part is named after it, with `_2`
 _NO_OVERRIDE = Override()
-_LANE_PART = re.compile(r"(?P<lane>.+)_\d+")
 
 
 # what Spark takes; `locl[2]` would fail when the first run starts it
@@ -323,11 +321,6 @@ class Mirror(RecordSettings):
     def problems(self) -> Iterator[Problem]:
         """Find lanes that share a name, and overrides that contradict the mirror."""
         yield from super().problems()
-        for name in self.lanes:
-            part = _LANE_PART.fullmatch(name)
-            if part and part["lane"] in {"main", *self.lanes}:
-                why = f"a part of the lane {part['lane']} may get this name; choose another name"
-                yield ("lanes", name), why
         yield from self._problems_of_groups()
         taken = {"", "main", *self.lanes}
         for pattern, override in self.topics.overrides.items():
@@ -338,7 +331,7 @@ class Mirror(RecordSettings):
                     yield ("topics", "overrides", pattern, key, *location), why
             if override.window:
                 name = lane_name(pattern)
-                if name in taken or _LANE_PART.fullmatch(name):
+                if name in taken:
                     why = f"its lane cannot be named {name!r}; define the lane under lanes"
                     yield ("topics", "overrides", pattern, "window"), why
                 taken.add(name)

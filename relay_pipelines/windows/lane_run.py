@@ -259,8 +259,7 @@ class LaneRun:
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without and (only is None or set(lane.topics) <= set(only))
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
-        mirror = self.kafka.mirror(lane.mirror)
-        self.catalog.learn(lane.mirror, mirror, snapshot.destinations)
+        self.catalog.learn(lane.mirror, snapshot.destinations)
         self._guests.update(set(snapshot.destinations).difference(lane.topics))
         return snapshot
 
@@ -272,8 +271,7 @@ class LaneRun:
         guests = self._guests.union(told).difference(self.lane.topics)
         if not guests:
             return set()
-        name, mirror = self.lane.mirror, self.kafka.mirror(self.lane.mirror)
-        lanes = homes(name, mirror, self.catalog.known(name, mirror), guests)
+        lanes = homes(self.lane.mirror, self.kafka.mirror(self.lane.mirror), guests)
         copying = {
             lane
             for lane in set(lanes.values()).difference([self.lane.name])

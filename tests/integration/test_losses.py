@@ -247,7 +247,7 @@ def test_a_log_truncated_and_rewritten_is_detected(
     assert not copied.chain().breaks
 
 
-@pytest.mark.parametrize("scope", ["", "main_2"])
+@pytest.mark.parametrize("scope", ["", "main"])
 def test_a_deleted_checkpoint_topic_is_restored(
     source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, scope: str
 ) -> None:

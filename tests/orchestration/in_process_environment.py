@@ -206,9 +206,11 @@ class InProcessEnvironment:
         ]
         return [each for each in found if each is not None and each.passed == passed]
 
-    def copy(self, lane: int = 0) -> dg.ExecuteInProcessResult:
+    def copy(
+        self, lane: int = 0, tags: Mapping[str, str] | None = None
+    ) -> dg.ExecuteInProcessResult:
         """Run the job of a lane, as the planner would have it."""
-        return self.job(naming.lane_job(self.name, self.lanes[lane].name))
+        return self.job(naming.lane_job(self.name, self.lanes[lane].name), tags=tags)
 
     def windows(self, topic: str | None = None) -> list[str]:
         """The windows of the lane `main`, or those of a topic."""

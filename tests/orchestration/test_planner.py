@@ -235,25 +235,24 @@ def test_runs_without_windows_are_pruned(
     assert again.success, failure(again)
 
 
-def test_a_new_topic_whose_part_of_the_lane_is_not_loaded_is_copied(
+def test_topics_that_dagster_cannot_tell_apart_share_a_window(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Runs load a second part of the lane for it, which has no planner before a reload."""
+    """One run copies them, and people materialise each of them: their assets have two ops."""
     prefix = topics[0].removesuffix(".a")
     environment.write([re.escape(prefix) + "[.-].*"])
-    assert environment.tick().run_requests
+    alike = f"{prefix}-a"
+    create(environment.source.cluster(), alike, 1)
+    environment.fill(alike, ["first"])
+    assert len(environment.tick().run_requests or ()) == 1
     assert environment.copy().success
-    environment.location = environment.definitions
-    new = f"{prefix}-a"  # Dagster cannot tell it from the first topic
-    create(environment.source.cluster(), new, 1)
-    environment.fill(new, ["new"])
-
-    (request,) = environment.tick().run_requests or ()
-
-    assert [lane.topics for lane in environment.lanes][1:] == [(new,)]
-    run = environment.job(naming.lane_job(environment.name, naming.MAIN), tags=request.tags)
-    assert run.success, failure(run)
-    assert environment.read(new) == ["new"]
+    (window,) = environment.windows()
+    assert environment.read(alike) == ["first"]
+    for topic in (topics[0], alike):
+        assert environment.windows(topic) == [window]
+        again = environment.materialize(topic, window)
+        assert again.success, failure(again)
+        assert checks(again)[topic].passed
 
 
 def test_a_name_that_the_source_does_not_show(
@@ -495,14 +494,12 @@ def test_a_lane_that_fails_costs_the_others_nothing(
 class TestBeforeTheReload:
     """A planner knows the topics at its loading; runs load the definitions again."""
 
-    @pytest.mark.parametrize("new", ["new", "-b"], ids=["of the same lane", "of another lane"])
     def test_a_topic_without_an_asset(
-        self, environment: InProcessEnvironment, topics: list[str], new: str
+        self, environment: InProcessEnvironment, topics: list[str]
     ) -> None:
         """It is copied, its events wait for its asset, and a check asks for the reload."""
         prefix = topics[0].removesuffix(".a")
-        # Dagster cannot distinguish `.b` and `-b`, so they are in different lanes
-        topic = f"{prefix}.b" if new == "-b" else f"{prefix}.new"
+        topic = f"{prefix}.new"
         environment.write([re.escape(prefix) + "[.-].*"])
         environment.tick()  # learns the topics
         environment.location = environment.definitions
@@ -533,8 +530,13 @@ class TestBeforeTheReload:
         assert not last.run_requests
         assert f"1 topic without an asset ({topic})" in str(last.skip_reason)
         environment.location = None
-        reloaded = evaluations(environment.tick(cursor=last.cursor), naming.SOURCE_TOPICS)
+        after = environment.tick(cursor=last.cursor)
+        reloaded = evaluations(after, naming.SOURCE_TOPICS)
         assert {each.passed for each in reloaded} == {True}, "after the reload nothing is missing"
+        # and not those of all other topics once more
+        assert [each.asset_key.path[-1] for each in evaluations(after, naming.LAG_TARGET)] == [
+            topic
+        ]
 
     def test_a_topic_without_an_asset_that_is_deleted(
         self, environment: InProcessEnvironment, topics: list[str]

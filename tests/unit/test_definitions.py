@@ -82,7 +82,6 @@ class TestNames:
             "to-eu/main/windows": "to-eu/main/plans",
             "to-eu/shop.orders": "to-eu/shop.orders/windows",
             "to-eu/payments": "to-eu/payments/windows",
-            "to-eu/main_2/windows": "to-eu/main_2/plans",
             "to-eu/shop-orders": "to-eu/shop-orders/windows",
             "to-eu/big/windows": "to-eu/big/plans",
             "to-eu/big.one": "to-eu/big.one/windows",
@@ -147,7 +146,7 @@ class TestNames:
             "to-eu/big.one:message_counts",
             *(
                 f"to-eu/{lane}/windows:{check}"
-                for lane in ("big", "idle", "main", "main_2")
+                for lane in ("big", "idle", "main")
                 for check in ("configs", "lag", "other_deployments", "source_topics")
             ),
             *(
@@ -173,7 +172,7 @@ class TestNames:
         assert blocking == {"message_counts": True, **not_blocking}
 
     def test_sensors(self, repository):
-        """Each mirror has a planner, also for parts of lanes to come, and a health sensor."""
+        """Each mirror has a planner, also for lanes to come, and a health sensor."""
         assert {
             sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs
         } == {
@@ -201,7 +200,6 @@ class TestNames:
             "mirror_to_eu",
             "mirror_to_eu__big",
             "mirror_to_eu__idle",
-            "mirror_to_eu__main_2",
             "replay",
         }
 
@@ -237,7 +235,7 @@ class TestNames:
         """A pool per lane runs its windows one after the other; limits use its name."""
         assert {asset.op.name: asset.op.pool for asset in copying(sample)} == {
             "window_to_eu__main": "relay_to_eu__main",
-            "window_to_eu__main_2": "relay_to_eu__main_2",
+            "window2_to_eu__main": "relay_to_eu__main",
             "window_to_eu__big": "relay_to_eu__big",
             "window_logs__main": "relay_logs__main",
         }
@@ -287,7 +285,6 @@ BROKEN = [
     ("an owner that Dagster refuses", ("team:data-eng", "someone@example.engineering")),
     ("mirrors that Dagster cannot tell apart", ("  logs:", "  to_eu:")),
     ("a mirror whose job has the name of another job", ("  logs:", "  once:")),
-    ("a lane called as a part of main is", ("idle:", "main_2:")),
     ("a pattern that is none", ("idle.*", "idle(")),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.lane import MOST_TOPICS, Lane, lanes_of, shares
+from relay_pipelines.orchestration.lane import Lane, lanes_of, ops, shares
 from relay_pipelines.orchestration.naming import MAIN
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.settings import Mirror
@@ -40,6 +39,7 @@ def numbered(count: int, first: int = 0) -> list[str]:
     return [f"t{number:04d}" for number in range(first, first + count)]
 
 
+CLASHES = ["a.b", "a-b", "b.b", "b-b"]
 BIG = {
     "big": {"topics": ["big.*"], "window": {"max_records": 5}},
     "rest": {"topics": ["x", ".*rest"]},
@@ -52,7 +52,7 @@ class TestLanes:
     def test_all_topics_share_one_lane_by_default(self):
         """Each run costs the start of Spark, so one run copies a window of all topics."""
         (lane,) = lanes_of("m", mirror(), ["b", "a"])
-        assert (lane.name, lane.topics, lane.takes_new) == (MAIN, ("a", "b"), True)
+        assert (lane.name, lane.topics) == (MAIN, ("a", "b"))
 
     def test_a_mirror_without_known_topics_has_a_lane_that_discovers_them(self):
         (lane,) = lanes_of("m", mirror(), [])
@@ -77,78 +77,48 @@ class TestLanes:
         topics = {"allow": ["a.*"], "deny": ["ab"]}
         assert homes(lanes_of("m", mirror(topics=topics), ["a", "ab", "b", "__a"])) == {"a": MAIN}
 
-    def test_more_topics_than_a_lane_may_have_are_split(self):
-        """Many assets of one op make Dagster slow; every topic is still in exactly one lane."""
-        known = numbered(2 * MOST_TOPICS + 1)
-        lanes = lanes_of("m", mirror(), known)
-        assert [(lane.name, len(lane.topics)) for lane in lanes] == [
-            (MAIN, MOST_TOPICS),
-            ("main_2", MOST_TOPICS),
-            ("main_3", 1),
-        ]
-        assert sorted(homes(lanes)) == known
-
-    def test_a_configured_lane_is_split_as_well(self):
-        """Its parts are named after it."""
-        lanes = lanes_of("m", mirror(lanes={"t": {"topics": ["t.*"]}}), numbered(MOST_TOPICS + 1))
-        assert {name: len(topics) for name, topics in by_name(lanes).items()} == {
-            MAIN: 0,
-            "t": MOST_TOPICS,
-            "t_2": 1,
+    def test_a_topic_joins_its_lane_whatever_else_is_known(self):
+        """Many topics, and those that Dagster cannot tell apart, share one lane and its session."""
+        known = [*numbered(2_000), "a.b", "a-b", "big.a", "big-a"]
+        lanes = lanes_of("m", mirror(lanes=BIG), known)
+        assert [lane.name for lane in lanes] == [MAIN, "big", "rest"]
+        assert homes(lanes) == {
+            topic: "big" if topic.startswith("big") else MAIN for topic in known
         }
+
+
+class TestOps:
+    """How the assets of a lane are divided among ops of Dagster."""
 
     @pytest.mark.parametrize(
-        "names", list(itertools.permutations(["a.b", "a-b", "a_b"])), ids="|".join
+        ("topics", "expected"),
+        [
+            ([], []),
+            (["b", "a"], [["a", "b"]]),
+            (numbered(501), [numbered(250), numbered(250, 250), numbered(1, 500)]),
+            # Dagster replaces dots and dashes, so two outputs of one op would have the same name
+            (["a.b", "a-b", "a_b", "z"], [["a-b", "z"], ["a.b"], ["a_b"]]),
+            # Dagster names outputs of one op after topics and checks, and would refuse to load
+            (["a.message_counts", "a", "b"], [["a", "b"], ["a.message_counts"]]),
+        ],
+        ids=["none", "few", "many", "alike", "like a check"],
     )
-    def test_topics_that_dagster_cannot_tell_apart_get_different_lanes(self, names):
-        """Dagster replaces dots and dashes, so two outputs of one op would have the same name."""
-        lanes = lanes_of("m", mirror(), ["first", *names, "last"])
-        assert homes(lanes) == {
-            "first": MAIN,
-            names[0]: MAIN,
-            names[1]: "main_2",
-            names[2]: "main_3",
-            "last": MAIN,
-        }
+    def test_each_topic_is_in_one(self, topics, expected):
+        (lane,) = lanes_of("m", mirror(), topics)
+        found = dict(ops("window", lane, mirror()))
+        assert [*found.values()] == expected
+        names = ["window_m__main", "window2_m__main", "window3_m__main"]
+        assert [*found] == names[: len(expected)]
 
-    def test_a_topic_named_like_the_check_of_another_gets_a_different_lane(self):
-        """Dagster names outputs of one op after both, and would refuse to load."""
-        lanes = lanes_of(
-            "m", mirror(), ["a.message_counts", "a", "b", "b-message-counts", "b_message_counts_2"]
-        )
-        assert by_name(lanes) == {
-            MAIN: ("a.message_counts", "b", "b_message_counts_2"),
-            "main_2": ("a", "b-message-counts"),
-        }
-
-    @pytest.mark.parametrize("before", [1, MOST_TOPICS - 1, MOST_TOPICS, MOST_TOPICS + 1])
-    def test_topics_stay_in_their_lane_when_others_come(self, before):
-        """Each lane numbers its windows, so a topic that moves starts a new history."""
-        known = [*numbered(before, first=5000), "a.b"]
-        came = [*numbered(2 * MOST_TOPICS), "a-b", "A"]
-        earlier, later = (
-            homes(lanes_of("m", mirror(), topics)) for topics in (known, known + came)
-        )
-        assert {topic: later[topic] for topic in known} == earlier
-
-    def test_topics_stay_in_their_lane_when_others_are_denied(self):
-        """They would copy a topic in two lanes, or in none, until the code location is reloaded."""
-        known = [*numbered(MOST_TOPICS), "a.b", "a-b", "late"]
-        some = mirror(topics={"deny": ["t000.", "a.b"]})
-        earlier, later = (homes(lanes_of("m", each, known)) for each in (mirror(), some))
-        assert later == {topic: earlier[topic] for topic in later}
-        assert later["late"] == "main_2"
-
-    def test_topics_stay_in_their_lane_when_a_name_is_added_to_relay_yaml(self, catalog):
-        """It comes after the topics that were seen before, like any other."""
-        catalog.learn("m", mirror(), ["a.b", *numbered(MOST_TOPICS - 1)])
-        before, after = mirror(), mirror(topics={"allow": [".*", "a-b", "zz"]})
-        earlier, later = (
-            homes(lanes_of("m", each, catalog.known("m", each))) for each in (before, after)
-        )
-        assert later == earlier | {"a-b": "main_2", "zz": "main_2"}
-        catalog.learn("m", after, ["new"])
-        assert homes(lanes_of("m", after, catalog.known("m", after))) == later | {"new": "main_2"}
+    def test_no_lane_has_the_name_of_an_op_of_another(self):
+        """A lane may be called `main_2`, and a mirror, too."""
+        names = [
+            op
+            for name in ("m", "m__main", "m_2")
+            for lane in lanes_of(name, mirror(lanes={"main_2": {"topics": ["b.*"]}}), CLASHES)
+            for op, _ in ops("window", lane, mirror())
+        ]
+        assert len(names) == len(set(names)) == 12
 
 
 class TestShares:
@@ -157,22 +127,19 @@ class TestShares:
     @pytest.mark.parametrize(
         ("loaded", "expected"),
         [
-            ({MAIN, "big", "big_2"}, {MAIN: [], "big": [], "big_2": []}),
-            ({MAIN, "big"}, {MAIN: [], "big": ["big_2"]}),
-            ({MAIN, "gone"}, {MAIN: ["big", "big_2"]}),
+            ({MAIN, "big", "rest"}, {MAIN: [], "big": [], "rest": []}),
+            ({MAIN, "big"}, {MAIN: ["rest"], "big": []}),
+            ({MAIN, "gone"}, {MAIN: ["big", "rest"]}),
         ],
-        ids=["all", "a part is missing", "a lane is missing"],
+        ids=["all", "a lane is missing", "all but main are missing"],
     )
     def test_every_lane_is_copied_by_one_that_is_loaded(self, loaded, expected):
         """A planner can request only jobs that are loaded; no topic may have none, or two."""
-        lanes = lanes_of(
-            "m", mirror(lanes=BIG | {"rest": {"topics": ["-"]}}), ["a", "big.a", "big-a"]
-        )
-        found = shares([lane for lane in lanes if lane.name != "rest"], loaded)
+        found = shares(lanes_of("m", mirror(lanes=BIG), ["a", "big.a", "big-a"]), loaded)
         assert {
             share.lane.name: [guest.name for guest in share.guests] for share in found
         } == expected
-        for topic in ("a", "big.a", "big-a", "new", "big.new"):
+        for topic in ("a", "big.a", "big-a", "new", "big.new", "new.rest"):
             assert len([share for share in found if share.belongs(topic)]) == 1
 
 
@@ -182,36 +149,19 @@ NEW = ["new", "bignew", "new.rest", "x"]
 class TestBelongs:
     """Whether a lane copies a topic that may be newer than the definitions."""
 
-    @pytest.mark.parametrize(
-        "known",
-        [[], ["a", "big1"], numbered(MOST_TOPICS), numbered(3 * MOST_TOPICS), ["a.b", "a-b"]],
-        ids=len,
-    )
+    @pytest.mark.parametrize("known", [[], ["a", "big1"], ["a.b", "a-b"]], ids=len)
     @pytest.mark.parametrize("topic", NEW)
     def test_exactly_one_lane_takes_a_new_topic(self, known, topic):
-        """With no lane it would wait for the next reload; two lanes would copy it twice."""
+        """It is the one that will list it after the next loading of the definitions."""
         lanes = lanes_of("m", mirror(lanes=BIG), known)
         expected = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest"}[topic]
-        (taker,) = [lane.name for lane in lanes if lane.belongs(topic)]
-        assert taker.partition("_")[0] == expected
-
-    def test_known_topics_belong_where_they_are_listed(self):
-        """Parts of a lane share its patterns, but not its topics."""
-        known = [*numbered(MOST_TOPICS + 5), "big.a", "big-a"]
-        lanes = lanes_of("m", mirror(lanes=BIG), known)
-        for topic, home in homes(lanes).items():
-            assert [lane.name for lane in lanes if lane.belongs(topic)] == [home]
+        assert [lane.name for lane in lanes if lane.belongs(topic)] == [expected]
+        assert homes(lanes_of("m", mirror(lanes=BIG), [*known, topic]))[topic] == expected
 
     def test_a_topic_that_matches_two_patterns_belongs_to_the_first(self):
         """This is true for a topic that is not known yet, too."""
         lanes = lanes_of("m", mirror(lanes=BIG), [])
         assert [lane.name for lane in lanes if lane.belongs("bigrest")] == ["big"]
-
-    @pytest.mark.parametrize("known", [[], ["a.b", "a-b"], numbered(MOST_TOPICS + 1)], ids=len)
-    def test_a_new_topic_belongs_where_it_will_be_listed(self, known):
-        """Otherwise it would change lanes at the next reload."""
-        (taker,) = [lane.name for lane in lanes_of("m", mirror(), known) if lane.belongs("new")]
-        assert homes(lanes_of("m", mirror(), [*known, "new"]))["new"] == taker
 
 
 class TestKeys:
@@ -256,13 +206,13 @@ class TestCatalog:
         assert catalog.topics("m") == []
         assert not catalog.path.parent.exists()
 
-    def test_keeps_the_order_in_which_topics_were_seen(self, catalog):
-        """New topics are returned, sorted; others keep their place, and so their lane."""
-        assert catalog.learn("m", mirror(), ["z", "b"]) == ["b", "z"]
-        assert catalog.learn("m", mirror(), ["a", "z", "a"]) == ["a"]
-        assert catalog.learn("m", mirror(), ["a", "b"]) == []
-        assert catalog.learn("other", mirror(), ["b"]) == ["b"]
-        assert Catalog(catalog.path).topics("m") == ["b", "z", "a"]
+    def test_learns_the_topics_that_are_new(self, catalog):
+        """They are returned, sorted."""
+        assert catalog.learn("m", ["z", "b"]) == ["b", "z"]
+        assert catalog.learn("m", ["a", "z", "a"]) == ["a"]
+        assert catalog.learn("m", ["a", "b"]) == []
+        assert catalog.learn("other", ["b"]) == ["b"]
+        assert Catalog(catalog.path).topics("m") == ["a", "b", "z"]
         assert catalog.topics("other") == ["b"]
 
     @pytest.mark.parametrize(
@@ -285,13 +235,13 @@ class TestCatalog:
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_bytes(text.encode("latin-1"))
         assert catalog.topics("m") == []
-        assert catalog.learn("m", mirror(), ["a"]) == ["a"]
+        assert catalog.learn("m", ["a"]) == ["a"]
         assert catalog.topics("m") == ["a"]
 
     def test_a_corrupt_mirror_does_not_affect_others(self, catalog):
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_text('{"m": null, "other": ["b"]}')
-        assert catalog.learn("m", mirror(), ["a"]) == ["a"]
+        assert catalog.learn("m", ["a"]) == ["a"]
         assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
 
     def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
@@ -303,7 +253,7 @@ class TestCatalog:
             own = Catalog(catalog.path)
             together.wait()
             for topic in range(each):
-                own.learn(f"m{number % 3}", mirror(), [f"t{number}.{topic}"])
+                own.learn(f"m{number % 3}", [f"t{number}.{topic}"])
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(learn, range(threads)))
@@ -313,18 +263,10 @@ class TestCatalog:
         }
 
     def test_literal_topics_are_known_before_they_are_seen(self, catalog):
-        """relay.yaml names them; a name that is added later moves no topic to another lane."""
-        catalog.learn("m", mirror(), ["seen", "a.b"])
+        """relay.yaml names them."""
+        catalog.learn("m", ["seen", "a.b"])
         allow = [r"z", r"a\.b", ".*"]
         assert catalog.known("m", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
-
-    def test_literal_topics_stay_in_their_lane_when_planners_learn_them(self, catalog):
-        """The planners of two lanes tick in any order, and each adds the topics of its own lane."""
-        configured = mirror(topics={"allow": ["b-c", r"b\.c", "a"]})
-        before = lanes_of("m", configured, catalog.known("m", configured))
-        for lane in reversed(before):
-            catalog.learn("m", configured, lane.topics)
-        assert homes(lanes_of("m", configured, catalog.known("m", configured))) == homes(before)
 
     def test_is_next_to_the_configuration(self, tmp_path, monkeypatch):
         """RELAY_CATALOG overrides that; the configuration's path may be relative."""
@@ -344,5 +286,8 @@ def test_checks_of_expectations_have_names_of_their_own() -> None:
             "expectations": ["keys_not_null"],
         }
     )
-    lanes = lanes_of("m", mirror, ["a", "a.keys-not-null", "b"])
-    assert [lane.topics for lane in lanes] == [("a", "b"), ("a.keys-not-null",)]
+    (lane,) = lanes_of("m", mirror, ["a", "a.keys-not-null", "b"])
+    assert [topics for _, topics in ops("window", lane, mirror)] == [
+        ["a", "b"],
+        ["a.keys-not-null"],
+    ]

@@ -13,7 +13,6 @@ from dagster.components.testing import create_defs_folder_sandbox
 import relay_pipelines as relay
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.settings import load
 
 SAMPLE = """
 mirrors:
@@ -153,7 +152,7 @@ def test_mirrors_of_one_name_do_not_get_each_others_topics(config, tmp_path):
     for path in (config, other):
         path.write_text(by_pattern.replace("9092", "1"))
     for catalog, topic in ((Catalog.beside(config), "eu"), (Catalog.beside(other, ("us",)), "us")):
-        catalog.learn("shop", load(config).mirror("shop"), [f"orders.{topic}"])
+        catalog.learn("shop", [f"orders.{topic}"])
 
     def topics(definitions):
         keys = definitions.get_repository_def().asset_graph.get_all_asset_keys()

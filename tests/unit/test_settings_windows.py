@@ -47,12 +47,6 @@ REFUSED = [
         {"@/lanes/big-ones": {"topics": ["a"]}},
         "@.lanes.big-ones",
     ),
-    ("a lane named like a part of main", {"@/lanes/main_2": {"topics": ["a"]}}, "@.lanes.main_2"),
-    (
-        "a lane named like a part of another",
-        {"@/lanes/big": {"topics": ["a"]}, "@/lanes/big_3": {"topics": ["b"]}},
-        "@.lanes.big_3",
-    ),
     ("an unknown word for start", {"@/start": "timestamp"}, "@.start"),
     (
         "two places to start",
