@@ -1,6 +1,6 @@
 """What a tick finds of one lane: evaluations of checks, a run to request, and a line."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import dagster as dg
@@ -185,19 +185,28 @@ class LaneTick:
 
         Returns:
             topic -> why it misses the target; empty if it meets it, or if the source has deleted
-            it. All topics at first.
+            it. All topics at first; a new one when it comes.
         """
         now_ms = self.kafka.clock.now_ms()
         misses = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
         topics_shown = self._topics_with_asset()
         reasons = {topic: misses[topic].reason for topic in topics_shown if topic in misses}
+        new = self._new(cursor, topics_shown)
         late = {
             topic: str(misses.get(topic, ""))
             for topic in topics_shown
-            if len(topics_shown) != cursor.topics or reasons.get(topic) != cursor.late.get(topic)
+            if topic in new or reasons.get(topic) != cursor.late.get(topic)
         }
         late |= dict.fromkeys(self._newly_deleted(cursor), "")  # nothing of them waits any more
         return late, replace(cursor, late=reasons, topics=len(topics_shown))
+
+    def _new(self, cursor: Cursor, topics: Sequence[str]) -> Collection[str]:
+        """The topics whose lag target was never reported: an event of each would cost seconds."""
+        if len(topics) == cursor.topics:
+            return ()
+        if not cursor.topics:
+            return topics
+        return source_events.not_reported(self.context.instance, self._lane, topics)
 
     def _topics_with_asset(self) -> list[str]:
         every = {tp.topic for tp in self.snapshot.unreadable}.union(self.snapshot.destinations)

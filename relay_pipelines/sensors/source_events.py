@@ -10,7 +10,7 @@ What a planner remembers from tick to tick.
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -112,8 +112,7 @@ class MirrorCursor:
         return json.dumps(asdict(self))
 
 
-PER_TICK = 10
-LOOKS_PER_TICK = 50
+PER_TICK = 50
 _SECONDS = 300.0
 _SECONDS_PER_TOPIC = 60.0
 """The topics of a lane share one event a minute, if that makes fewer of them."""
@@ -136,15 +135,9 @@ def find(
     unknown = {tp.topic for tp in snapshot.unreadable}
     topics = sorted((snapshot.destinations.keys() & set(lane.topics)) - unknown)
     turn = [*(topic for topic in topics if topic > after), *(t for t in topics if t <= after)]
-    looked = turn[:LOOKS_PER_TICK]
-    events: list[dg.AssetMaterialization] = []
-    for topic, event in _events(instance, lane, snapshot, looked, now):
-        after = topic
-        if event is not None:
-            events.append(event)
-        if len(events) == PER_TICK:
-            break
-    return events, after
+    looked = turn[:PER_TICK]
+    events = list(_events(instance, lane, snapshot, looked, now))
+    return events, looked[-1] if looked else after
 
 
 def _events(
@@ -153,8 +146,8 @@ def _events(
     snapshot: ClusterSnapshot,
     topics: Sequence[str],
     now: float,
-) -> Iterator[tuple[str, dg.AssetMaterialization | None]]:
-    """The event of each topic, None if none is due."""
+) -> Iterator[dg.AssetMaterialization]:
+    """The events of the topics of which one is due."""
     ends: dict[str, list[int]] = {topic: [] for topic in topics}
     for position in snapshot.positions:
         if position.topic_partition.topic in ends:
@@ -168,10 +161,9 @@ def _events(
             grown = sum(ends[topic]) - int(str(last.asset_materialization.metadata[_END].value))
             passed = now - last.timestamp
             if not grown or passed < between:
-                yield topic, None
                 continue
             rate = round(grown / passed, 1) if grown > 0 else None
-        yield topic, _event(key, ends[topic], snapshot.node.name, rate)
+        yield _event(key, ends[topic], snapshot.node.name, rate)
 
 
 def _event(
@@ -190,6 +182,7 @@ def _event(
     )
 
 
+_NOT_MIRRORED = "no longer mirrored"
 _LOOKED_AT = 20
 """How many evaluations of a check are looked at for that of the last window."""
 
@@ -221,6 +214,18 @@ def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCh
     return window_events.held(lane.path, topic, "")
 
 
+def not_reported(instance: dg.DagsterInstance, lane: Lane, topics: Iterable[str]) -> set[str]:
+    """The topics of which Dagster has no lag target, or an old one: they were not mirrored."""
+    keys = {naming.topic_check(lane.path, topic, naming.LAG_TARGET): topic for topic in topics}
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys])
+    said = {key: record.evaluation for key, record in found.items()}
+    return {
+        topic
+        for key, topic in keys.items()
+        if (last := said.get(key)) is None or (last.description or "").startswith(_NOT_MIRRORED)
+    }
+
+
 def no_longer_mirrored(
     lane: Lane, topic: str, why: str, *, was_held: bool
 ) -> list[dg.AssetCheckEvaluation]:
@@ -230,7 +235,7 @@ def no_longer_mirrored(
         was_held: whether `message_counts` failed because a guard held something back. If it failed
             because a count differs, that stays.
     """
-    words = f"no longer mirrored: {why}; reload the code location"
+    words = f"{_NOT_MIRRORED}: {why}; reload the code location"
     names = (naming.LAG_TARGET, *([naming.MESSAGE_COUNTS] if was_held else []))
     keys = [naming.topic_check(lane.path, topic, name) for name in names]
     return [CheckResult(passed=True, description=words).evaluation(key) for key in keys]

@@ -90,7 +90,7 @@ def test_a_topic_without_an_asset_is_not_reported(ticks):
 
 def test_many_topics_take_turns(ticks):
     """A tick reports a few, and all ticks together report every topic once."""
-    names = [f"t{number:03d}" for number in range(3 * source_events.LOOKS_PER_TICK)]
+    names = [f"t{number:03d}" for number in range(3 * source_events.PER_TICK)]
     many, found = lane(*names), snapshot(**dict.fromkeys(names, 1))
     reported: list[str] = []
     for _ in range(len(names) // source_events.PER_TICK):
