@@ -7,7 +7,7 @@ Every key of a number names its unit: Dagster plots all numbers of one key.
 Whether the destination holds exactly the records of a window.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -67,27 +67,7 @@ _COUNTS = dg.TableSchema(
         dg.TableColumn("source offsets", description="of the window, half-open: [start, end)"),
     ]
 )
-_DETAILS = dg.TableSchema(
-    columns=[
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("node", description="source node that the run read"),
-        dg.TableColumn(
-            "reencoded",
-            description="committed records that were decoded and encoded again, because their"
-            " batches were small, or for a filter or a transform",
-        ),
-        dg.TableColumn(
-            "left out",
-            description="source offsets without a record in the copy: transaction markers, aborted"
-            " records, records that compaction has removed at the source, filtered or quarantined"
-            " records, and accepted losses",
-        ),
-        dg.TableColumn(
-            "destination offsets", description="that were recounted, with transaction markers"
-        ),
-        dg.TableColumn("source end", description="end offset when the run began"),
-    ]
-)
+_DETAILS = ("partition", "node", "reencoded", "left out", "destination offsets", "source end")
 _REASONS = {
     Skipped.CONTROL: "transaction markers",
     Skipped.ABORTED: "aborted",
@@ -149,14 +129,14 @@ def _summary(topic: TopicReport) -> str:
     return "; ".join(parts)
 
 
-def _details(topic: TopicReport) -> dg.TableMetadataValue:
-    return _table(
-        _DETAILS,
-        [
-            _detail(counted, topic.end_offsets.get(tp, 0))
-            for tp, counted in sorted(topic.recounts.items())
-        ],
-    )
+def _details(topic: TopicReport) -> dg.MarkdownMetadataValue:
+    """A row per topic-partition, as text: with each event, a table stores all its columns again."""
+    rows = [
+        _detail(counted, topic.end_offsets.get(tp, 0))
+        for tp, counted in sorted(topic.recounts.items())
+    ]
+    lines = [_DETAILS, ["---"] * len(_DETAILS), *rows]
+    return dg.MetadataValue.md("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def _table(schema: dg.TableSchema, rows: list[dict[str, str | int]]) -> dg.TableMetadataValue:
@@ -177,22 +157,20 @@ def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
     }
 
 
-def _detail(counted: Recount, source_end: int) -> dict[str, str | int]:
+def _detail(counted: Recount, source_end: int) -> Sequence[str]:
     left_out = [
         f"{count(counted.skipped[reason])} {name}"
         for reason, name in _REASONS.items()
         if counted.skipped[reason]
     ]
-    return {
-        "partition": counted.range.topic_partition.partition,
-        "node": ", ".join(sorted(counted.nodes)),
-        "reencoded": count(counted.reencoded),
-        "left out": ", ".join(left_out),
-        "destination offsets": f"[{counted.scanned.start}, {counted.scanned.end})"
-        if counted.scanned
-        else "",
-        "source end": count(source_end),
-    }
+    return (
+        str(counted.range.topic_partition.partition),
+        ", ".join(sorted(counted.nodes)),
+        count(counted.reencoded),
+        ", ".join(left_out),
+        f"[{counted.scanned.start}, {counted.scanned.end})" if counted.scanned else "",
+        count(source_end),
+    )
 
 
 def _result(counted: Recount) -> str:
