@@ -2,7 +2,7 @@
 
 Dagster stores each event of an op by itself: it serializes it three times, prints it, and opens
 SQLite three times. A window has two events for each of its topics, so they go straight to the
-tables where Dagster keeps them in SQL, over one connection, as `sensors/pruning` deletes them.
+tables where Dagster keeps them in SQL, over one connection, as `event_deletion` deletes them.
 """
 
 import os

@@ -1,30 +1,15 @@
-"""Deletes old windows and their runs: pages and ticks read everything that Dagster keeps.
-
-Dagster deletes the keys of windows one by one, and has no way to delete what checks have said of
-some partitions. So both go straight to the tables where it keeps them in SQL: a few statements for
-each window of many topics.
-"""
+"""Deletes old windows and their runs: pages and ticks read everything that Dagster keeps."""
 
 import datetime as dt
 import random
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
-import sqlalchemy
 from dagster import DagsterRunStatus, RunsFilter
-from dagster._core.storage.event_log import SqlEventLogStorage
-from dagster._core.storage.event_log.schema import (
-    AssetCheckExecutionsTable as Evaluations,
-)
-from dagster._core.storage.event_log.schema import (
-    DynamicPartitionsTable as Keys,
-)
 
 from relay_pipelines.checks.other_deployments import RECENT_SECONDS
-from relay_pipelines.orchestration import naming, window_log
-from relay_pipelines.orchestration.event_store import parts
+from relay_pipelines.orchestration import event_deletion, naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 
 WINDOWS_PER_TICK = 50
@@ -81,59 +66,16 @@ def _delete_windows(instance: dg.DagsterInstance, lane: Lane, windows: Sequence[
         # those of the plan: a topic of it may have come to another lane since
         plan = window_log.find(instance, lane, window, ())
         topics[window] = lane.topics if plan is None else plan.topics
-    storage = instance.event_log_storage
-    if isinstance(storage, SqlEventLogStorage):
-        every = set(chain.from_iterable(topics.values()))
-        newest = _newest_evaluations(storage, _asset_keys(lane, every))
-        for window in windows:
-            _delete_rows(storage, lane, window, topics[window], newest)
-        return
-    for window in windows:
-        for name in _key_names(lane, topics[window]):
-            if instance.has_dynamic_partition(name, window):
-                instance.delete_dynamic_partition(name, window)
-
-
-def _asset_keys(lane: Lane, topics: Iterable[str]) -> list[str]:
-    return [naming.mirrored_asset(lane.path, topic).to_string() for topic in topics]
-
-
-def _key_names(lane: Lane, topics: Iterable[str]) -> list[str]:
-    """The sets of keys with a window of these topics; last the lane's own, by which it is found."""
-    names = [naming.windows_name(lane.path, topic) for topic in topics]
-    return [*names, naming.plans_name(lane.path, lane.name)]
-
-
-def _newest_evaluations(storage: SqlEventLogStorage, asset_keys: Sequence[str]) -> list[int]:
-    """Return the rows that say what state checks are in: a topic without news keeps its colour."""
-    found: list[int] = []
-    for some in parts(asset_keys):
-        newest = (
-            sqlalchemy.select(sqlalchemy.func.max(Evaluations.c.id))
-            .where(Evaluations.c.asset_key.in_(some))
-            .group_by(Evaluations.c.asset_key, Evaluations.c.check_name)
-        )
-        with storage.index_connection() as connection:
-            found += connection.execute(newest).scalars()
-    return found
-
-
-def _delete_rows(
-    storage: SqlEventLogStorage,
-    lane: Lane,
-    window: str,
-    topics: Sequence[str],
-    newest: Sequence[int],
-) -> None:
-    # of older windows, too: those rows were once the newest
-    old = Evaluations.c.partition <= window, Evaluations.c.id.not_in(newest)
-    for some in parts(_asset_keys(lane, topics)):
-        with storage.index_connection() as connection:
-            connection.execute(Evaluations.delete().where(Evaluations.c.asset_key.in_(some), *old))
-    for some in parts(_key_names(lane, topics)):
-        with storage.index_connection() as connection:
-            names = Keys.c.partitions_def_name.in_(some)
-            connection.execute(Keys.delete().where(names, Keys.c.partition == window))
+    assets = {
+        window: [naming.mirrored_asset(lane.path, topic) for topic in some]
+        for window, some in topics.items()
+    }
+    event_deletion.delete_evaluations(instance, assets)
+    for window, some in topics.items():
+        names = [naming.windows_name(lane.path, topic) for topic in some]
+        # last the lane's own, by which the window is found
+        names.append(naming.plans_name(lane.path, lane.name))
+        event_deletion.delete_key(instance, names, window)
 
 
 def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.datetime:

@@ -58,15 +58,10 @@ def of_lane(
 _COUNTS = dg.TableSchema(
     columns=[
         dg.TableColumn("partition", "int"),
-        dg.TableColumn("committed", description="records of the window, by its ledger entries"),
-        dg.TableColumn(
-            "counted",
-            description="records found at the destination, of all chunks that cover the window",
-        ),
-        dg.TableColumn("result", description="complete, or what is wrong"),
-        dg.TableColumn("source offsets", description="of the window, half-open: [start, end)"),
+        *map(dg.TableColumn, ("committed", "counted", "result", "source offsets")),
     ]
 )
+"""Without descriptions, which Dagster would keep with each event: docs/metrics.md has them."""
 _DETAILS = ("partition", "node", "reencoded", "left out", "destination offsets", "source end")
 _REASONS = {
     Skipped.CONTROL: "transaction markers",
@@ -238,18 +233,22 @@ def _words(topic: TopicReport) -> str:
 
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:
+    """What was compared; of what is wrong or unusual, only what there is."""
     seen = topic.verdict.coverage
     # where all is well, the materialisation of the window has the same table
     table = {} if _passes(topic) and topic.is_complete else {"topic-partitions": counts(topic)}
-    return {
-        "verdict": str(topic.verdict.state),
-        "compared by content (records)": seen.by_content,
+    unusual = {
         "compared by count (records)": seen.by_count,
         "not verified (records)": seen.unverified,
-        "committed (records)": topic.records,
-        "counted (records)": sum(count.counted for count in topic.recounts.values()),
         "of other windows (records)": topic.recorded - topic.records,
         "superseded (offsets)": sum(count.superseded for count in topic.recounts.values()),
         "written by others (records)": sum(count.foreign for count in topic.recounts.values()),
+    }
+    return {
+        "verdict": str(topic.verdict.state),
+        "committed (records)": topic.records,
+        "counted (records)": sum(count.counted for count in topic.recounts.values()),
+        "compared by content (records)": seen.by_content,
+        **{name: number for name, number in unusual.items() if number},
         **table,
     }

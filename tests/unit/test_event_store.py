@@ -19,7 +19,7 @@ from dagster._core.storage.event_log.schema import (
 )
 from dagster._serdes import deserialize_value
 
-from relay_pipelines.orchestration import event_store
+from relay_pipelines.orchestration import event_deletion, event_store
 from relay_pipelines.orchestration.event_store import Event
 from tests.support.postgres import Postgres
 
@@ -199,3 +199,36 @@ def test_a_key_is_added_to_many_sets_at_once(kind: str, tmp_path: Path) -> None:
         keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
     expected = sorted([*((name, "w1") for name in names), (names[1], "w0")])
     assert sorted((key["partitions_def_name"], key["partition"]) for key in keys) == expected
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_old_windows_leave_the_newest_evaluations(kind: str, tmp_path: Path) -> None:
+    """A check keeps its state, also one that was last evaluated in an old window."""
+    seldom = dg.AssetKey(["m", "seldom"])
+
+    def windows(context: dg.OpExecutionContext) -> Iterator[Any]:
+        for window in ("w1", "w2", "w3"):
+            keys = [ORDERS, seldom] if window == "w1" else [ORDERS]
+            batch = [
+                dg.AssetCheckEvaluation(
+                    asset_key=key, check_name="counts", passed=True, partition=window
+                )
+                for key in keys
+            ]
+            yield from event_store.store(context, batch)
+
+    with instance_of(kind, tmp_path / "dagster") as instance:
+        assert ran(instance, windows).success
+        names = ["m/orders/windows", "m/main/plans"]
+        for window in ("w1", "w2", "w3"):
+            event_store.add_key(instance, names, window)
+        event_deletion.delete_evaluations(instance, {"w1": [ORDERS, seldom], "w2": [ORDERS]})
+        for window in ("w1", "w2"):
+            event_deletion.delete_key(instance, names, window)
+        left = rows(instance, AssetCheckExecutionsTable, "asset_key", "partition")
+        keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
+    assert left == [
+        {"asset_key": seldom.to_string(), "partition": "w1"},
+        {"asset_key": ORDERS.to_string(), "partition": "w3"},
+    ]
+    assert keys == [{"partitions_def_name": name, "partition": "w3"} for name in names]

@@ -164,10 +164,14 @@ class TestMetadata:
         ]
 
     def test_the_size(self):
-        """Dagster keeps it twice for each topic with news in each window."""
+        """Dagster keeps both two or three times for each topic with news in each window.
+
+        Two results of checks fit into a page of SQLite.
+        """
         window, _ = report()
-        stored, _ = map(serialize_value, window_events.of_window("run", LANE, window))
-        assert len(stored) < 5_500
+        shown, counted = map(serialize_value, window_events.of_window("run", LANE, window))
+        assert len(shown) < 5_200
+        assert len(counted) < 800
 
 
 @pytest.mark.parametrize(
