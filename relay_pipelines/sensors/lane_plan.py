@@ -24,6 +24,7 @@ from relay_pipelines.windows import window_events
 
 _LAG_SECONDS = 300.0
 _LAG_CHANGE_SECONDS = 60.0
+_TOPICS_PER_TICK = 50
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 Found = tuple[list[dg.AssetCheckEvaluation], Cursor]
@@ -183,6 +184,9 @@ class LaneTick:
     def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> tuple[Mapping[str, str], Cursor]:
         """The topics to report: those that miss the lag target for a new reason, or meet it again.
 
+        Dagster stores the events of a tick one by one, before it starts the run that the tick
+        requests. So the rest of very many comes with the next ticks.
+
         Returns:
             topic -> why it misses the target; empty if it meets it, or if the source has deleted
             it. All topics at first; a new one when it comes.
@@ -191,22 +195,29 @@ class LaneTick:
         misses = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
         topics_shown = self._topics_with_asset()
         reasons = {topic: misses[topic].reason for topic in topics_shown if topic in misses}
-        new = self._new(cursor, topics_shown)
-        late = {
-            topic: str(misses.get(topic, ""))
+        new = self._not_reported(cursor, topics_shown)
+        due = [
+            topic
             for topic in topics_shown
             if topic in new or reasons.get(topic) != cursor.late.get(topic)
-        }
-        late |= dict.fromkeys(self._newly_deleted(cursor), "")  # nothing of them waits any more
-        return late, replace(cursor, late=reasons, topics=len(topics_shown))
+        ]
+        due.sort(key=lambda topic: topic not in misses)
+        said = {topic: str(misses.get(topic, "")) for topic in due[:_TOPICS_PER_TICK]}
+        rest = set(due[_TOPICS_PER_TICK:])
+        late = {topic: why for topic, why in reasons.items() if topic not in rest}
+        late |= {topic: why for topic, why in cursor.late.items() if topic in rest}
+        # nothing of those that are deleted waits any more
+        said |= dict.fromkeys(self._newly_deleted(cursor), "")
+        reported = len(topics_shown) - len(rest.intersection(new))
+        return said, replace(cursor, late=late, topics=reported)
 
-    def _new(self, cursor: Cursor, topics: Sequence[str]) -> Collection[str]:
-        """The topics whose lag target was never reported: an event of each would cost seconds."""
+    def _not_reported(self, cursor: Cursor, topics: Sequence[str]) -> Collection[str]:
+        """The topics of which Dagster has no lag target, or one that is not what the cursor has."""
         if len(topics) == cursor.topics:
             return ()
-        if not cursor.topics:
-            return topics
-        return source_events.not_reported(self.context.instance, self._lane, topics)
+        return source_events.not_reported(
+            self.context.instance, self._lane, topics, set(cursor.late)
+        )
 
     def _topics_with_asset(self) -> list[str]:
         every = {tp.topic for tp in self.snapshot.unreadable}.union(self.snapshot.destinations)

@@ -10,7 +10,7 @@ What a planner remembers from tick to tick.
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ class Cursor:
         foreign_at: when they were reported.
         held: topics of which a guard holds something back, each with why.
         late: topics that miss the lag target, each with why.
-        topics: how many topics had an asset.
+        topics: how many topics with an asset had their lag target reported.
         source: the last source topic at which a tick looked.
         known_at: when the clusters answered last.
     """
@@ -183,6 +183,7 @@ def _event(
 
 
 _NOT_MIRRORED = "no longer mirrored"
+_NOT_KNOWN = "not known"
 _LOOKED_AT = 20
 """How many evaluations of a check are looked at for that of the last window."""
 
@@ -214,15 +215,23 @@ def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCh
     return window_events.held(lane.path, topic, "")
 
 
-def not_reported(instance: dg.DagsterInstance, lane: Lane, topics: Iterable[str]) -> set[str]:
-    """The topics of which Dagster has no lag target, or an old one: they were not mirrored."""
+def not_reported(
+    instance: dg.DagsterInstance, lane: Lane, topics: Iterable[str], late: Container[str]
+) -> set[str]:
+    """The topics of which Dagster has no lag target, or one that is not true any more.
+
+    Args:
+        late: those that were reported to miss it.
+    """
     keys = {naming.topic_check(lane.path, topic, naming.LAG_TARGET): topic for topic in topics}
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys])
-    said = {key: record.evaluation for key, record in found.items()}
+    said = {keys[key]: record.evaluation for key, record in found.items()}
     return {
         topic
-        for key, topic in keys.items()
-        if (last := said.get(key)) is None or (last.description or "").startswith(_NOT_MIRRORED)
+        for topic in keys.values()
+        if (last := said.get(topic)) is None
+        or last.passed == (topic in late)
+        or (last.description or "").startswith((_NOT_MIRRORED, _NOT_KNOWN))
     }
 
 
@@ -261,7 +270,7 @@ def report_unknown_lag(
     if not cursor.is_unknown(lane, now):
         return
     since = f" since {format_time(round(cursor.known_at * 1000))}" if cursor.known_at else ""
-    words = f"not known{since}"
+    words = f"{_NOT_KNOWN}{since}"
     key = lane.check(naming.LAG)
     storage = context.instance.event_log_storage
     last = storage.get_latest_asset_check_execution_by_key([key]).get(key)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 from dagster import DagsterInstance
 
+from relay_pipelines.checks import lag_target
+from relay_pipelines.errors import SourceError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.sensors import source_events
+from relay_pipelines.sensors.lane_plan import LaneTick
+from relay_pipelines.sensors.source_events import Cursor, dated
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.support.run_plans import snapshot_of
@@ -109,6 +116,42 @@ def test_the_topics_of_a_large_lane_are_reported_less_often(ticks):
     grown = snapshot(**dict.fromkeys(names, 9))
     assert not ticks.tick(many, grown, 590)
     assert len(ticks.tick(many, grown, 660)) == len(names)
+
+
+def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
+    """Dagster stores all events of a tick, one by one, before it starts the run it requests."""
+    names = [f"t{number:03d}" for number in range(120)]
+
+    def tick(cursor: Cursor, names: list[str], late: str = "") -> tuple[list[str], Cursor]:
+        found = replace(
+            snapshot(**dict.fromkeys(names, 1)),
+            unreadable={TopicPartition(late, 0): SourceError("gone")} if late else {},
+        )
+        context = SimpleNamespace(instance=ticks.instance)
+        of_lane = Share(lane(*names))
+        one = LaneTick(
+            *(context, of_lane, SimpleNamespace(clock=SystemClock()), found, (), ()),
+            *(frozenset(names), cursor),
+        )
+        said, cursor = one._late_topics(cursor, SimpleNamespace(late=()))
+        for event in lag_target.evaluations(of_lane.lane, said):
+            ticks.instance.report_runless_asset_event(dated(event, ticks.began + len(said)))
+        return list(said), cursor
+
+    first, cursor = tick(Cursor(), names, late="t099")
+    assert first == ["t099", *names[:49]]
+    second, cursor = tick(cursor, names, late="t099")
+    assert second == names[49:99]
+    third, cursor = tick(cursor, names)
+    assert third == ["t099", *names[100:]]
+    none, cursor = tick(cursor, names)
+    new, cursor = tick(cursor, [*names, "u"])
+    assert (none, new) == ([], ["u"])
+    # as after a wiped cursor: what is red and should not be is reported, and nothing else
+    red = dict.fromkeys(["t001"], "late")
+    for event in lag_target.evaluations(lane(), red):
+        ticks.instance.report_runless_asset_event(dated(event, ticks.began + 999))
+    assert tick(Cursor(), [*names, "u"])[0] == ["t001"]
 
 
 def test_the_key_is_not_that_of_the_copy():
