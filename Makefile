@@ -47,8 +47,8 @@ chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minut
 storm: setup  ## Restart and kill brokers of clusters of three under writers and a mirror; half an hour.
 	$(BIN)/python -m pytest -m long tests/chaos
 
-soak: setup  ## Mirror with Dagster for an hour of kills, edits and outages; writes docs/soak.md. Options: MINUTES=5 SEED=7.
-	$(BIN)/python -m tests.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED))
+soak: setup  ## Mirror with Dagster for an hour of kills, edits and outages; writes docs/soak.md. Options: MINUTES=5 SEED=7 TOPICS=1000, which kills nothing and writes docs/soak-topics.md.
+	$(BIN)/python -m tests.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED)) $(addprefix --topics ,$(TOPICS))
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints failover fencing following growth losses pins recount source_queries)

@@ -1,4 +1,7 @@
-"""Mirrors with Dagster while processes are killed: `python -m tests.orchestration.soak`."""
+"""Mirrors with Dagster for a long time: `python -m tests.orchestration.soak`.
+
+Processes are killed meanwhile, or, with `--topics`, very many topics all have news.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import machine
 from relay_pipelines.output.formatting import stdout
-from tests.orchestration.soak import report
+from tests.orchestration.soak import busy_report, busy_topics, report
 from tests.orchestration.soak.faults import Strike
 from tests.orchestration.soak.sampling import Sample, Usage
 from tests.orchestration.soak.soak import soak
@@ -31,6 +34,8 @@ def main() -> int:
     arguments = _parse()
     console = stdout()
     _RESULTS.mkdir(parents=True, exist_ok=True)
+    if arguments.topics:
+        return _busy(arguments)
     figures = _RESULTS / "figures.json"
     if arguments.report:
         found, described = _read(figures)
@@ -45,15 +50,39 @@ def main() -> int:
         figures.write_text(json.dumps({"report": asdict(found), "machine": described}))
         if not found.failures():
             shutil.rmtree(folder)
-    published = found.seconds >= _PUBLISHED_MINUTES * 60
-    target = _ROOT / "docs" if published else _RESULTS
-    (target / "pictures").mkdir(exist_ok=True)
+    target = _target(found.seconds)
     (target / "soak.md").write_text(report.as_markdown(found, _HERE / "soak.md.j2", described))
     (target / "pictures" / "soak.svg").write_text(report.as_svg(found, _HERE / "soak.svg.j2"))
     for failure in found.failures():
         console.print(f"failed: {failure}")
     console.print(f"report in {(target / 'soak.md').relative_to(_ROOT)}")
     return 1 if found.failures() else 0
+
+
+def _busy(arguments: argparse.Namespace) -> int:
+    """Print progress, write the report; return 0 if all arrived."""
+    console, minutes = stdout(), arguments.minutes
+    folder = Path(tempfile.mkdtemp(prefix="relay-soak-"))
+    console.print(f"{minutes:g} minutes of {arguments.topics} topics; data in {folder}")
+    described = machine.describe() | {"brokers": "one per cluster, on the same machine"}
+    found = busy_topics.soak(arguments.topics, arguments.every, minutes, folder, console.print)
+    target = _target(found.seconds)
+    (target / "soak-topics.md").write_text(
+        busy_report.as_markdown(found, _HERE / "busy.md.j2", described)
+    )
+    (target / "pictures" / "soak-topics.svg").write_text(
+        busy_report.as_svg(found, _HERE / "soak.svg.j2")
+    )
+    console.print(f"report in {(target / 'soak-topics.md').relative_to(_ROOT)}")
+    if not found.missing:
+        shutil.rmtree(folder)
+    return 1 if found.missing else 0
+
+
+def _target(seconds: float) -> Path:
+    target = _ROOT / "docs" if seconds >= _PUBLISHED_MINUTES * 60 else _RESULTS
+    (target / "pictures").mkdir(exist_ok=True)
+    return target
 
 
 def _read(figures: Path) -> tuple[report.Report, dict[str, str]]:
@@ -78,6 +107,10 @@ def _parse() -> argparse.Namespace:
         default=random.randrange(10_000),
         help="of the faults; random by default",
     )
+    parser.add_argument(
+        "--topics", type=int, help="instead of faults: so many topics, which all have news"
+    )
+    parser.add_argument("--every", default="5s", help="`window.every` of these topics: 5s")
     parser.add_argument(
         "--report", action="store_true", help="write the report again, from var/soak/figures.json"
     )

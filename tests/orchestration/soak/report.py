@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -67,7 +67,7 @@ class Report:
 
 def as_markdown(report: Report, template: Path, described: dict[str, str]) -> str:
     """Return the page."""
-    return _render(
+    return render(
         template,
         report=report,
         windows=report.samples[-1].windows,
@@ -123,14 +123,15 @@ def as_svg(report: Report, template: Path) -> str:
 
     dagster = [name for name in PRUNED | FILES if "__" not in name]
     topics = [name for name in FILES if "__" in name]
+    shown = report.seconds, [(sample.seconds, sample) for sample in report.samples]
     panels = [
-        _panel("memory (PSS)", report, of("pss"), size),
-        _panel("file handles", report, of("handles"), count),
-        _panel("threads", report, of("threads"), count),
-        _panel("Dagster's files", report, files(*dagster), size),
-        _panel("topics with the state", report, files(*topics), size),
+        panel("memory (PSS)", shown, of("pss"), size),
+        panel("file handles", shown, of("handles"), count),
+        panel("threads", shown, of("threads"), count),
+        panel("Dagster's files", shown, files(*dagster), size),
+        panel("topics with the state", shown, files(*topics), size),
     ]
-    return _render(
+    return render(
         template,
         panels=panels,
         marks=[(WIDTH * strike.at / report.seconds, strike.what) for strike in report.strikes],
@@ -169,18 +170,26 @@ def _stalled_by(report: Report) -> str:
     return before[-1] if before else "the start"
 
 
-def _panel(
+def panel(
     title: str,
-    report: Report,
-    series: Mapping[str, Callable[[Sample], float]],
+    shown: tuple[float, Sequence[tuple[float, Any]]],
+    series: Mapping[str, Callable[[Any], float]],
     text: Callable[[float], str],
 ) -> Panel:
-    top = max(get(sample) for get in series.values() for sample in report.samples) or 1.0
+    """Return a chart.
 
-    def points(get: Callable[[Sample], float]) -> str:
+    Args:
+        shown: the seconds of the whole, and samples with their seconds since its start.
+        series: name -> the value of a sample.
+        text: how a value is written.
+    """
+    whole, samples = shown
+    top = max(get(sample) for get in series.values() for _, sample in samples) or 1.0
+
+    def points(get: Callable[[Any], float]) -> str:
         return " ".join(
-            f"{WIDTH * sample.seconds / report.seconds:.1f},{HEIGHT * (1 - get(sample) / top):.1f}"
-            for sample in report.samples[:: max(1, len(report.samples) // _MOST_POINTS)]
+            f"{WIDTH * at / whole:.1f},{HEIGHT * (1 - get(sample) / top):.1f}"
+            for at, sample in samples[:: max(1, len(samples) // _MOST_POINTS)]
         )
 
     lines = [
@@ -209,7 +218,8 @@ def _processes(sample: Sample) -> int:
     return sum(usage.processes for usage in sample.roles.values())
 
 
-def _render(template: Path, **values: object) -> str:
+def render(template: Path, **values: object) -> str:
+    """Return a page or a picture from its template."""
     environment = Environment(
         loader=FileSystemLoader(template.parent),
         undefined=StrictUndefined,
