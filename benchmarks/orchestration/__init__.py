@@ -8,6 +8,7 @@ crowded      a database with very many old windows: ticks, and queries of the as
 latency      from produced to readable at the destination
 planners     ticks of one mirror in several checkouts of this project, side by side
 windows      a session's window as its topics grow, in several checkouts
+databases    what windows cost SQLite and PostgreSQL, and several that delete them at once
 wide         very many topics: ticks of all planners, one run, and the pages
 figures      the measured values
 report       docs/benchmarks-dagster.md

@@ -52,7 +52,7 @@ class Postgres:
         made = self._start(*command, "--encoding", "UTF8", "--no-locale", "--no-sync")
         assert made.wait(_SECONDS) == 0, self._log()
         self.start()
-        with closing(self._connect()) as connection:
+        with closing(self.connect()) as connection:
             connection.autocommit = True
             connection.cursor().execute("CREATE DATABASE dagster")
 
@@ -71,7 +71,7 @@ class Postgres:
 
     def take_writes(self, *, takes: bool) -> None:
         """Answer, and take writes or refuse them, as a standby does."""
-        connection = self._connect()
+        connection = self.connect()
         connection.autocommit = True  # ALTER SYSTEM is not for transactions
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_read_only = off")
@@ -82,7 +82,7 @@ class Postgres:
 
     def storage(self, database: str) -> dict[str, Any]:
         """Make a database, and return the settings of a Dagster instance that uses it."""
-        with closing(self._connect()) as connection:
+        with closing(self.connect()) as connection:
             connection.autocommit = True
             connection.cursor().execute(f"CREATE DATABASE {database}")
         url = f"postgresql+psycopg2://dagster@127.0.0.1:{self.port}/{database}"
@@ -114,12 +114,13 @@ class Postgres:
         assert self._process is not None
         assert self._process.poll() is None, self._log()
         try:
-            self._connect().close()
+            self.connect().close()
         except psycopg2.OperationalError:
             return False
         return True
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
+        """Connect to the server, not to Dagster's database in it."""
         return psycopg2.connect(host="127.0.0.1", port=self.port, user="dagster", dbname="postgres")
 
 
