@@ -17,6 +17,7 @@ from relay_pipelines.orchestration.turns import final_failure, forbid_retries
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
+from relay_pipelines.schemas import checks as schema_checks
 from relay_pipelines.settings import Mirror
 from relay_pipelines.windows import window_events
 from relay_pipelines.windows.lane_run import LaneRun, failures
@@ -37,6 +38,7 @@ def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> list[dg.AssetsDefinit
 def _assets(
     op: str, topics: Sequence[str], lane: Lane, mirror: Mirror, catalog: Catalog
 ) -> dg.AssetsDefinition:
+    compares_schemas = schema_checks.are_declared(mirror)
     return dg.multi_asset(
         name=op,
         specs=_specs(topics, lane, mirror),
@@ -47,6 +49,7 @@ def _assets(
                 for topic in topics
                 for expectation in mirror.expectations_of(topic)
             ),
+            *(schema_checks.spec(lane.path, topic) for topic in topics if compares_schemas),
         ],
         can_subset=True,
         pool=naming.pool(lane.path, lane.name),

@@ -151,7 +151,7 @@ class _Session:
                 self._wait(turns.LOOK_SECONDS)
                 continue
             yield from self._copy_round()
-            yield list(self._copying.checks.finished())
+            yield self._copying.finished_checks()
             if not window.session:
                 return
             if not self._copying.has_backlog or self._copying.attempt:

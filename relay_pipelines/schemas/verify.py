@@ -75,19 +75,30 @@ class Comparison:
     """What ids mean at two registries; each is asked for once.
 
     A registry that does not answer is not asked again.
+
+    Args:
+        same: ids that an earlier comparison has found to mean the same, which grows: an id never
+            means another schema later.
     """
 
-    def __init__(self, source: Registry, destination: Registry) -> None:
+    def __init__(
+        self, source: Registry, destination: Registry, same: set[int] | None = None
+    ) -> None:
         self._source = source
         self._destination = destination
+        self._same: set[int] = set() if same is None else same
         self._ids: dict[int, Found] = {}
         self._references: dict[tuple[str, int], Found] = {}
         self._away = ""
 
     def compare(self, number: int) -> Found:
         """Return why an id does not resolve to the same schema at both registries."""
+        if number in self._same:
+            return _SAME
         if number not in self._ids:
             self._ids[number] = self._asked(number)
+        if self._ids[number] == _SAME:
+            self._same.add(number)
         return self._ids[number]
 
     def _asked(self, number: int) -> Found:

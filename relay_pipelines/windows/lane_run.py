@@ -32,6 +32,7 @@ from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
+from relay_pipelines.windows.schema_checks import SchemaChecks
 from relay_pipelines.windows.window_checks import WindowChecks
 from relay_pipelines.windows.window_run import Copied, WindowReport, copy_round, count_window
 
@@ -57,6 +58,7 @@ class LaneRun:
         held: why topic-partitions are held back, as the last survey found.
         unseen: a line for each topic that the source does not show, and for what is held back.
         checks: the expectations of the windows, which run behind the copy.
+        schemas: their schemas, which are compared behind the copy.
         budget: how often a window ends.
     """
 
@@ -75,6 +77,7 @@ class LaneRun:
     held: Mapping[TopicPartition, RelayError] = field(default_factory=dict, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
     checks: WindowChecks = field(init=False)
+    schemas: SchemaChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
     _sources: Sources | None = field(default=None, init=False)
@@ -103,6 +106,7 @@ class LaneRun:
             cache(self.context.instance.has_run), self.lane.window.every / 1000, self.kafka.clock
         )
         self._stored = OpenWindowStore(self.context.instance, self.lane)
+        self.schemas = SchemaChecks(self.lane, self.context.log)
         self.checks = WindowChecks(
             # other runs end when they have copied
             *(self.lane, self.kafka, self.context.log),
@@ -365,6 +369,7 @@ class LaneRun:
         ]
         self._reported = self._reported if is_known else events
         self.checks.add(report, self.session)
+        self.schemas.add(report, self.kafka)
 
     def _read_sources(self) -> Sources:
         """Read the user's classes once for all tasks of a window."""
@@ -374,11 +379,16 @@ class LaneRun:
         self._sources = sources
         return sources
 
+    def finished_checks(self) -> Batch:
+        """Return the results of checks that ran behind the copy since the last call."""
+        return [*self.checks.finished(), *self.schemas.finished()]
+
     def finish_checks(self) -> Generator[Batch, None, list[str]]:
         """Wait for the expectations of the windows; return a line for each that fails the run."""
         if self.checks.are_running:
             self.tag_turn(Turn.CHECKING)
         yield from ([event] for event in self.checks.rest(self._ends_checks))
+        yield from ([event] for event in self.schemas.rest(self._ends_checks))
         if self.checks.blocked:
             self.let_next_run_start_at_once()
         return self.checks.blocked
