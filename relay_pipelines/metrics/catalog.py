@@ -19,8 +19,9 @@ class By(StrEnum):
     RUN = "run"
     EXPORTER = "exporter"
     BOTH = "run, exporter"
-    AUDIT = "exporter, audit"
+    AUDIT = "exporter, audit, schemas"
     ONLY_AUDIT = "audit"
+    SCHEMAS = "schemas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +329,25 @@ METRICS = (
         ("mirror", "topic", "check"),
         "1 if the check fails, else 0. Checks: configs (a topic configuration differs)"
         " and source_topics (a topic is missing at the source), both without topic;"
-        " audit (the topic's last audit with --textfile).",
+        " audit and schemas (the topic's last audit, and its last `relay schemas verify`, with"
+        " --textfile).",
         By.AUDIT,
+    ),
+    Metric(
+        "schemas_verdict",
+        "gauge",
+        ("mirror", "topic", "verdict"),
+        "1 for the verdict of the topic's last `relay schemas verify --textfile`, else 0: agrees,"
+        " differs, not verified (not all ids could be compared), no ids found, nothing to verify.",
+        By.SCHEMAS,
+    ),
+    Metric(
+        "schema_ids",
+        "gauge",
+        ("mirror", "topic", "result"),
+        "Ids that it has found in the topic's records: same and differing were compared at both"
+        " registries; unknown could not be.",
+        By.SCHEMAS,
     ),
     Metric(
         "audit_verdict",

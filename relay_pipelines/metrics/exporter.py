@@ -119,7 +119,10 @@ class Exporter(Collector):
         for sample in self._samples():
             found[sample.name].append(sample)
         for metric in METRICS:
-            if metric.by not in {By.RUN, By.ONLY_AUDIT} and metric.name not in COMMITTED:
+            if (
+                metric.by not in {By.RUN, By.ONLY_AUDIT, By.SCHEMAS}
+                and metric.name not in COMMITTED
+            ):
                 family = GaugeMetricFamily(
                     PREFIX + metric.name, metric.meaning, labels=metric.labels
                 )

@@ -10,6 +10,7 @@ inventory      reads all versions of a registry
 plan           what must be registered so that ids mean the same: no I/O
 import_record  what an import has to restore, in the mirrors' state at the destination
 apply          registers what is missing, and reads it back
+metrics        what `verify` has found, for Prometheus
 request        what the command and the check are asked for
 checks         the check `schemas` of a topic's windows
 command        the command `relay schemas`

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -18,6 +19,7 @@ from relay_pipelines.output.formatting import count, format_time, plural, stderr
 from relay_pipelines.prepare.topics import create_state
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.schemas import metrics
 from relay_pipelines.schemas.apply import Applied, Import, State
 from relay_pipelines.schemas.import_record import ImportRecord, Lease
 from relay_pipelines.schemas.inventory import Versions, read_ids, read_subjects
@@ -46,11 +48,13 @@ class How:
 
     Args:
         execute: whether to register; otherwise it is only shown.
+        textfile: where `verify` writes metrics; None for nowhere.
     """
 
     action: Do
     execute: bool
     as_json: bool
+    textfile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +77,21 @@ def run(invocation: Invocation, mirror_name: str | None, request: SchemasRequest
     name, mirror = the_mirror(invocation.settings(), names, "schemas are of")
     with invocation.reporting_errors(name):
         if how.action is Do.VERIFY:
-            _verify(invocation, name, mirror, request, as_json=how.as_json)
+            _verify(invocation, name, mirror, request, how)
         else:
             _register(invocation, name, mirror, request, how)
     return invocation.exit_code
 
 
 def _verify(
-    invocation: Invocation, name: str, mirror: Mirror, request: SchemasRequest, *, as_json: bool
+    invocation: Invocation, name: str, mirror: Mirror, request: SchemasRequest, how: How
 ) -> None:
     verdicts = list(_shown(verify(name, mirror, request, SystemClock()), None, "topics"))
     found = total(name, verdicts)
     invocation.raise_exit_code(found.exit_code)
-    if as_json:
+    if how.textfile is not None:
+        metrics.write(how.textfile, name, verdicts)
+    if how.as_json:
         topics = [document(each) for each in verdicts]
         messages.document({"mirror": name, **document(found), "topics": topics})
         return

@@ -13,6 +13,7 @@ from pathlib import Path
 import alembic.util
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.definitions import input as inputs
 
 from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
@@ -219,6 +220,19 @@ class TestNames:
             dg.AssetKey(["logs", "logs_b"]),
         }
         assert not history.is_materializable, "nobody materialises it with the topics"
+
+    def test_schemas_have_a_check_if_both_registries_are_declared(self, sample):
+        here = {"url": "http://127.0.0.1:1"}
+        document = yaml.safe_load(SAMPLE)
+        mirror = document["mirrors"]["logs"]
+        mirror["source"]["schema_registry"] = here
+        for declared in (False, True):
+            if declared:
+                mirror["destination"]["schema_registry"] = here
+            sample.write_text(yaml.safe_dump(document))
+            keys = build(sample).get_repository_def().asset_graph.asset_check_keys
+            found = {key.asset_key.path[-1] for key in keys if key.name == "schemas"}
+            assert found == ({"logs_a", "logs_b"} if declared else set())
 
     def test_audits_do_not_hold_copies_up(self, sample):
         """What copies runs first, and is in none of their pools; nothing is repeated."""

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
@@ -23,9 +23,10 @@ from relay_pipelines.errors import (
     RetriableError,
 )
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.schemas import metrics
 from relay_pipelines.schemas import registry as registries
 from relay_pipelines.schemas.apply import Applied, Import, State
-from relay_pipelines.schemas.import_record import LEASE_MS, ImportRecord, Lease
+from relay_pipelines.schemas.import_record import LEASE_MS
 from relay_pipelines.schemas.inventory import Versions, read_ids, read_subjects
 from relay_pipelines.schemas.plan import Action, Step, plan, with_referenced
 from relay_pipelines.schemas.read_ids import BY_HEADER, TopicIds
@@ -34,6 +35,7 @@ from relay_pipelines.schemas.verdict import State as Verdict
 from relay_pipelines.schemas.verdict import TopicVerdict, total
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
+from tests.support.import_lease import LeaseInMemory, Store
 from tests.support.schema_registry import FakeRegistry, fake_registry
 
 ORDERS = TopicPartition("orders", 0)
@@ -82,42 +84,6 @@ def planned(source: Registry, destination: Registry) -> list[Step]:
     wanted = versions(source)
     ids = read_ids(destination, {version.id for version in wanted.values()})
     return plan(wanted, versions(destination), ids)
-
-
-@dataclass
-class Store:
-    """What the destination's brokers keep for a lease."""
-
-    record: ImportRecord = field(default_factory=ImportRecord)
-    epoch: int = 0
-    now_ms: int = 1_000_000
-
-
-class LeaseInMemory(Lease):
-    """A lease whose record is in this process; a commit of who was fenced is refused."""
-
-    def __init__(self, store: Store, run_id: str) -> None:
-        clock = SimpleNamespace(now_ms=lambda: store.now_ms)
-        registry: Any = SimpleNamespace(identity="r")
-        fenced_client: Any = SimpleNamespace(clock=clock)
-        super().__init__(fenced_client, registry, run_id)
-        self._store = store
-        self.before_write: Any = lambda: None
-
-    def read(self) -> ImportRecord:
-        return self._store.record
-
-    def _taken_over(self) -> tuple[Any, ImportRecord]:
-        self.before_write()
-        self._store.epoch += 1
-        epoch = self._store.epoch
-        return SimpleNamespace(epoch=epoch, release=lambda: None), self.read()
-
-    def _commit(self, producer: Any, record: ImportRecord) -> None:
-        if producer.epoch != self._store.epoch:
-            raise FencedError("fenced")
-        self._record = replace(record, written_at_ms=self._store.now_ms)
-        self._store.record = self._record
 
 
 def imported(
@@ -197,6 +163,19 @@ def test_what_is_not_the_same_does_not_pass(
     found = verdict_of(here, there, *records)
     assert (found.state, bool(found.exit_code)) == (state, True)
     assert says in str(found)
+
+
+def test_verdicts_are_metrics(here: FakeRegistry, there: FakeRegistry, tmp_path: Path) -> None:
+    """What the file says of other topics stays."""
+    file = tmp_path / "schemas.prom"
+    found = verdict_of(here, there, named(None, with_id(7)))
+    metrics.write(file, "m", [found])
+    metrics.write(file, "m", [TopicVerdict("other")])
+    lines = file.read_text()
+    assert 'kafka_relay_check_failed{check="schemas",mirror="m",topic="orders"} 1.0' in lines
+    assert 'schemas_verdict{mirror="m",topic="orders",verdict="differs"} 1.0' in lines
+    assert 'schemas_verdict{mirror="m",topic="other",verdict="nothing to verify"} 1.0' in lines
+    assert 'schema_ids{mirror="m",result="differing",topic="orders"} 1.0' in lines
 
 
 def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegistry) -> None:
