@@ -283,10 +283,11 @@ The checkpoint that is committed with that chunk, with the key `{mark.decode()}`
 {json.dumps(json.loads(state), indent=2)}
 ```
 
-The topic has three more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic
+The topic has four more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic
 begins, `<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, and
 `<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a replay is
-`<mirror>.replay@<id>`.
+`<mirror>.replay@<id>`. `@schemas/<digest>` belongs to no mirror: it says which modes an import into
+a schema registry [has to restore](../schemas.md#what-holds-if-it-is-killed).
 """
 
 

@@ -12,7 +12,14 @@ from enum import StrEnum
 from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.schemas.import_record import Lease
 from relay_pipelines.schemas.plan import Action, Step, chunks
-from relay_pipelines.schemas.registry import IMPORT, READ_ONLY, IdsNotTakenError, Registry
+from relay_pipelines.schemas.registry import (
+    IMPORT,
+    READ_ONLY,
+    READ_WRITE,
+    IdsNotTakenError,
+    Registry,
+    RegistryRefusedError,
+)
 from relay_pipelines.schemas.schema import Version
 
 _STEPS_AT_ONCE = 50
@@ -162,6 +169,13 @@ class Import:
         if mode:
             self._registry.set_mode(subject, mode)
         else:
-            self._registry.delete_mode(subject)
+            self._take_away_mode(subject)
         if self._registry.mode(subject) == IMPORT:
             raise RelayError("the registry has not changed its mode")
+
+    def _take_away_mode(self, subject: str) -> None:
+        """Let a subject have the mode of its context; older registries cannot delete a mode."""
+        try:
+            self._registry.delete_mode(subject)
+        except RegistryRefusedError:
+            self._registry.set_mode(subject, READ_WRITE)

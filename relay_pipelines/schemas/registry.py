@@ -11,7 +11,6 @@ import logging
 import threading
 from base64 import b64encode
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -24,12 +23,14 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8
 """Requests that a registry gets at the same time, at most."""
-IMPORT, READ_ONLY = "IMPORT", "READONLY"
+IMPORT, READ_ONLY, READ_WRITE = "IMPORT", "READONLY", "READWRITE"
 _ATTEMPTS = 4
 _BACKOFF_SECONDS = 0.2
 _BUSY = (429, 500, 502, 503, 504)
 _REFUSED = (401, 403)
 _NOT_FOUND = 404
+_UNKNOWN = range(40401, 40500)
+"""Error codes that say what is not known; a server without such a page says 404."""
 _FIRST_ERROR = 400
 _REDIRECTS = range(300, 400)
 _DEFAULT_CONTEXT = "."
@@ -65,12 +66,7 @@ class Registry:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for session in self._open:
             session.close()
 
@@ -227,15 +223,16 @@ class Registry:
                 f"{self} refuses {where} ({status})", remedy="check username and password, or token"
             )
         found, is_json = _parsed(answer)
-        code = found.get("error_code") if isinstance(found, dict) else None
-        if status == _NOT_FOUND and str(code).startswith(str(_NOT_FOUND)):
+        said = found if isinstance(found, dict) else {}
+        message = f"{self} answers {where} with {status}"
+        if status in _BUSY:  # or a proxy says it, in HTML
+            raise RetriableError(f"{message}: {str(said.get('message', ''))[:_SHOWN_CHARACTERS]}")
+        if said.get("error_code") in _UNKNOWN:
             return None
         if status == _NOT_FOUND or not is_json:
             raise self._odd(f"{where} with {status}, and not as that API does")
         if status >= _FIRST_ERROR:
-            said = str(found.get("message", "")) if isinstance(found, dict) else ""
-            kind = RetriableError if status in _BUSY else RegistryRefusedError
-            raise kind(f"{self} answers {where} with {status}: {said[:_SHOWN_CHARACTERS]}")
+            raise RegistryRefusedError(f"{message}: {str(said.get('message'))[:_SHOWN_CHARACTERS]}")
         return found
 
     def _odd(self, what: str) -> ConfigError:

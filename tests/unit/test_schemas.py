@@ -196,6 +196,8 @@ def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegis
         ((404, None), ConfigError, "with 404, and not as that API does; write where"),
         ((200, b"<html>"), ConfigError, "with 200, and not as that API does"),
         ((200, {"id": 1}), ConfigError, "a schema without 'schema'"),
+        ((404, {"error_code": 404, "message": "?"}), ConfigError, "not as that API does; write"),
+        ((502, b"<html>"), RetriableError, "answers GET /schemas/ids/7 with 502: "),
         ((500, {"message": "store"}), RetriableError, "answers GET /schemas/ids/7 with 500: store"),
         ((422, {"message": "no"}), registries.RegistryRefusedError, "with 422: no"),
     ],
@@ -323,6 +325,19 @@ def test_a_registry_that_gives_ids_of_its_own_gets_one_version(
         imported(destination, planned(source, destination), Store())
     assert len([method for method, _ in there.asked if method == "POST"]) == 1
     assert there.modes == {"": "READWRITE"}
+
+
+def test_a_registry_that_cannot_delete_a_mode(here: FakeRegistry, there: FakeRegistry) -> None:
+    """As older ones: the subject gets the mode that it inherited as its own."""
+    there.before = lambda method, path: (
+        (405, {"error_code": 405, "message": "no"})
+        if (method, path[:5]) == ("DELETE", "/mode")
+        else None
+    )
+    with client(here, "source") as source, client(there) as destination:
+        done = imported(destination, planned(source, destination), Store())
+        assert {each.state for each in done} == {State.DONE}
+    assert set(there.modes.values()) == {"READWRITE"}
 
 
 def test_read_only_is_not_changed(here: FakeRegistry, there: FakeRegistry) -> None:
