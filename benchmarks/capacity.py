@@ -56,7 +56,7 @@ class Costs:
     transaction: float = 0.02
     byte: float = 1 / 150e6
     cpu_byte: float = 1.5e-9
-    stored_event_bytes: int = 31_000
+    stored_event_bytes: int = 21_800
 
 
 @dataclass(frozen=True, slots=True)
