@@ -126,9 +126,9 @@ def _verified(
         translation = read_translation(name, mirror, destination, ids)
         answers = answers_to(translation, destination, positions, request.to)
         found = verify(translation, source, destination, answers, request.to)
-    differs = {Comparison.DIFFERS: DIFFERENCE}
+    codes = {Comparison.DIFFERS: DIFFERENCE, Comparison.NOT_COMPARED: _FAILED}
     return answers, [
-        _Outcome(each.comparison, each.why, differs.get(each.comparison, 0)) for each in found
+        _Outcome(each.comparison, each.why, codes.get(each.comparison, 0)) for each in found
     ]
 
 

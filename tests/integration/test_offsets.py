@@ -33,6 +33,7 @@ from tests.support.compacted import COMPACTED, clean, keyed
 from tests.support.consumers import consumer
 from tests.support.independent import (
     Record,
+    delete_before,
     put,
     read,
     settled_end,
@@ -122,6 +123,11 @@ def test_every_position_of_a_group(moved: Moved) -> None:
     assert (back["state"], back["state_why"]) == ("same", None)
     unread = [record for offset, record in there if offset >= there_end - 3]
     assert unread == [record for offset, record in here if offset >= back["to_offset"]]
+
+    file.write_text(f"topic,partition,offset\n{mirror.topic},0,3\n")
+    delete_before(mirror.source, mirror.at, 10)
+    (gone,) = moved.relay("verify", "--from", str(file), code=1)
+    assert (gone["exactness"], gone["state"]) == ("exact", "not compared")
 
 
 def test_a_group_moves_there_and_back(moved: Moved) -> None:
