@@ -14,6 +14,7 @@ from typing import NamedTuple
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import compact
 from relay_pipelines.protocol.fetch import encode_string
+from relay_pipelines.protocol.offset_requests import answers
 
 FETCH, COMMIT = (9, 8), (8, 7)
 """Api key and version."""
@@ -101,16 +102,5 @@ def encode_commit(group: str, commits: Mapping[TopicPartition, CommittedOffset])
 
 def decode_commit(body: memoryview) -> Iterator[tuple[TopicPartition, int]]:
     """Yield each topic-partition with its error code."""
-    data = bytes(body)
-    (topics,) = _COUNT.unpack_from(data, _THROTTLE_BYTES)
-    at = _THROTTLE_BYTES + _COUNT.size
-    for _ in range(topics):
-        (size,) = _SIZE.unpack_from(data, at)
-        end = at + _SIZE.size + size
-        topic = data[at + _SIZE.size : end].decode()
-        (partitions,) = _COUNT.unpack_from(data, end)
-        at = end + _COUNT.size
-        end = at + partitions * _OUTCOME.size
-        for partition, error_code in _OUTCOME.iter_unpack(data[at:end]):
-            yield TopicPartition(topic, partition), error_code
-        at = end
+    for topic, (partition, error_code) in answers(body, _OUTCOME):
+        yield TopicPartition(topic, partition), error_code

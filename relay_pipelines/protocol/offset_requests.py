@@ -51,7 +51,7 @@ def encode_list_offsets(
 
 def decode_list_offsets(body: memoryview) -> Iterator[Answer]:
     """Read the answer to `encode_list_offsets`."""
-    for topic, (partition, error_code, _, offset, _) in _answers(body, _OFFSET):
+    for topic, (partition, error_code, _, offset, _) in answers(body, _OFFSET):
         yield TopicPartition(topic, partition), error_code, offset
 
 
@@ -75,12 +75,16 @@ def encode_epoch_ends(
 
 def decode_epoch_ends(body: memoryview) -> Iterator[Answer]:
     """Read the answer to `encode_epoch_ends`."""
-    for topic, (error_code, partition, _, end_offset) in _answers(body, _EPOCH_END):
+    for topic, (error_code, partition, _, end_offset) in answers(body, _EPOCH_END):
         yield TopicPartition(topic, partition), error_code, end_offset
 
 
-def _answers(body: memoryview, answer: struct.Struct) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the topic and the fields of each topic-partition."""
+def answers(body: memoryview, answer: struct.Struct) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the topic and the fields of each topic-partition, of an answer that has nothing else.
+
+    Args:
+        answer: the fields of one topic-partition.
+    """
     data = bytes(body)
     (topics,) = _COUNT.unpack_from(data, _THROTTLE_BYTES)
     at = _THROTTLE_BYTES + _COUNT.size
