@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from relay_pipelines.demo import ui
@@ -27,7 +29,10 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_session(dev: DevEnvironment) -> None:
-    """Records arrive within seconds, its windows are on the page, and it is replaced if killed."""
+    """Records arrive within seconds, its windows are on the page, and it is replaced if killed.
+
+    With all of Dagster killed during the next one, another Dagster goes on by itself.
+    """
     dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
     with dev.dagster() as dagster:
         dev.produce(3)
@@ -60,7 +65,17 @@ def test_a_session(dev: DevEnvironment) -> None:
         dev.produce(1)  # in case that it had copied all of them
         dev.all_arrived(120)
         assert graphql.ended(dagster, session.id).status == "FAILURE"
-        assert len([run for run in graphql.runs(dagster) if run.job == session.job]) == 2
+        runs = [run for run in graphql.runs(dagster) if run.job == session.job]
+        (following,) = [run for run in runs if run.id != session.id]
+        process = psutil.Process(process_of(dagster, following.id))
+        os.killpg(dagster.process.pid, signal.SIGKILL)
+        dagster.process.wait()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    dev.produce(2)
+    with dev.dagster() as dagster:
+        dev.all_arrived(240)  # nobody tells Dagster that the session is dead
+        assert graphql.ended(dagster, following.id).status == "FAILURE"
 
 
 @pytest.mark.long

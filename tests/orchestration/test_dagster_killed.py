@@ -126,23 +126,6 @@ def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPa
         server.stop()
 
 
-def test_everything_is_killed(dev: DevEnvironment) -> None:
-    """With all of Dagster killed during a session, another Dagster goes on by itself."""
-    with dev.dagster() as dagster:
-        dev.produce(2)
-        dev.all_arrived()
-        (session,) = graphql.runs(dagster)
-        process = psutil.Process(process_of(dagster, session.id))
-        os.killpg(dagster.process.pid, signal.SIGKILL)
-        dagster.process.wait()
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    dev.produce(2)
-    with dev.dagster() as dagster:
-        dev.all_arrived(240)  # nobody tells Dagster that the session is dead
-        assert graphql.ended(dagster, session.id).status == "FAILURE"
-
-
 @pytest.mark.long
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
     """Killed at two points of a tick, the daemon still starts one run, and all is copied.
