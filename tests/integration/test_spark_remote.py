@@ -410,7 +410,9 @@ def test_rounds_go_on_when_a_server_answers_again(
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize("kind", ["standalone_master", "connect_remote"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("standalone_master", marks=pytest.mark.long), "connect_remote"]
+)
 def test_registering_is_all_that_a_data_frame_needs(
     source_cluster: LocalCluster,
     kind: str,
