@@ -99,7 +99,7 @@ class Operator:
 
     def elect_preferred_leaders(self) -> None:
         """Elect the preferred leader of every topic-partition."""
-        self._admin.elect_leaders(ElectionType.PREFERRED).result(30)
+        self._admin.elect_leaders(ElectionType.PREFERRED).result(150)
 
     def wait_until_in_sync(self) -> None:
         """Wait until all replicas are in sync."""
@@ -413,7 +413,7 @@ def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
         NewTopic(f"copy.{short}", 1, replica_assignment=both, config=KEPT),
     ]
     for done in admin.create_topics(placed).values():
-        done.result(30)
+        done.result(150)
     topics = [lone, homeless, short, other]
     for topic in topics:
         until(lambda at=topic: admin.list_topics(at, timeout=30).topics[at].partitions, topic)

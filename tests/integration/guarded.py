@@ -70,7 +70,7 @@ def let_own(cluster: LocalCluster) -> None:
     admin = AdminClient(independent.client(cluster.cluster()))
     acls = [AclBinding(kind, *who) for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID)]
     for granted in admin.create_acls(acls).values():
-        granted.result(30)
+        granted.result(150)
 
 
 def more_properties() -> dict[str, object]:
@@ -142,7 +142,7 @@ class Permitted:
         def allowed() -> list[AclOperation]:
             asked = TopicCollection([topic])
             (found,) = user.describe_topics(asked, include_authorized_operations=True).values()
-            return found.result(30).authorized_operations or []
+            return found.result(150).authorized_operations or []
 
         independent.until(lambda: AclOperation.READ not in allowed(), f"{topic} is unreadable")
 
@@ -152,7 +152,7 @@ class Permitted:
             for topic in topics
         ]
         for done in self._admin.delete_acls(filters).values():
-            done.result(30)
+            done.result(150)
         for topic in topics:
             self.wait(topic, is_shown=True)
 
@@ -178,7 +178,7 @@ class Permitted:
 
     def _add(self, acl: AclBinding) -> None:
         for done in self._admin.create_acls([acl]).values():
-            done.result(30)
+            done.result(150)
 
     def wait(self, topic: str, *, is_shown: bool) -> None:
         user = AdminClient(independent.client(self.as_user()))

@@ -57,7 +57,7 @@ def acl(
 def grant(cluster: LocalCluster, *acls: AclBinding) -> None:
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     for future in admin.create_acls(list(acls)).values():
-        future.result(30)
+        future.result(150)
 
 
 def granted(cluster: LocalCluster) -> set[tuple[str, str, str, str, str]]:
@@ -80,7 +80,7 @@ def granted(cluster: LocalCluster) -> set[tuple[str, str, str, str, str]]:
             binding.operation.name,
             binding.permission_type.name,
         )
-        for binding in admin.describe_acls(anything).result(30)
+        for binding in admin.describe_acls(anything).result(150)
     }
 
 

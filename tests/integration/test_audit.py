@@ -447,7 +447,7 @@ class TestTampered:
         audited = Audited(mirror, audited.folder)
         elsewhere = TopicPartition(mirror.topic, partition)
         admin = AdminClient(independent.client(mirror.destination))
-        admin.create_partitions([NewPartitions(mirror.topic, 2)])[mirror.topic].result(30)
+        admin.create_partitions([NewPartitions(mirror.topic, 2)])[mirror.topic].result(150)
         write(mirror.destination, elsewhere, numbered(3))
         mirror.write(numbered(10))
         mirror.copy()
@@ -832,7 +832,7 @@ def test_a_signal_in_spark(audited: Audited, number: signal.Signals) -> None:
         until(lambda: len(workers_of(process.pid)) > 1, "a task")
         began = time.monotonic()
         os.killpg(process.pid, number)  # as a terminal does
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         seconds = time.monotonic() - began
     other.abort_transaction(30)
     assert (process.returncode, out) == (130, "")

@@ -114,7 +114,7 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
     reading.join(0.5)
     assert reading.is_alive(), "it did not wait"
     held.abort()
-    reading.join(30)
+    reading.join(150)
     assert found == [10]
 
 
@@ -126,7 +126,7 @@ def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
     second.start()
     second.join(0.5)
     held.abort()
-    second.join(30)
+    second.join(150)
     mirror.assert_equal()
     assert len(mirror.entries()) == 1
 

@@ -387,7 +387,7 @@ def test_a_recreated_topic_stops_the_run(copied: Copied) -> None:
     """A recreated topic that has grown past the checkpoint is detected by its id: exit code 3."""
     here = TopicPartition(copied.recreated, 0)
     admin = AdminClient(client(copied.source))
-    admin.delete_topics([copied.recreated])[copied.recreated].result(30)
+    admin.delete_topics([copied.recreated])[copied.recreated].result(150)
     until(lambda: copied.recreated not in admin.list_topics(timeout=30).topics, "deletion")
     create(copied.source, copied.recreated)
     write(copied.source, here, recent(2 * DAMAGED))
@@ -511,7 +511,7 @@ def stopped_by_sigterm(config: Path) -> None:
             assert line, said
         sent = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=300)
     assert time.monotonic() - sent < SOON
     ended_in_words(process.returncode, rest)
 
@@ -524,7 +524,7 @@ def stopped_in_a_terminal(config: Path) -> None:
     sent = time.monotonic()
     os.write(drawn.descriptor, b"\x03")
     drawn.until_closed()
-    assert process.wait(60) == 130, drawn.text[-2000:]
+    assert process.wait(300) == 130, drawn.text[-2000:]
     assert time.monotonic() - sent < SOON
     ended_in_words(process.returncode, drawn.text)
 

@@ -119,7 +119,7 @@ def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
     """Return the topic's own configuration, as an independent client sees it."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = AdminClient(client(cluster))
-    described = admin.describe_configs([resource])[resource].result(30)
+    described = admin.describe_configs([resource])[resource].result(150)
     source = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return {name: str(entry.value) for name, entry in described.items() if entry.source == source}
 

@@ -57,7 +57,7 @@ def copy(taken: ClusterSnapshot) -> None:
 def grow(cluster: Cluster, topic: str, count: int) -> None:
     admin = AdminClient(client(cluster))
     for future in admin.create_partitions([NewPartitions(topic, count)]).values():
-        future.result(30)
+        future.result(150)
     until(
         lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == count,
         "the partitions",

@@ -64,7 +64,7 @@ def running(
         alive = process.poll() is None
         below = psutil.Process(process.pid).children(recursive=True) if alive else []
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=150)
         kill(below)
 
 
@@ -92,7 +92,7 @@ def test_the_image_is_an_executor_of_spark(
     ) as executor:
         assert statuses(wait()) == ["done", "done"], (tmp_path / "log").read_text()[-2000:]
         # it ends with its driver
-        assert executor.wait(30) is not None
+        assert executor.wait(150) is not None
     mirror.assert_all_arrived()
 
 

@@ -115,9 +115,9 @@ def allow(cluster: LocalCluster, principal: str, kind: ResourceType, name: str) 
     )
     acl = AclBinding(*facts)
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
-    admin.create_acls([acl])[acl].result(30)
+    admin.create_acls([acl])[acl].result(150)
     # the controller has it; the broker follows
-    until(lambda: acl in admin.describe_acls(AclBindingFilter(*facts)).result(30), "the ACL")
+    until(lambda: acl in admin.describe_acls(AclBindingFilter(*facts)).result(150), "the ACL")
 
 
 @pytest.fixture(scope="module")

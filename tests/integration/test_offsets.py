@@ -372,7 +372,7 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(300)
         assert not self._errors
 
     def _run(self, step: Callable[[], object]) -> None:

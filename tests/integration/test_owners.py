@@ -235,7 +235,7 @@ def test_runs_of_two_scopes_claim_at_once(topic: Topic) -> None:
     together = threading.Barrier(2)
 
     def run(scope: str) -> set[Status]:
-        together.wait(30)
+        together.wait(150)
         try:
             return statuses(topic.copy(topic.planned(scope)))
         except FencedError:
@@ -261,7 +261,7 @@ def test_lanes_that_begin_a_mirror_at_once(topic: Topic, lanes: int) -> None:
 
     def claim(number: int) -> list[CopyRange]:
         claimed = with_owners(topic.mirror_name, f"lane{number}", ranges[number::lanes], {})
-        together.wait(30)
+        together.wait(150)
         owners.claim(snapshot, claimed, topic.mirror.copy_options, CLOCK)
         return claimed
 

@@ -156,7 +156,7 @@ def grant(guarded: LocalCluster, user: str, topic: str) -> None:
     ]
     admin = AdminClient(independent.client(guarded.cluster()))
     for granted in admin.create_acls(bindings).values():
-        granted.result(30)
+        granted.result(150)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     who = (ResourcePatternType.LITERAL, "User:relay", "*", CONFIGS, AclPermissionType.DENY)
     admin = AdminClient(independent.client(guarded.cluster()))
     for denied in admin.create_acls([AclBinding(ResourceType.TOPIC, name, *who)]).values():
-        denied.result(30)
+        denied.result(150)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     mirror = configured(tmp_path, f"{topic}(-other)?", way, way)
 
@@ -254,13 +254,13 @@ def test_a_right_that_is_taken_away_in_the_middle(
     with ThreadPoolExecutor(1) as running:
         copying = running.submit(lambda: list(copy_ranges(job, ranges)))
         independent.until(lambda: independent.settled_end(cluster, first) > 0, "the first chunk")
-        admin.create_acls([denied])[denied].result(30)
-        outcomes = copying.result(60)
+        admin.create_acls([denied])[denied].result(150)
+        outcomes = copying.result(300)
     assert [outcome.error_kind for outcome in outcomes] == ["PermissionDeniedError", "", ""]
     assert 0 < outcomes[0].next_offset < len(written[names[0]])
     assert f"grant the user Write on topic {first.topic}" in outcomes[0].error
     allowed = AclBindingFilter(ResourceType.TOPIC, first.topic, *who)
-    admin.delete_acls([allowed])[allowed].result(30)
+    admin.delete_acls([allowed])[allowed].result(150)
     independent.until(
         lambda: not any(outcome.error for outcome in copy_ranges(job, ranges)), "the right is back"
     )
@@ -301,13 +301,13 @@ def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
         producer = TransactionalProducer(client, f"relay.{topic}.lane/0", CopyOptions(), witness)
         producer.start()
         producer.add([TopicPartition(topic, 0)])
-        admin.create_acls([denied])[denied].result(30)
+        admin.create_acls([denied])[denied].result(150)
         assert isinstance(
             independent.until(lambda: refusal(producer), "the right is gone"), PermissionDeniedError
         )
         late = copy(producer)
         producer.start()
-        admin.delete_acls([allowed])[allowed].result(30)
+        admin.delete_acls([allowed])[allowed].result(150)
 
         def of_late_batch() -> RelayError | None:
             error = refusal(late)
@@ -342,7 +342,7 @@ def test_check_reports_that_a_topic_may_not_grow(
     (outcome,) = copy_ranges(job, [CopyRange(wanted, TopicPartition(f"{topic}-copy", 0))])
     assert outcome.error == ""
     client = AdminClient(independent.client(admin))
-    client.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    client.create_partitions([NewPartitions(topic, 2)])[topic].result(150)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     (line,) = errors(checked(tmp_path, way, way, topic))
     assert f"answered CreatePartitions of {topic}-copy with TOPIC_AUTHORIZATION_FAILED" in line

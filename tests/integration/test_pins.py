@@ -126,7 +126,7 @@ def both_at_once(*work: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
 
 
 def test_many_topics_to_one_partition(pinned: Pinned) -> None:

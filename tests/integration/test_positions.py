@@ -121,7 +121,7 @@ def test_a_topic_deleted_while_it_is_copied(mirror: Mirror, topic_name: str) -> 
         until(lambda: settled_end(mirror.destination, mirror.at) > 0, "the first chunk")
         delete(mirror.source, mirror.topic)
         began = clock.monotonic()
-        gone, done = copying.result(120)
+        gone, done = copying.result(600)
     assert clock.monotonic() - began < 30
     assert (gone.status, gone.error_kind) == (Status.FAILED, "TopicDeletedError")
     assert (done.status, done.records) == (Status.DONE, 10)

@@ -236,7 +236,7 @@ def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
     finally:
         for process in family:
             process.kill()
-        assert driver.wait(60) == -signal.SIGKILL
+        assert driver.wait(300) == -signal.SIGKILL
     settings = replayed.settings().mirror(replayed.mirror.name)
     (state,) = replays(replayed.mirror.name, settings, CLOCK)
     assert 0 < state.left < state.offsets == 60
@@ -403,7 +403,7 @@ def stopped_copy(replayed: Replayed) -> Callable[[], None]:
 
     def resume() -> None:
         process.resume()
-        assert task.wait(60) == 0
+        assert task.wait(300) == 0
 
     return resume
 

@@ -37,7 +37,7 @@ from tests.support.terminal import in_a_terminal
 from tests.support.trap import Trap
 
 MANY = 247_500
-LATENCY = 20.0  # seconds, on a machine that is busy with other tests
+LATENCY = 60.0  # seconds, on a machine that is busy with other tests
 PAUSE_SECONDS = 0.2  # between two looks that read a topic, and take the processor from the rounds
 
 
@@ -72,7 +72,7 @@ class Rounds:
         """Send the signal, and return the exit code of the process, which must end soon."""
         sent = time.monotonic()
         self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(300)
         assert time.monotonic() - sent < SOON
         return code
 
@@ -419,7 +419,7 @@ def test_ctrl_c_in_the_middle_of_a_round(
     sent = time.monotonic()
     os.write(drawn.descriptor, b"\x03")
     drawn.until_closed()
-    assert process.wait(60) == 130, drawn.text[-2000:]
+    assert process.wait(300) == 130, drawn.text[-2000:]
     assert time.monotonic() - sent < SOON
     assert "Traceback" not in drawn.text
     assert "error" not in drawn.text

@@ -103,7 +103,7 @@ def grant(mirror: Mirror, user: str, lacking: str = "") -> None:
     ]
     admin = AdminClient(independent.client(mirror.source))
     for granted in admin.create_acls(bindings).values():
-        granted.result(30)
+        granted.result(150)
 
 
 def copy_as(mirror: Mirror, source: Cluster, destination: Cluster | None = None) -> Outcome:
@@ -506,7 +506,7 @@ def test_a_user_name_with_commas_and_equals_signs(
         user, ScramCredentialInfo(kind, 4096), PASSWORD.encode()
     )
     admin = AdminClient(independent.client(mirror.source))
-    admin.alter_user_scram_credentials([credential])[user].result(30)
+    admin.alter_user_scram_credentials([credential])[user].result(150)
     grant(mirror, user)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism)
     outcome = copy_as(

@@ -367,7 +367,7 @@ def test_an_interrupted_run_counts_what_was_committed(
     ):
         until(lambda: any(read(destination, at) for at in partitions), "records")
         run.send_signal(signal.SIGINT)
-        assert run.wait(60) == 130
+        assert run.wait(300) == 130
     (counted,) = re.findall(r"([\d,]+) of 30,000 records copied", said.read_text())
     time.sleep(3)
     committed = sum(len(read(destination, at)) for at in partitions)

@@ -216,7 +216,7 @@ def test_a_new_partition_starts_at_its_first_record(topic: Topic) -> None:
     topic.snapshot()
     admin = AdminClient(client(topic.source))
     for future in admin.create_partitions([NewPartitions(topic.name, 4)]).values():
-        future.result(30)
+        future.result(150)
     at = TopicPartition(topic.name, 3)
     until(
         lambda: at in {position.topic_partition for position in topic.looked_at().positions},

@@ -57,7 +57,7 @@ def test_a_wrong_policy_is_refused(
             f" --topic {checkpoint.TOPIC} --partitions 8"
         ) in text
     admin = AdminClient(independent.client(to))
-    admin.create_partitions([NewPartitions(checkpoint.TOPIC, 8)])[checkpoint.TOPIC].result(30)
+    admin.create_partitions([NewPartitions(checkpoint.TOPIC, 8)])[checkpoint.TOPIC].result(150)
     independent.create(to, ledger_topic.TOPIC, 8, {"cleanup.policy": "compact"})
 
     repairs = [(checkpoint.TOPIC, "delete", "compact"), (ledger_topic.TOPIC, "compact", "delete")]

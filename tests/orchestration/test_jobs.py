@@ -85,7 +85,7 @@ def test_a_backfill_uses_a_relay_yaml_that_changed_before_its_lane_begins(
         backfill = aside.submit(environment.job, "backfill_by_date", {"from": "1970-01-01"})
         until(environment.windows, "the first window of the first lane")
         environment.write(allow, on_data_loss="fail", **mirror)
-        run = backfill.result(120)
+        run = backfill.result(600)
 
     assert f"{second}-1" in failure(run)
     assert "was deleted and created again" in failure(run)
@@ -110,7 +110,7 @@ def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
         until(lambda: len(environment.windows()) > 2, "the third window")
         lanes = {"own": {"topics": [allow[1]]}}
         environment.write(allow, window={"max_records": 20}, lanes=lanes)
-        run = backfill.result(120)
+        run = backfill.result(600)
 
     assert "this run ends; launch it again, which copies the rest" in failure(run)
     what = f"{second}: {second}-0 at offset 0: a record of"

@@ -81,7 +81,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         who = (ResourcePatternType.LITERAL, "User:looker", "*")
         acls = [AclBinding(*what, *who, may, AclPermissionType.ALLOW) for *what, may in MAY]
         for granted in admin.create_acls(acls).values():
-            granted.result(30)
+            granted.result(150)
         # as on any cluster: librdkafka asks for the coordinator of a group that it does not join,
         # and the first such question creates the topic of the groups
         somebody = Consumer(independent.client(cluster.cluster(), **{"group.id": "somebody"}))

@@ -80,7 +80,7 @@ class Sessions:
         """End them by a change of relay.yaml: a lane without sessions has none that goes on."""
         text = self.environment.config.read_text()
         self.environment.replace_config(re.sub(r"session: \d+s", "session: 0", text))
-        return [session.result(60) for session in sessions]
+        return [session.result(300) for session in sessions]
 
     def log(self, run: int = 0) -> list[str]:
         """What people read in the log of a run; 0 is the newest."""
@@ -285,7 +285,7 @@ def test_a_session_that_was_given_up_fails(
 
     environment.instance.report_run_failed(run)
 
-    result = running.result(60)
+    result = running.result(300)
     assert not result.success
     assert failure(result).startswith("this run was given up meanwhile: it was silent for")
     assert environment.instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE
@@ -350,7 +350,7 @@ def test_a_session_ends_when_its_time_is_over(
 ) -> None:
     """Without a successor nothing is lost: the planner starts the next session for new records."""
     sessions.write([re.escape(topics[0])], window={"session": "2s"})
-    assert sessions.start().result(60).success
+    assert sessions.start().result(300).success
     environment.fill(topics[0], ["later"])
     assert environment.tick().run_requests
 
@@ -364,7 +364,7 @@ def test_a_session_hands_over_to_its_successor(
 
     second = sessions.start()
 
-    assert first.result(60).success
+    assert first.result(300).success
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
     (run,) = sessions.end(second)
@@ -427,11 +427,12 @@ def test_a_session_pauses_for_a_person(
     running = sessions.start()
     sessions.copied(topics[0], "a99")
     until(lambda: sessions.turns() == [Turn.COPYING], "the session")
+    first = until(environment.windows, "its window")[0]
 
     with ThreadPoolExecutor(1) as aside:
-        started = aside.submit(environment.materialize, topics[0], environment.windows()[0])
+        started = aside.submit(environment.materialize, topics[0], first)
         until(lambda: Turn.PAUSED in sessions.turns(), "the pause", pause_seconds=0.1)
-        by_hand = started.result(60)
+        by_hand = started.result(300)
 
     assert by_hand.success, failure(by_hand)
     environment.fill(topics[0], ["later"])
@@ -555,7 +556,7 @@ def test_a_lane_that_is_taken_out_ends_its_session(
 
     environment.replace_config(good.replace(environment.name, "other"))
 
-    run = running.result(60)
+    run = running.result(300)
     assert run.success, failure(run)
     log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
     assert f"{environment.name}/main is no longer in relay.yaml: this session ends" in log
@@ -650,7 +651,7 @@ def test_a_right_is_taken_away_from_a_session(
     who = (ResourcePatternType.LITERAL, "User:owner", "*")
     denial = (ResourceType.TOPIC, copy, *who, AclOperation.WRITE, AclPermissionType.DENY)
     denied, allowed = AclBinding(*denial), AclBindingFilter(*denial)
-    admin.create_acls([denied])[denied].result(30)
+    admin.create_acls([denied])[denied].result(150)
     remedy = f"grant the user Write on topic {copy}"
 
     def failed() -> bool:
@@ -669,7 +670,7 @@ def test_a_right_is_taken_away_from_a_session(
     assert all(sessions.last(topic).passed for topic in others)
     assert not running.done()
 
-    admin.delete_acls([allowed])[allowed].result(30)
+    admin.delete_acls([allowed])[allowed].result(150)
 
     sessions.copied(held, "held")
     until(lambda: sessions.last(held).passed, "the check that passes again")
@@ -749,7 +750,7 @@ def test_a_backfill_and_the_session_use_a_changed_relay_yaml(
 
         sessions.write([re.escape(first), re.escape(added)], window=small, where=where)
 
-        run = backfill.result(120)
+        run = backfill.result(600)
     assert run.success, failure(run)
     sessions.copied(added, "old", "recent")
     (session,) = sessions.end(running)

@@ -542,5 +542,5 @@ def grow_destination(stage: Stage, row: Row) -> None:
     """Give the destination topic a second partition."""
     admin = AdminClient(independent.client(stage.destination))
     (grown,) = admin.create_partitions([NewPartitions(row.copies.topic, 2)]).values()
-    grown.result(30)
+    grown.result(150)
     independent.create(stage.destination, row.copies.topic, 2)  # waits until it serves

@@ -105,7 +105,7 @@ def grow(stage: Stage, row: Row) -> None:
     """Add a partition at the source, and write to it."""
     admin = AdminClient(independent.client(stage.source))
     (grown,) = admin.create_partitions([NewPartitions(row.name, 2)]).values()
-    grown.result(30)
+    grown.result(150)
     independent.create(stage.source, row.name, 2)  # waits until it serves
     independent.write(stage.source, TopicPartition(row.name, 1), numbered(0, COUNT))
 

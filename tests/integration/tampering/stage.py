@@ -211,7 +211,7 @@ class Stage:
         admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers)})
         topics = [NewTopic(row.name, 1, config=KEPT_A_WEEK | row.config) for row in rows]
         for created in admin.create_topics(topics).values():
-            created.result(60)
+            created.result(300)
 
     def _configure(self, row: Row) -> None:
         if row.mirror not in self.sections:
