@@ -64,7 +64,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())
-    shares = budgets(catalog.lanes(loaded), loaded.dagster.events_per_minute)
+    shares = budgets(catalog.lanes(loaded), loaded)
     with resolved_types_taken_as_they_are():
         parts = [
             _mirror(name, mirror, catalog, prefix, change, shares, automation=loaded.automation)
@@ -108,7 +108,7 @@ def _mirror(
                 change,
                 [assets for lane in lanes for assets in mirrored.build(lane, mirror, catalog)],
             ),
-            *(external.plan(lane, shares[lane.path, lane.name]) for lane in lanes),
+            *(external.plan(lane, mirror, shares[lane.path, lane.name]) for lane in lanes),
             *external.sources(path, mirror, lanes),
             *external.nodes(path, mirror),
             *external.audits(path, mirror, lanes),

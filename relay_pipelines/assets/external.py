@@ -9,13 +9,14 @@ from relay_pipelines.output.formatting import seconds
 from relay_pipelines.settings import Mirror
 
 
-def plan(lane: Lane, per_minute: float | None = None) -> dg.AssetSpec:
+def plan(lane: Lane, mirror: Mirror, per_minute: float | None = None) -> dg.AssetSpec:
     """The plan of a lane.
 
     Args:
         per_minute: the events that it may store; None for as many as there are.
     """
-    every, of_all = lane.window.every / 1000, seconds_between_windows(lane, per_minute)
+    every = lane.window.every / 1000
+    of_all = seconds_between_windows(lane, mirror, per_minute)
     return dg.AssetSpec(
         lane.windows_asset,
         partitions_def=window_log.plans(lane),

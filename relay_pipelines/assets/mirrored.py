@@ -38,7 +38,6 @@ def build(lane: Lane, mirror: Mirror, catalog: Catalog) -> list[dg.AssetsDefinit
 def _assets(
     op: str, topics: Sequence[str], lane: Lane, mirror: Mirror, catalog: Catalog
 ) -> dg.AssetsDefinition:
-    compares_schemas = schema_checks.are_declared(mirror)
     return dg.multi_asset(
         name=op,
         specs=_specs(topics, lane, mirror),
@@ -49,7 +48,7 @@ def _assets(
                 for topic in topics
                 for expectation in mirror.expectations_of(topic)
             ),
-            *(schema_checks.spec(lane.path, topic) for topic in topics if compares_schemas),
+            *(schema_checks.spec(lane.path, topic) for topic in topics if mirror.has_registries),
         ],
         can_subset=True,
         pool=naming.pool(lane.path, lane.name),

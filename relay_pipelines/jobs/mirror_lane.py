@@ -45,9 +45,9 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             patient=not stays,
             brief=stays,
             yields=True,
-            budget=_budget(kafka.settings, lane, catalog),
+            budget=EventBudget(_share(kafka.settings, lane, catalog)),
         )
-        return _Session(copying).run()
+        return copying.budget.spending(_Session(copying).run())
 
     pace = "in one window."
     if lane.window.session:
@@ -69,11 +69,10 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     )
 
 
-def _budget(settings: Settings, lane: Lane, catalog: Catalog) -> EventBudget:
+def _share(settings: Settings, lane: Lane, catalog: Catalog) -> float | None:
     if not lane.window.session:  # its only window ends with it
-        return EventBudget()
-    shares = budgets(catalog.lanes(settings), settings.dagster.events_per_minute)
-    return EventBudget(shares.get((lane.path, lane.name)))
+        return None
+    return budgets(catalog.lanes(settings), settings).get((lane.path, lane.name))
 
 
 class _Session:
@@ -232,7 +231,8 @@ class _Session:
         tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
         turns.add_tags(context.instance, context.run_id, tags)
         self._copying.use(change.settings, change.lane)
-        self._copying.budget = _budget(change.settings, change.lane, self._copying.catalog)
+        share = _share(change.settings, change.lane, self._copying.catalog)
+        self._copying.budget.per_minute = share
         return False
 
     def _wait_for_next(self, moment: float) -> None:

@@ -8,17 +8,11 @@ import dagster as dg
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
 from relay_pipelines.schemas.verdict import State, TopicVerdict
-from relay_pipelines.settings import Mirror
 
 _DESCRIPTION = (
     "The schema ids that records of the window have mean the same at both registries. It looks at"
     " some records; `relay schemas verify --full` reads all."
 )
-
-
-def are_declared(mirror: Mirror) -> bool:
-    """Whether the topics of a mirror have this check: both its registries are known."""
-    return bool(mirror.source.schema_registry and mirror.destination.schema_registry)
 
 
 def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:

@@ -273,7 +273,8 @@ class DagsterDatabase(Section):
     events_per_minute: Count = 3_000
     """How many events all sessions store; with more news, a window has several rounds of a copy.
 
-    A window stores two for each topic with news.
+    A window stores two for each topic with news, and one for each of its expectations and for its
+    check `schemas`.
     """
 
 
@@ -412,6 +413,11 @@ class Mirror(RecordSettings):
             select=tuple(given["select"].select.items()),
             on_record_error=given["on_record_error"].on_record_error,
         )
+
+    @property
+    def has_registries(self) -> bool:
+        """Whether the schema registries of both sides are known."""
+        return bool(self.source.schema_registry and self.destination.schema_registry)
 
     def expectations_of(self, topic: str) -> tuple[Expectation, ...]:
         """Return what the records of a source topic must be like."""

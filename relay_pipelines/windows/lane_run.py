@@ -14,7 +14,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import naming, turns, window_log
-from relay_pipelines.orchestration.event_budget import EventBudget, events_of
+from relay_pipelines.orchestration.event_budget import EventBudget
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
@@ -59,7 +59,7 @@ class LaneRun:
         unseen: a line for each topic that the source does not show, and for what is held back.
         checks: the expectations of the windows, which run behind the copy.
         schemas: their schemas, which are compared behind the copy.
-        budget: how often a window ends.
+        budget: how often a window ends; whoever stores the events spends it.
     """
 
     context: dg.OpExecutionContext
@@ -200,7 +200,6 @@ class LaneRun:
         yield from window_log.freeze(self.context.instance, self.lane, frozen, window.destination)
         yield from self._reported_events(report, window.copied.rounds if window.copied else 0)
         self._stored.clear()
-        self.budget.spend(events_of(len(report.topics)))
         return [report]
 
     def _say_held(self, held: Mapping[TopicPartition, RelayError]) -> None:

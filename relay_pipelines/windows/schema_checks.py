@@ -60,7 +60,7 @@ class SchemaChecks:
 
         Does nothing unless both registries are declared.
         """
-        if not checks.are_declared(kafka.mirror(self._lane.mirror)):
+        if not kafka.mirror(self._lane.mirror).has_registries:
             return
         topics = [topic for topic in report.topics if topic.is_complete and topic.records]
         if not topics:
