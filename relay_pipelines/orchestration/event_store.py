@@ -36,12 +36,14 @@ Batch = Sequence[Event]
 _DEBUG = 10  # the level of events of an op
 _VALUES = 500  # of a statement
 _AT_ONCE = 20  # events: in milliseconds
+_IN_TRANSACTION = 100  # events in SQLite: others wait for it, and fail after 30 s
 
 
 def store(context: dg.OpExecutionContext, batch: Batch) -> list[DagsterEvent]:
     """Store events of an op; return what the op yields: Dagster stores it no more.
 
-    In SQLite, all or none are stored. A storage that is not in SQL gets one after the other.
+    A materialization and the event after it, which is its check, are stored together in SQLite. A
+    storage that is not in SQL gets one after the other.
     """
     if not batch:
         return []
@@ -155,9 +157,10 @@ def _store(storage: SqlEventLogStorage, entries: Sequence[EventLogEntry]) -> Non
     if storage.is_run_sharded:  # SQLite has a file for each run, and one with what pages read
         with storage.run_connection(entries[0].run_id) as connection:
             connection.execute(Events.insert(), rows)
-        with storage.index_transaction() as connection:
-            event_ids = [_inserted(connection, row) for row in rows]
-            _store_states(storage, connection, entries, rows, event_ids)
+        for part in _transactions(entries):
+            with storage.index_transaction() as connection:
+                event_ids = [_inserted(connection, row) for row in rows[part]]
+                _store_states(storage, connection, entries[part], rows[part], event_ids)
         return
     # readers go on after the greatest id that they see, and miss a smaller one that comes later.
     # Here, others write while a transaction is open: a few events at a time are committed at once
@@ -165,6 +168,16 @@ def _store(storage: SqlEventLogStorage, entries: Sequence[EventLogEntry]) -> Non
         event_ids = list(_inserted_together(connection, rows))
     with storage.index_transaction() as connection:
         _store_states(storage, connection, entries, rows, event_ids)
+
+
+def _transactions(entries: Sequence[EventLogEntry]) -> Iterator[slice]:
+    """Divide events among transactions; a materialization stays with what follows it."""
+    begin = 0
+    for number in range(1, len(entries)):
+        if number - begin >= _IN_TRANSACTION and not entries[number - 1].asset_materialization:
+            yield slice(begin, number)
+            begin = number
+    yield slice(begin, len(entries))
 
 
 def _inserted(connection: sqlalchemy.Connection, row: Mapping[str, Any]) -> int:

@@ -17,7 +17,6 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Settings, WindowSettings
 
-
 EVENT = dg.AssetMaterialization("a")
 
 

@@ -134,8 +134,11 @@ def found_after(instance: DagsterInstance, body: Body) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
-def test_the_rows_are_those_of_dagster(kind: str, tmp_path: Path) -> None:
+def test_the_rows_are_those_of_dagster(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pages, sensors and pruning find the same, whichever way the events came."""
+    monkeypatch.setattr(event_store, "_IN_TRANSACTION", 2)
     with (
         instance_of(kind, tmp_path / "one by one") as first,
         instance_of(kind, tmp_path / "together") as second,
@@ -169,23 +172,36 @@ def test_others_see_events_in_the_order_of_their_ids(
     assert seen == [len(BATCHES[0]), sum(map(len, BATCHES))], "they are there before the states"
 
 
-def test_a_batch_is_stored_whole_or_not_at_all(
+def test_a_topic_is_stored_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window has the check of each topic that it has a materialization of."""
+    """Others write between the transactions of a window; each topic has its check in its own."""
+    monkeypatch.setattr(event_store, "_IN_TRANSACTION", 2)
+    topics = [dg.AssetKey(["m", f"topic{number}"]) for number in range(4)]
+    window: list[Event] = [materialized(PLAN, "w1", 3)]
+    for topic in topics:
+        counts = dg.AssetCheckEvaluation(asset_key=topic, check_name="counts", passed=True)
+        window += [materialized(topic, "w1", 3), counts]
+    store_evaluation, stored = event_store._store_evaluation, []
 
-    def fail(*_: object) -> None:
-        raise OSError("the disk is full")
+    def store_some(*arguments: Any) -> None:
+        if len(stored) == len(topics) - 1:
+            raise OSError("the disk is full")
+        stored.append(arguments)
+        store_evaluation(*arguments)
 
     def breaks(context: dg.OpExecutionContext) -> Iterator[Any]:
-        monkeypatch.setattr(event_store, "_store_evaluation", fail)
+        monkeypatch.setattr(event_store, "_store_evaluation", store_some)
         with pytest.raises(OSError, match="full"):
-            event_store.store(context, BATCHES[0])
+            event_store.store(context, window)
         yield from ()
 
     with instance_of("files", tmp_path / "dagster") as instance:
         assert ran(instance, breaks).success
-        assert not instance.get_materialized_partitions(ORDERS)
+        materializations = [bool(instance.get_materialized_partitions(topic)) for topic in topics]
+        evaluated = rows(instance, AssetCheckExecutionsTable, "asset_key")
+    assert materializations == [True, True, True, False]
+    assert [row["asset_key"] for row in evaluated] == [key.to_string() for key in topics[:3]]
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
