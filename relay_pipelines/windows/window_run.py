@@ -446,6 +446,10 @@ def _recount_complete(
     Raises:
         RelayError: the destination does not answer, or refuses the ledger: nothing was counted.
     """
+    # the destination would be asked for them until `give_up_after`; the lane copies nothing then
+    for report in reports:
+        if (gone := _copies_gone(report.topic, plan.snapshot)) and not report.failure:
+            report.failure = f"{_NOT_COUNTED}: {gone}"
     complete = [report for report in reports if not report.failure]
     if not complete:
         return []
@@ -470,6 +474,13 @@ def _recount_complete(
         if of_topic := errors[report.topic]:
             report.failure = f"{_NOT_COUNTED}: {counts.errors[of_topic[0]]}"
     return [*counts.errors.values()]
+
+
+def _copies_gone(topic: str, snapshot: ClusterSnapshot) -> str:
+    """Say that the destination no longer has the topic with the copies; empty if it has it."""
+    exists = snapshot.destinations.get(topic, "") in snapshot.destination_topics
+    lost = (position.destination_lost for position in snapshot.positions_of(topic))
+    return "" if exists else next(filter(None, lost), "")
 
 
 def _explain_expired(

@@ -30,14 +30,14 @@ from dagster import DagsterInstance, DagsterRunStatus
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import event_store, naming, window_log
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
 from relay_pipelines.resources import kafka as kafka_resource
 from relay_pipelines.run import run_plan
 from relay_pipelines.windows import lane_run
-from relay_pipelines.windows.open_window import OpenWindowStore
+from relay_pipelines.windows.open_window import OpenWindowStore, lanes_without_runs
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -200,38 +200,109 @@ def test_a_session_copies_more_often_than_it_reports(
     assert [line for line in log if " of 1 topic in 2 rounds; " in line]
 
 
-@pytest.mark.parametrize(
-    ("place", "function"),
-    [(lane_run, "copy_round"), (lane_run, "count_window"), (OpenWindowStore, "clear")],
-    ids=["it copies", "it counts its window", "it forgets what it has reported"],
-)
-def test_a_run_dies_before(
-    environment: InProcessEnvironment,
-    topics: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    place: Any,
-    function: str,
+DEATHS = [
+    (OpenWindowStore, "write"),  # a round is cut
+    (lane_run, "copy_round"),  # it is stored
+    (lane_run, "count_window"),  # it is copied
+    (window_log, "_event"),  # it is counted
+    (event_store, "add_key"),  # its plan is in Dagster
+    (event_store, "_store_evaluation"),  # and some events of its topics
+    (OpenWindowStore, "clear"),  # and all of them
+]
+"""What a run does next when it dies."""
+
+
+def test_runs_that_die_leave_each_offset_in_one_window(
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has copied, and in no window, is in the one of the next run: once, and no gap."""
+    """What one has copied, and in no window, is in the one of the next: once, and without a gap."""
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("the process is gone")
+
+    for place, function in DEATHS:
+        environment.fill(topics[0], [function])
+        with monkeypatch.context() as patched:
+            patched.setattr(place, function, die)
+            assert not environment.copy().success
+        environment.fill(topics[0], ["later"])
+        run = environment.copy()
+        assert run.success, (function, failure(run))
+        assert checks(run)[topics[0]].passed, function
+
+    ends = [102 + 2 * number for number in range(len(DEATHS))]
+    assert environment.ranges(topics[0]) == list(zip([0, *ends], ends, strict=False))
+    assert environment.ranges(topics[1], 1) == [(0, 50)]
+    again = environment.copy()
+    assert again.success
+    assert not again.get_asset_materialization_events(), "nothing is new"
+
+
+def test_a_copy_that_is_gone_holds_up_no_other_topic(
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits until it comes back: its check says what happened; the others are counted."""
+    environment.write([re.escape(topic) for topic in topics], give_up_after="5s")
 
     def die(*_: object, **__: object) -> None:
         raise OSError("the process is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(place, function, die)
+        patched.setattr(lane_run, "count_window", die)
         assert not environment.copy().success
+    gone = f"{environment.name}.{topics[0]}"
+    delete(environment.destination.cluster(), gone)
+
+    run = environment.copy()
+
+    found = checks(run)
+    assert found[topics[0]].description == (
+        f"copied, but not counted: topic {gone!r}, which held the copies, does not exist at the"
+        " destination"
+    )
+    assert not found[topics[0]].passed
+    assert found[topics[1]].passed
+
+
+def test_a_lane_that_is_gone_leaves_its_window(
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main lane reports it: each offset is in one window, that of the lane that copied it."""
+    names = [re.escape(topic) for topic in topics]
+    environment.write(names, lanes={"gone": {"topics": names[:1]}})
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("the process is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lane_run, "count_window", die)
+        assert not environment.copy(lane=1).success
+    environment.write(names)
     environment.fill(topics[0], ["later"])
 
     run = environment.copy()
 
     assert run.success, failure(run)
-    assert environment.ranges(topics[0]) == [(0, 101)]
-    assert environment.ranges(topics[1], 1) == [(0, 50)]
-    assert checks(run)[topics[0]].passed
-    assert len(environment.windows()) == 1
-    again = environment.copy()
-    assert again.success
-    assert not again.get_asset_materialization_events(), "nothing is new"
+    (lane,) = environment.lanes
+    plans = [
+        window_log.find(environment.instance, lane, key, topics)
+        for key in environment.windows(topics[0])
+    ]
+    found = [
+        (each.start, each.end)
+        for plan in plans
+        if plan
+        for each in plan.ranges
+        if each.topic_partition.topic == topics[0]
+    ]
+    assert found == [(0, 100), (100, 101)]
+    counted = [
+        each.passed
+        for each in run.get_asset_check_evaluations()
+        if (each.asset_key.path[-1], each.check_name) == (topics[0], naming.MESSAGE_COUNTS)
+    ]
+    assert counted == [True, True]
+    assert not lanes_without_runs(environment.instance, lane, {naming.MAIN})
 
 
 def test_a_changed_configuration_is_used_from_the_next_window_on(

@@ -143,6 +143,17 @@ def test_dagsters_database_has_the_driver_that_dagster_brings():
     assert chart["postgresql"]["postgresqlScheme"] == values["scheme"]
 
 
+def test_the_instances_differ_in_where_data_is_alone():
+    """Neither evaluates freshness policies, which no asset has: that costs with each asset."""
+    places = {"storage", "local_artifact_storage", "compute_logs"}
+    with_sqlite, with_postgres = (
+        {key: value for key, value in yaml.safe_load(path.read_text()).items() if key not in places}
+        for path in (DEPLOY.parent / "dagster.yaml", DEPLOY / "dagster.postgres.yaml")
+    )
+    assert with_sqlite == with_postgres
+    assert with_sqlite["freshness"] == {"enabled": False}
+
+
 def test_ports_are_published_on_this_machine_alone():
     ports = [port for one in compose()["services"].values() for port in one.get("ports", [])]
     assert ports

@@ -13,7 +13,7 @@ from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore, lanes_without_runs
 from tests.support.run_plans import snapshot_of
 
 LANE = Lane("m", "main", WindowSettings(), ("a", "b", "c", "d"))
@@ -53,6 +53,25 @@ def test_what_the_lane_copies_no_longer_was_copied_up_to_its_checkpoint() -> Non
             snapshot({A: 17}, checkpoints={A: 17, B: 14, D: 25}), LOG
         )
     assert left(found) == [("a", 10, 17), ("b", 10, 14), ("d", 10, 20)]
+
+
+def test_lanes_that_relay_yaml_has_no_longer() -> None:
+    """Those that have left something open, of this mirror alone: `_` is no wildcard."""
+    with DagsterInstance.ephemeral() as instance:
+
+        def left_open(mirror: str, *names: str) -> list[OpenWindowStore]:
+            lanes = (replace(LANE, mirror=mirror, name=name) for name in names)
+            stores = [OpenWindowStore(instance, lane) for lane in lanes]
+            assert all(store.write(window(A)) for store in stores)
+            return stores
+
+        *_, ended = left_open("m_1", "main", "gone", "present", "renamed", "ended")
+        ended.clear()
+        left_open("mx1", "gone_too")
+        left_open("m_1/x", "gone_three")
+        lane = replace(LANE, mirror="m_1")
+        found = lanes_without_runs(instance, lane, {"main", "present"})
+    assert [(each.path, each.name) for each in found] == [("m_1", "gone"), ("m_1", "renamed")]
 
 
 def test_a_destination_is_known_by_its_cluster() -> None:
