@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.verdict import State
+from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.checks import divergence, topic_configs
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import OffsetRange, Skipped
@@ -192,8 +192,19 @@ def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
 
 
 def result(topic: TopicReport) -> CheckResult:
-    """What the recount of a topic says."""
-    return CheckResult(_passes(topic), _words(topic), _metadata(topic), _severity(topic))
+    """What the recount of a topic says.
+
+    A warning if retention at the destination is why records are gone, or cannot be verified.
+    """
+    verdict = topic.verdict  # once: it adds up all recounts
+    passes = not texts(topic.findings, Severity.WARNING) and not verdict.exit_code()
+    is_error = passes or verdict.state in {State.DIFFERS, State.FAILED}
+    return CheckResult(
+        passes,
+        _words(topic, verdict),
+        _metadata(topic, verdict, passes=passes),
+        dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+    )
 
 
 def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
@@ -209,21 +220,10 @@ def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
     return CheckResult(not why, why or passes).evaluation(key)
 
 
-def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
-    """A warning if retention at the destination is why records are gone, or cannot be verified."""
-    is_alarm = topic.verdict.state in {State.DIFFERS, State.FAILED}
-    is_error = is_alarm or _passes(topic)
-    return dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN
-
-
-def _passes(topic: TopicReport) -> bool:
-    return not texts(topic.findings, Severity.WARNING) and not topic.verdict.exit_code()
-
-
-def _words(topic: TopicReport) -> str:
+def _words(topic: TopicReport, verdict: Verdict) -> str:
     if topic.failure:
         return topic.failure
-    verdict, found = topic.verdict, [*map(str, topic.findings)]
+    found = [*map(str, topic.findings)]
     if verdict.state is State.DIFFERS:
         return "; ".join(found)
     offsets = plural(sum(map(len, topic.ranges)), "source offset")
@@ -232,11 +232,11 @@ def _words(topic: TopicReport) -> str:
     return "; ".join([str(verdict), *found, f"the ledger accounts for {offsets}", *beyond])
 
 
-def _metadata(topic: TopicReport) -> dict[str, Any]:
+def _metadata(topic: TopicReport, verdict: Verdict, *, passes: bool) -> dict[str, Any]:
     """What was compared; of what is wrong or unusual, only what there is."""
-    seen = topic.verdict.coverage
+    seen = verdict.coverage
     # where all is well, the materialisation of the window has the same table
-    table = {} if _passes(topic) and topic.is_complete else {"topic-partitions": counts(topic)}
+    table = {} if passes and topic.is_complete else {"topic-partitions": counts(topic)}
     unusual = {
         "compared by count (records)": seen.by_count,
         "not verified (records)": seen.unverified,
@@ -245,7 +245,7 @@ def _metadata(topic: TopicReport) -> dict[str, Any]:
         "written by others (records)": sum(count.foreign for count in topic.recounts.values()),
     }
     return {
-        "verdict": str(topic.verdict.state),
+        "verdict": str(verdict.state),
         "committed (records)": topic.records,
         "counted (records)": sum(count.counted for count in topic.recounts.values()),
         "compared by content (records)": seen.by_content,
