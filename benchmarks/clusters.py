@@ -51,6 +51,7 @@ _EAGER_CLEANING = {
 # the records are years old
 _RETAINED = {"retention.ms": "-1"}
 _TIMEOUT_SECONDS = 60.0
+_SECONDS_A_TOPIC = 0.1  # on a machine with other work
 _CLEANING_SECONDS = 180.0
 _SETTLING_SECONDS = 10.0
 _SCAN_BYTES = 4 << 20
@@ -83,12 +84,12 @@ def create_topics(
         wanted = [admin.NewTopic(topic, partitions, {**_RETAINED, **configs}) for topic in topics]
         for first in range(0, len(wanted), _AT_ONCE):
             admin.create_topics(client, wanted[first : first + _AT_ONCE], None)
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        limit_seconds = max(_TIMEOUT_SECONDS, _SECONDS_A_TOPIC * len(wanted))
+        deadline = time.monotonic() + limit_seconds
         while not _serves(client, topics):
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"topics such as {next(iter(topics))} have no leaders after"
-                    f" {_TIMEOUT_SECONDS:g} s"
+                    f"topics such as {next(iter(topics))} have no leaders after {limit_seconds:g} s"
                 )
             time.sleep(0.05)
 

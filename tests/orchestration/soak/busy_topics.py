@@ -73,7 +73,7 @@ class BusyReport:
 
 
 @dataclass
-class _Records:
+class Records:
     """What was written and read; a record's value is when it was written."""
 
     source: Cluster
@@ -127,7 +127,7 @@ class _Records:
 
 
 @dataclass
-class _Cpu:
+class Cpu:
     """CPU seconds by role, also of processes that have ended."""
 
     deployment: Deployment
@@ -169,11 +169,11 @@ def soak(
         began = time.monotonic()
         operator.keep_running()
         tell(f"`dagster dev` serves after {time.monotonic() - began:.0f} s")
-        records = _Records(
+        records = Records(
             source.cluster(), destination.cluster(), names, "copy", float(every.rstrip("s"))
         )
-        _seed(records)
-        until(lambda: _has_all(records), "the first copies", _PATIENCE_SECONDS, 1.0)
+        seed(records)
+        until(lambda: has_all(records), "the first copies", _PATIENCE_SECONDS, 1.0)
         tell(f"all topics have a copy after {time.monotonic() - began:.0f} s")
         reading = stack.enter_context(BackgroundThread("reader", records.follow))
         writing = stack.enter_context(BackgroundThread("writer", records.write))
@@ -199,13 +199,13 @@ def soak(
 
 def _samples(
     seconds: float,
-    records: _Records,
+    records: Records,
     sampler: Sampler,
     operator: Operator,
     folder: Path,
     tell: Callable[[str], None],
 ) -> Iterator[BusySample]:
-    cpu = _Cpu(operator.deployment)
+    cpu = Cpu(operator.deployment)
     before = cpu.by_role()
     while sampler.seconds < seconds:
         time.sleep(_SAMPLE_SECONDS)
@@ -235,7 +235,7 @@ def _line(sample: BusySample) -> str:
     )
 
 
-def _seed(records: _Records) -> None:
+def seed(records: Records) -> None:
     """Write the first record of each topic: its copy is created with it."""
     sender = Producer(client(records.source))
     for name in records.names:
@@ -245,7 +245,7 @@ def _seed(records: _Records) -> None:
     records.written += len(records.names)
 
 
-def _has_all(records: _Records) -> bool:
+def has_all(records: Records) -> bool:
     consumer = Consumer(client(records.destination) | {"group.id": "look"})
     try:
         found = consumer.list_topics(timeout=20).topics
