@@ -3,7 +3,7 @@
 environment  a mirror of many topics between two brokers, and a Dagster instance
 busy         new data in some of many topics: the planner's tick, the run, and `relay run`
 idle         `dagster dev` with nothing to do
-idle_topics  very many topics of a session without news: CPU, memory, requests, connections
+idle_topics  very many topics of a session without news: CPU, memory, connections
 following    an asset of one's own that follows a topic, run on its own
 crowded      a database with very many old windows: ticks, and queries of the asset page
 latency      from produced to readable at the destination
