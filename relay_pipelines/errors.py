@@ -21,6 +21,7 @@
     ├── CheckpointLostError              3   the checkpoint is gone, or an older one was put back
     ├── PolicySupersededError            3   another configuration decides the records by now
     ├── LedgerLostError                  3   the topic of the ledger is gone
+    ├── MovedError                       3   the topic has moved: its producers write to the copy
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or duplicate records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
@@ -249,6 +250,14 @@ class PolicySupersededError(RelayError):
 
 class LedgerLostError(RelayError):
     """The topic of the ledger is gone, although checkpoints name its entries: a person decides."""
+
+    exit_code = 3
+    side = Side.DESTINATION
+    needs_operator = True
+
+
+class MovedError(RelayError):
+    """The topic has moved to the destination, and is the mirror's no more: a person decides."""
 
     exit_code = 3
     side = Side.DESTINATION

@@ -21,6 +21,7 @@ from relay_pipelines.errors import (
     DestinationTopicLostError,
     LedgerLostError,
     LogTruncatedError,
+    MovedError,
     PermissionDeniedError,
     PolicySupersededError,
     RelayError,
@@ -189,6 +190,7 @@ _CHECK = "relay check --mirror {mirror}"
 _NODES = "relay nodes --mirror {mirror}"
 _LEDGER = "relay ledger --mirror {mirror} --topic {topic} --last 5"
 _RESET = "relay reset --mirror {mirror} --topic {topic} --to-earliest"
+_MOVE = "relay move status --mirror {mirror}"
 _RESTORE = "relay restore --mirror {mirror}"
 _HANGING = (
     "kafka-transactions.sh --bootstrap-server {servers} find-hanging --topic {topic}"
@@ -213,6 +215,7 @@ GUARDS: Mapping[type[RelayError], str] = {
     DestinationTopicLostError: _RESET,
     DestinationChangedError: _RESET,
     PolicySupersededError: _LEDGER,
+    MovedError: _MOVE,
     CheckpointLostError: _RESTORE,
     LedgerLostError: _RESTORE,
     CorruptBatchError: _NODES,

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from relay_pipelines.errors import MovedError
 from relay_pipelines.model import CopyRange, TopicPartition
 
 SLOTS = 16
@@ -52,6 +53,33 @@ def topic_scope(topic: str) -> str:
 def claimant_id(mirror: str) -> str:
     """Return the id under which topic-partitions that were never copied get their first owner."""
     return f"relay.{mirror}./claims"
+
+
+def moved_id(mirror: str) -> str:
+    """Return the id of what has moved to the destination, under which nobody copies."""
+    return f"relay.{mirror}./moved"
+
+
+def moved_topics(mirror: str, owners: Mapping[TopicPartition, str]) -> set[str]:
+    """Return the source topics of which a topic-partition has moved.
+
+    Args:
+        owners: the owners in the checkpoint topic.
+    """
+    return {tp.topic for tp, owner in owners.items() if owner == moved_id(mirror)}
+
+
+def moved_error(mirror: str) -> MovedError:
+    """Return why what has moved is not copied."""
+    return MovedError(
+        "it has moved to the destination, and this mirror copies it no more",
+        remedy=f"`relay move status --mirror {mirror}` says since when",
+    )
+
+
+def move_id(mirror: str) -> str:
+    """Return the id under which the record of a move is written."""
+    return f"relay.{mirror}./move"
 
 
 def with_owners(

@@ -47,6 +47,7 @@ class Position:
         destination_changed: the error, if the copies are, or were decided to go on, in another
             destination topic-partition than the configuration names.
         policy_superseded: the error, if another configuration decides the records by now.
+        moved: the error, if the topic has moved to the destination.
         unwritable: the error, if there are records to copy and the destination takes none now.
         ledger_end: up to where it was copied according to the ledger, if that has an entry which is
             newer than the checkpoint, or if there is none; else None.
@@ -73,6 +74,7 @@ class Position:
     destination_lost: str = ""
     destination_changed: DestinationChangedError | None = None
     policy_superseded: RelayError | None = None
+    moved: RelayError | None = None
     unwritable: RelayError | None = None
     ledger_end: int | None = None
     copies_after: int | None = None
@@ -198,7 +200,7 @@ def data_loss(position: Position) -> RelayError | None:
             topic_partition=position.topic_partition,
         )
     # what is lost is for the deployment to decide that copies the topic
-    if error := checkpoint_lost(position) or position.policy_superseded:
+    if error := position.moved or checkpoint_lost(position) or position.policy_superseded:
         return error
     worst = next(iter(losses(position)), None)
     if worst is None and position.available_elsewhere:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from relay_pipelines.errors import FencedError, RelayError, TransactionPendingError
 from relay_pipelines.ledger import checkpoint
@@ -19,7 +20,7 @@ from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, OwnerRecord
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, fence, take_over
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
-from relay_pipelines.plan.owners import claimant_id, own_id, present_owner
+from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
@@ -39,7 +40,7 @@ def claim(
 
     Returns:
         what cannot be claimed, and why: the last transaction of its owner does not end, as a leader
-            of somebody's topic-partition in it is away.
+            of somebody's topic-partition in it is away; or it has moved to the destination.
 
     Raises:
         FencedError: other runs claim them for `give_up_after_ms`.
@@ -51,38 +52,52 @@ def claim(
         options,
         backoff_max_ms=max(options.backoff_max_ms, options.give_up_after_ms // _MOST_WAITS),
     )
-    pending: dict[str, TransactionPendingError] = {}
-    foreign: dict[str, list[CopyRange]] = {}
-    known: CheckpointSnapshot | None = CheckpointSnapshot(
-        checkpoints=snapshot.checkpoints, owners=snapshot.owners
-    )
+    known = CheckpointSnapshot(checkpoints=snapshot.checkpoints, owners=snapshot.owners)
+    wanted = {each.source.topic_partition: each.owner for each in ranges}
+    # what has moved is no run's: only the one who takes the move back claims it
+    moved: dict[str, RelayError] = {moved_id(mirror): moved_error(mirror)}
     with destination_client(mirror, snapshot.destination, options, clock) as client:
+        return claim_for(client, mirror, wanted, known, moved)
 
-        def attempt() -> None:
-            nonlocal known, foreign
-            foreign = _foreign(mirror, ranges, known or checkpoints.read_all(client, mirror))
-            known = None  # each attempt begins with what is committed by then
-            if not foreign:
-                return
-            for owner, copy_ranges in foreign.items():
-                if owner not in pending:
-                    try:
-                        _claim(client, mirror, owner, copy_ranges)
-                    except TransactionPendingError as error:
-                        pending[owner] = error
-            foreign = _foreign(mirror, ranges, checkpoints.read_all(client, mirror))
-            if foreign.keys() - pending.keys():
-                raise FencedError(
-                    "other runs claim the same topic-partitions again and again",
-                    remedy="let one daemon or code location alone copy this mirror",
-                )
 
-        client.retry(attempt, also=(FencedError,))
-    return {
-        tp: pending[owner].of(tp)
-        for owner, copy_ranges in foreign.items()
-        for tp in (copy_range.source.topic_partition for copy_range in copy_ranges)
-    }
+def claim_for(
+    client: ClusterClient,
+    mirror: str,
+    wanted: Mapping[TopicPartition, str],
+    known: CheckpointSnapshot | None = None,
+    kept: Mapping[str, RelayError] = MappingProxyType({}),
+) -> dict[TopicPartition, RelayError]:
+    """Make other ids the owners of topic-partitions, as `claim`.
+
+    Args:
+        wanted: the transactional id that is to own each.
+        known: what was read before; read now if None.
+        kept: owners from which nothing is claimed, and why.
+    """
+    failed: dict[str, RelayError] = dict(kept)
+    foreign: _Foreign = {}
+
+    def attempt() -> None:
+        nonlocal known, foreign
+        foreign = _foreign(mirror, wanted, known or checkpoints.read_all(client, mirror))
+        known = None  # each attempt begins with what is committed by then
+        if not foreign:
+            return
+        for owner, claimed in foreign.items():
+            if owner not in failed:
+                try:
+                    _claim(client, mirror, owner, claimed)
+                except TransactionPendingError as error:
+                    failed[owner] = error
+        foreign = _foreign(mirror, wanted, checkpoints.read_all(client, mirror))
+        if foreign.keys() - failed.keys():
+            raise FencedError(
+                "other runs claim the same topic-partitions again and again",
+                remedy="let one daemon or code location alone copy this mirror",
+            )
+
+    client.retry(attempt, also=(FencedError,))
+    return {tp: failed[owner].of(tp) for owner, claimed in foreign.items() for tp in claimed}
 
 
 def give_back(
@@ -113,16 +128,18 @@ def give_back(
     claim(replace(snapshot, owners=owners), free, impatient(options), clock)
 
 
+_Foreign = Mapping[str, Mapping[TopicPartition, str]]
+"""What another id owns, by that id, and the id that is to own it."""
+
+
 def _foreign(
-    mirror: str, ranges: Sequence[CopyRange], snapshot: CheckpointSnapshot
-) -> dict[str, list[CopyRange]]:
-    """Return the ranges that another id owns, by that id."""
-    foreign: dict[str, list[CopyRange]] = defaultdict(list)
-    for copy_range in ranges:
-        tp = copy_range.source.topic_partition
+    mirror: str, wanted: Mapping[TopicPartition, str], snapshot: CheckpointSnapshot
+) -> _Foreign:
+    foreign: dict[str, dict[TopicPartition, str]] = defaultdict(dict)
+    for tp, wants in wanted.items():
         owner = present_owner(mirror, tp, snapshot.owners, is_copied=tp in snapshot.checkpoints)
-        if owner != copy_range.owner:
-            foreign[owner].append(copy_range)
+        if owner != wants:
+            foreign[owner][tp] = wants
     return foreign
 
 
@@ -130,21 +147,20 @@ def _claim(
     client: ClusterClient,
     mirror: str,
     owner: str,
-    ranges: Sequence[CopyRange],
+    claimed: Mapping[TopicPartition, str],
 ) -> None:
     """Commit new owners under the present one, for what it still owns once we hold it."""
     producer = take_over(client, owner, patient=False)  # `claim` is patient
     homes = checkpoints.homes(checkpoints.TOPIC)
-    planned = {copy_range.owner for copy_range in ranges} - {owner}
+    planned = set(claimed.values()) - {owner}
     unblock = partial(abort_leftovers, client, planned)
     checkpoints.wait_for_open_transactions(client, homes, unblock)
-    still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror)).get(owner, [])
+    still = _foreign(mirror, claimed, checkpoints.read_all(client, mirror)).get(owner, {})
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-    for copy_range in still:
-        source = copy_range.source.topic_partition
+    for source, wants in still.items():
         home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
-        claimed = OwnerRecord(mirror, source, copy_range.owner, client.clock.now_ms())
-        records[home].append(checkpoints.owner_record(claimed))
+        owner_record = OwnerRecord(mirror, source, wants, client.clock.now_ms())
+        records[home].append(checkpoints.owner_record(owner_record))
     batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
     if batches:
         commit(client, producer, batches)

@@ -22,7 +22,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
-from relay_pipelines.plan.owners import present_owner
+from relay_pipelines.plan.owners import moved_error, moved_topics, present_owner
 from relay_pipelines.plan.positions import Position, data_loss, losses, uncopied
 from relay_pipelines.plan.topic_selection import (
     Target,
@@ -459,10 +459,15 @@ class _SnapshotBuilder:
             {topic: policy.digests for topic, policy in policies.items()},
             self._run_id,
         )
+        moved = moved_topics(self._name, checkpoints.owners)
         positions = [
-            replace(position, policy_superseded=error)
-            if (error := superseded.get(position.topic_partition))
-            else position
+            replace(
+                position,
+                policy_superseded=superseded.get(position.topic_partition),
+                moved=moved_error(self._name).of(position.topic_partition)
+                if position.topic_partition.topic in moved
+                else None,
+            )
             for position in positions
         ]
         if waits and (passing := [each for each in unjudged.values() if each.retryable]):

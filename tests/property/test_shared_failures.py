@@ -14,7 +14,7 @@ import pytest
 
 from relay_pipelines.copy import copier, task
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.errors import RelayError, SourceError, TransactionPendingError
+from relay_pipelines.errors import MovedError, RelayError, SourceError, TransactionPendingError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
@@ -27,6 +27,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.plan.owners import moved_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.client import ClusterClient
@@ -394,3 +395,22 @@ def test_a_waiting_source_leaves_no_transaction_open(
     copied = TOPICS.index(late_topic.decode())
     before, after = copies.logs[checkpoint.TOPIC].committed()[copied - 1 : copied + 1]
     assert after.offset - before.offset > 1  # a marker is between them
+
+
+def test_what_has_moved_is_claimed_by_no_run() -> None:
+    """Nor is it copied by tasks that were planned before, until the move is taken back."""
+    copies, sources = destination(), filled(TOPICS, RECORDS)
+    moved = dict.fromkeys((TopicPartition("c", 0), TopicPartition("e", 0)), moved_id("m"))
+    with served(Requests(), source=sources, destination=copies):
+        claim(ranges())
+        with ClusterClient(DESTINATION, SourceError, "m", IMPATIENT, Clock()) as client:
+            assert owners.claim_for(client, "m", moved) == {}
+        outcomes = copy(ranges())
+        refused = claim(ranges(), moved)
+        with ClusterClient(DESTINATION, SourceError, "m", IMPATIENT, Clock()) as client:
+            owners.claim_for(client, "m", dict.fromkeys(moved, OWNER))
+        after = copy(ranges())
+    assert {topic for topic, outcome in outcomes.items() if outcome.error} == {"c", "e"}
+    assert {at: type(error) for at, error in refused.items()} == dict.fromkeys(moved, MovedError)
+    assert [outcome.error for outcome in after.values()] == [""] * len(TOPICS)
+    assert len(copies.logs["c"].committed()) == RECORDS

@@ -32,6 +32,7 @@ CANNOT_RUN = {
     "relay nodes --clear ": "no node is in quarantine",
     "relay offsets ": "no group has committed anything",
     "relay schemas ": "there is no schema registry",
+    "relay move ": "producers and consumers would move",
     "relay reset ": "every copy is where relay.yaml wants it",
 }
 _FENCE = re.compile(

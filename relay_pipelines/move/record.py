@@ -1,0 +1,302 @@
+"""Where a move stands: one record at the destination, and what each command may do in which state.
+
+docs/move.md has the invariant **C** of the states, and its interleavings. Who writes the record
+takes a transactional id over, reads the record, and commits the next one: each record follows from
+the one before it, and whoever was overtaken writes no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+
+from relay_pipelines.errors import ConfigError, FencedError
+from relay_pipelines.json_codec import to_json
+from relay_pipelines.ledger import checkpoint, followed
+from relay_pipelines.ledger.fencing import commit, take_over
+from relay_pipelines.model import Acl, TopicPartition
+from relay_pipelines.output.formatting import format_time
+from relay_pipelines.plan.owners import move_id
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.protocol.records import encode
+
+_VERSION = 1
+_PREFIX = "@move/"
+UNKNOWN = -1
+"""An offset that nobody could ask for."""
+
+
+class State(StrEnum):
+    """How far a move has come; docs/move.md says what is true in each."""
+
+    NONE = "not begun"
+    FENCING = "fencing"
+    FENCED = "fenced"
+    CUTTING = "cutting"
+    CUT = "cut"
+    LIFTING = "lifting"
+    BACK = "taken back"
+
+
+class Action(StrEnum):
+    """What changes the state."""
+
+    FENCE = "fence"
+    CUT = "cut"
+    CUT_WITHOUT_SOURCE = "cut --without-source"
+    BACK = "back"
+
+
+class FenceBy(StrEnum):
+    """What stops the producers."""
+
+    ACL = "acl"
+    COMMAND = "command"
+    HAND = "hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """How the producers of the source are stopped.
+
+    Args:
+        acls: that a fence by ACL has created, or is about to; those that were there are not in it.
+        still_ms: for how long the source was seen not to move.
+        held_at_ms: when the fence was seen to hold; 0 if it was not.
+    """
+
+    by: FenceBy = FenceBy.HAND
+    acls: tuple[Acl, ...] = ()
+    still_ms: int = 0
+    held_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CutPartition:
+    """Where the histories of both sides part, in one source topic-partition.
+
+    Args:
+        source_end: what is below is copied.
+        missing: source offsets that were committed and are not copied: 0, or of a cut without the
+            source what the fence had seen; `UNKNOWN` if it had seen nothing.
+        destination: of the copies.
+        destination_end: its last stable offset when the mirror had been fenced.
+        ledger_number, ledger_hash: of the last ledger entry.
+    """
+
+    source: TopicPartition
+    source_end: int
+    missing: int
+    destination: TopicPartition
+    destination_end: int
+    ledger_number: int
+    ledger_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """A move of a mirror.
+
+    Args:
+        number: of the record, from 1; each has the next one.
+        writer: the process that wrote it.
+        by: the person or job, for people.
+        state_since_ms, written_at_ms: by the clock of the writer.
+        topics: of the source, that move.
+        is_whole: whether these are all topics that the mirror copies.
+        ends: of the source topic-partitions when the fence held, by topic and partition.
+        audited_until_ms: what was committed before was audited by `cut`, and agrees.
+        cut: empty before the state CUT.
+        groups: that `cut` has moved.
+        is_without_source: whether the source was not asked.
+    """
+
+    mirror: str
+    number: int = 0
+    state: State = State.NONE
+    writer: str = ""
+    by: str = ""
+    state_since_ms: int = 0
+    written_at_ms: int = 0
+    topics: tuple[str, ...] = ()
+    is_whole: bool = False
+    fence: Fence = field(default_factory=Fence)
+    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    audited_until_ms: int = 0
+    cut: tuple[CutPartition, ...] = ()
+    groups: tuple[str, ...] = ()
+    is_without_source: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether anything may be changed that only this move changes back."""
+        return self.state not in {State.NONE, State.BACK}
+
+    @property
+    def where(self) -> str:
+        """The state, in words."""
+        if self.state is State.NONE:
+            return f"the move of {self.mirror} has not begun"
+        since = f"since {format_time(self.state_since_ms)}, by {self.by}"
+        return f"the move of {self.mirror} is {self.state} {since}"
+
+    def end_of(self, tp: TopicPartition) -> int:
+        """Return where the source ended when the fence held; `UNKNOWN` if nobody has asked."""
+        return self.ends.get(tp.topic, {}).get(tp.partition, UNKNOWN)
+
+
+def by_topic(ends: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    """Return offsets as a record has them."""
+    found: dict[str, dict[int, int]] = {}
+    for tp, end in sorted(ends.items()):
+        found.setdefault(tp.topic, {})[tp.partition] = end
+    return found
+
+
+_BEGINS = {State.NONE, State.BACK}
+_FROM: Mapping[Action, frozenset[State]] = {
+    Action.FENCE: frozenset({*_BEGINS, State.FENCING, State.FENCED}),
+    Action.CUT: frozenset({State.FENCED, State.CUTTING, State.CUT}),
+    Action.CUT_WITHOUT_SOURCE: frozenset(set(State) - {State.LIFTING}),
+    Action.BACK: frozenset(set(State) - {State.NONE}),
+}
+_REMEDY = {
+    State.NONE: "`relay move fence` begins it",
+    State.BACK: "`relay move fence` begins another one",
+    State.FENCING: "finish it with `relay move fence`, or take it back with `relay move back`",
+    State.FENCED: "`relay move cut` continues it, `relay move back` takes it back",
+    State.CUTTING: "finish it with `relay move cut`, or take it back with `relay move back`",
+    State.CUT: "`relay move back` takes it back",
+    State.LIFTING: "finish that first: `relay move back`",
+}
+
+
+def require(record: MoveRecord, action: Action, topics: Iterable[str]) -> None:
+    """Refuse what the state does not allow.
+
+    Args:
+        topics: that were asked for; none for those of the record.
+
+    Raises:
+        ConfigError: it says what to do instead.
+    """
+    if record.state not in _FROM[action]:
+        raise ConfigError(
+            f"{record.where}: there is nothing to {action}", remedy=_REMEDY[record.state]
+        )
+    asked = set(topics)
+    if asked and record.is_under_way and asked != set(record.topics):
+        raise ConfigError(
+            f"{record.where}, with other topics: {', '.join(record.topics)}",
+            remedy="leave out --topic, or take that move back first",
+        )
+
+
+def next_state(record: MoveRecord, state: State, now_ms: int) -> MoveRecord:
+    """Return the record with another state; the time of a state that stays is kept."""
+    since = record.state_since_ms if record.state is state else now_ms
+    return replace(record, state=state, state_since_ms=since)
+
+
+class MoveRecords:
+    """Reads and writes the record of a mirror's move.
+
+    Args:
+        client: of the destination.
+        writer: of this process; no other one has it.
+        by: who it is, for people.
+    """
+
+    def __init__(self, client: ClusterClient, mirror: str, writer: str, by: str) -> None:
+        self._client = client
+        self._mirror = mirror
+        self._writer = writer
+        self._by = by
+        self._key = f"{_PREFIX}{mirror}".encode()
+        self._home = checkpoint.home(checkpoint.TOPIC, self._key)
+
+    def read(self) -> MoveRecord:
+        """Return the record as it is; one without a state if there is none.
+
+        Raises:
+            TamperedError: another program wrote it.
+            RelayError: the destination does not answer, or refuses.
+        """
+        return self._client.retry(self._read)
+
+    def write(self, before: MoveRecord, after: MoveRecord) -> MoveRecord:
+        """Commit the next record, if the one that is known is still the last one.
+
+        Args:
+            before: as it was read, or written by this process.
+
+        Returns:
+            what was committed.
+
+        Raises:
+            FencedError: somebody else has written one.
+            RelayError: the destination does not answer, or refuses.
+        """
+        now_ms = self._client.clock.now_ms()
+        after = replace(
+            next_state(replace(after, state=before.state), after.state, now_ms),
+            mirror=self._mirror,
+            number=before.number + 1,
+            writer=self._writer,
+            by=self._by,
+            written_at_ms=now_ms,
+        )
+        try:
+            self._client.retry(partial(self._write, before, after))
+        except FencedError as error:
+            raise _overtaken(self.read()) from error
+        return after
+
+    def require_own(self, record: MoveRecord) -> None:
+        """Stop if somebody else has written a record since.
+
+        Raises:
+            FencedError: somebody has.
+        """
+        if (found := self.read()) != record:
+            raise _overtaken(found)
+
+    def _read(self) -> MoveRecord:
+        if not self._client.has_topic(checkpoint.TOPIC):
+            return MoveRecord(self._mirror)
+        checkpoint.wait_for_open_transactions(self._client, [self._home])
+        ends = self._client.list_offsets([self._home], LATEST, READ_COMMITTED)
+        value = followed.newest_values(self._client, ends, (self._key,)).get(self._key)
+        if value is None:
+            return MoveRecord(self._mirror)
+        return checkpoint.record_of(MoveRecord, value.raw)
+
+    def _write(self, before: MoveRecord, after: MoveRecord) -> None:
+        producer = self._take_over()
+        # after the takeover: what the one before has committed can be seen, and it commits no more
+        found = self._read()
+        if found == after:  # the answer to an earlier attempt was lost
+            producer.release()
+        elif (found.number, found.writer) != (before.number, before.writer):
+            producer.release()
+            raise FencedError("another record was written")
+        else:
+            self._commit(producer, after)
+
+    def _take_over(self) -> TransactionalProducer:
+        return take_over(self._client, move_id(self._mirror), patient=False)  # `write` is patient
+
+    def _commit(self, producer: TransactionalProducer, record: MoveRecord) -> None:
+        value = to_json(record, version=_VERSION).encode()
+        batch = encode(self._key, value, record.written_at_ms)
+        commit(self._client, producer, [(self._home, batch)])
+
+
+def _overtaken(found: MoveRecord) -> FencedError:
+    return FencedError(
+        f"somebody else goes on with this move: {found.where}",
+        remedy="this command stops; see `relay move status`",
+    )

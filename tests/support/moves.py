@@ -1,0 +1,50 @@
+"""The record of a move without brokers: a commit of a writer that was fenced is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from relay_pipelines.errors import FencedError
+from relay_pipelines.move.record import MoveRecord, MoveRecords
+
+
+@dataclass
+class Store:
+    """What the destination's brokers keep."""
+
+    record: MoveRecord = field(default_factory=lambda: MoveRecord("m"))
+    epoch: int = 0
+    now_ms: int = 1_000_000
+
+
+class RecordsInMemory(MoveRecords):
+    """Records that are in this process; who was fenced commits none."""
+
+    def __init__(self, store: Store, writer: str) -> None:
+        def once(ask: Callable[[], Any]) -> Any:
+            return ask()
+
+        fenced_client: Any = SimpleNamespace(
+            clock=SimpleNamespace(now_ms=lambda: store.now_ms), retry=once
+        )
+        super().__init__(fenced_client, "m", writer, f"{writer}@host")
+        self._store = store
+        self.before_commit: Callable[[], None] = lambda: None
+        self.after_commit: Callable[[], None] = lambda: None
+
+    def _read(self) -> MoveRecord:
+        return self._store.record
+
+    def _take_over(self) -> Any:
+        self._store.epoch += 1
+        return SimpleNamespace(epoch=self._store.epoch, release=lambda: None)
+
+    def _commit(self, producer: Any, record: MoveRecord) -> None:
+        self.before_commit()
+        if producer.epoch != self._store.epoch:
+            raise FencedError("fenced")
+        self._store.record = record
+        self.after_commit()
