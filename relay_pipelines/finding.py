@@ -55,6 +55,8 @@ class Kind(StrEnum):
     HELD_BACK = "HeldBack"
     SUPERSEDED = "Superseded"
     """A window's offsets mean other records since a loss was accepted."""
+    NOT_READY = "NotReady"
+    """Something is in the way of a move."""
     REPLAYED_RANGE = "ReplayedRange"
     """A replay copies other records than a person may expect."""
 

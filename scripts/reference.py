@@ -287,7 +287,8 @@ The topic has four more kinds of records: `<mirror>/<topic>/start` says where th
 begins, `<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, and
 `<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a replay is
 `<mirror>.replay@<id>`. `@schemas/<digest>` belongs to no mirror: it says which modes an import into
-a schema registry [has to restore](../schemas.md#what-holds-if-it-is-killed).
+a schema registry [has to restore](../schemas.md#what-holds-if-it-is-killed). `@move/<mirror>` says
+where a [move](../move.md#the-record) of the mirror stands.
 """
 
 

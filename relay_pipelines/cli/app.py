@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.cli.request_options import asks_for
 from relay_pipelines.invocation import Invocation
+from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.request import ReplayRequest
@@ -419,6 +420,51 @@ def schemas(
     from relay_pipelines.schemas import command
 
     how = command.How(command.Do(action), execute, as_json, textfile)
+    return command.run(context.obj, mirror, request, how)
+
+
+class MoveStep(StrEnum):
+    """The step of a move."""
+
+    PLAN = "plan"
+    REHEARSE = "rehearse"
+    FENCE = "fence"
+    CUT = "cut"
+    VERIFY = "verify"
+    BACK = "back"
+    STATUS = "status"
+
+
+@app.command()
+@asks_for(MoveRequest)
+def move(
+    context: typer.Context,
+    step: MoveStep,
+    request: MoveRequest,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where cut writes the statement of the cut."
+        ),
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign", metavar="KEY", help="Sign it with this Ed25519 private key, a PEM file."
+        ),
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a change.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Move producers and consumers to the copy, step by step, or take that back."""
+    from relay_pipelines.move import command
+
+    how = command.How(command.Do(step), yes, as_json, output, sign)
     return command.run(context.obj, mirror, request, how)
 
 

@@ -222,6 +222,11 @@ def read_key(key: Path) -> Ed25519PrivateKey:
     return private
 
 
+def signature_of(document: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, str]:
+    """Return the signature of a document that fits into memory, with the public key."""
+    return _signature(key, [_signed(document)])
+
+
 def _signature(key: Ed25519PrivateKey, signed: Iterable[bytes]) -> dict[str, str]:
     """Return the signature of some text, with the public key."""
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:

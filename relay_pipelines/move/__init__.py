@@ -1,5 +1,15 @@
-"""A move of producers and consumers to the destination: planned, rehearsed, proved, taken back.
+"""A move of producers and consumers to the destination: rehearsed, proved, and taken back.
 
-record       where it stands: states, who may do what in which, and the record at the destination
-request      what the command, and a job, is asked for
+states         how far a move can come, and what changes that
+record         where it stands: what each state allows, and the record at the destination
+request        what the command, and a job, is asked for
+inventory      what there is: ends, writers, groups and their positions. It only looks
+gates          what must hold before a cut, and what a look has found of it
+rehearsal      all gates on live data, and what the cut would do now
+fence          stops producers, and verifies that nobody writes
+cut            the steps of a cut, each of which may be repeated
+cut_statement  where both histories part, as a file
+verify         looks at both sides afterwards
+move           the steps as people take them: reads the record, does what is left, writes the next
+command        the command `relay move`
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError
@@ -17,6 +16,7 @@ from relay_pipelines.json_codec import to_json
 from relay_pipelines.ledger import checkpoint, followed
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Acl, TopicPartition
+from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.plan.owners import move_id
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
@@ -27,35 +27,6 @@ _VERSION = 1
 _PREFIX = "@move/"
 UNKNOWN = -1
 """An offset that nobody could ask for."""
-
-
-class State(StrEnum):
-    """How far a move has come; docs/move.md says what is true in each."""
-
-    NONE = "not begun"
-    FENCING = "fencing"
-    FENCED = "fenced"
-    CUTTING = "cutting"
-    CUT = "cut"
-    LIFTING = "lifting"
-    BACK = "taken back"
-
-
-class Action(StrEnum):
-    """What changes the state."""
-
-    FENCE = "fence"
-    CUT = "cut"
-    CUT_WITHOUT_SOURCE = "cut --without-source"
-    BACK = "back"
-
-
-class FenceBy(StrEnum):
-    """What stops the producers."""
-
-    ACL = "acl"
-    COMMAND = "command"
-    HAND = "hand"
 
 
 @dataclass(frozen=True, slots=True)

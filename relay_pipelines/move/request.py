@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from relay_pipelines.audit.request import Level, parse_time
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.move.record import FenceBy
+from relay_pipelines.move.states import FenceBy
 from relay_pipelines.request import asked
 
 _STILL_MS = 10_000

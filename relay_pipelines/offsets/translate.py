@@ -89,6 +89,15 @@ def read_translation(
         source_topic_ids: those of the source topics now; a topic that is not there is not compared.
     """
     ledger = read_verified_ledger(name, mirror, client.clock)
+    return translation_of(ledger, client, source_topic_ids)
+
+
+def translation_of(
+    ledger: VerifiedLedger,
+    client: ClusterClient,
+    source_topic_ids: Mapping[str, str] | None = None,
+) -> Translation:
+    """Read what the destination holds, and return the translation by a ledger, as above."""
     known = source_topic_ids or {}
     partitions = [
         CopiedPartition(checkpoint, ledger.chains[tp], known.get(tp.topic, ""))

@@ -6,7 +6,8 @@ kerberos                        SASL GSSAPI with a keytab or a ticket cache
 tokens                          the tokens of SASL OAUTHBEARER: kept, requested, or the user's
 client                          one cluster: its brokers, leaders, coordinators; clients of a mirror
 open_transactions               which transactions are open, and since when
-admin                           topics and their configurations, ACLs
+active_producers                who writes to topic-partitions
+admin                           topics and their configurations, ACLs, quotas
 groups, group_requests          consumer groups: what they have committed, and committing for them
 metadata, offset_requests       topics, leaders and offsets: what each look at a cluster asks
 config_requests                 the configurations of topics

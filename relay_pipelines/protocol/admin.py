@@ -17,7 +17,9 @@ from kafka.protocol.admin import (
     CreateAclsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteAclsRequest,
     DescribeAclsRequest,
+    DescribeClientQuotasRequest,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
 )
@@ -371,3 +373,48 @@ def create_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
     answer = client.call_any(CreateAclsRequest(creations=creations), _VERSION)
     for acl, result in zip(acls, answer.results, strict=True):
         client.raise_for_error(result, f"CreateAcls of {acl}", "Alter on the cluster")
+
+
+def delete_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
+    """Delete exactly these ACLs; those that are gone are none.
+
+    Raises:
+        PermissionDeniedError: the user may not alter the cluster.
+        RelayError: the cluster refuses one; others may have been deleted.
+    """
+    filters = [
+        DeleteAclsRequest.DeleteAclsFilter(
+            resource_type_filter=ACLResourceType.TOPIC,
+            resource_name_filter=acl.resource,
+            pattern_type_filter=_PREFIXED if acl.prefixed else _LITERAL,
+            principal_filter=acl.principal,
+            host_filter=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission,
+        )
+        for acl in acls
+    ]
+    answer = client.call_any(DeleteAclsRequest(filters=filters), _VERSION)
+    for acl, result in zip(acls, answer.filter_results, strict=True):
+        client.raise_for_error(result, f"DeleteAcls of {acl}", "Alter on the cluster")
+
+
+def client_quotas(client: ClusterClient) -> set[tuple[str, str]]:
+    """Return the quotas of users and clients: whose, and key=value. Kafka 2.6 tells them.
+
+    Raises:
+        PermissionDeniedError: the user may not describe the cluster's configuration.
+    """
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    answer = client.call_any(request, 0)
+    client.raise_for_error(answer, "DescribeClientQuotas", "DescribeConfigs on the cluster")
+    return {
+        (
+            ", ".join(
+                f"{who.entity_type} {who.entity_name or '(default)'}" for who in entry.entity
+            ),
+            f"{value.key}={value.value:g}",
+        )
+        for entry in answer.entries or ()
+        for value in entry.values
+    }

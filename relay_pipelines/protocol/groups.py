@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import cycle
 
 from kafka.protocol.admin import ListGroupsRequest
@@ -32,18 +33,50 @@ class HasMembersError(ConfigError):
     """A group has members, and so takes no commits of others."""
 
 
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as its coordinator lists it.
+
+    Args:
+        type: `classic`, `consumer` or `share`; empty before Kafka 3.8.
+        state: such as `Stable` or `Empty`; empty before Kafka 2.6.
+    """
+
+    name: str
+    type: str = ""
+    state: str = ""
+
+    @property
+    def has_members(self) -> bool:
+        """Whether somebody is in it, as far as the state says."""
+        return bool(self.state) and self.state not in {"Empty", "Dead"}
+
+
 def consumer_groups(client: ClusterClient) -> list[str]:
     """Return the names of all groups of consumers that the user may see, in order.
 
     Raises:
         RelayError: a broker does not answer: the groups that it coordinates would be missing.
     """
-    names = set()
+    return [group.name for group in listed_groups(client)]
+
+
+def listed_groups(client: ClusterClient) -> list[ListedGroup]:
+    """Return all groups of consumers that the user may see, by name.
+
+    Raises:
+        RelayError: a broker does not answer: the groups that it coordinates would be missing.
+    """
+    found = {}
     for broker in client.metadata([]).brokers:
-        answer = client.call(broker, ListGroupsRequest(), 2)
+        answer = client.call(broker, ListGroupsRequest(states_filter=[], types_filter=[]), 5)
         client.raise_for_error(answer, "ListGroups")
-        names |= {group.group_id for group in answer.groups}
-    return sorted(names)
+        for group in answer.groups:
+            listed = ListedGroup(
+                group.group_id, (group.group_type or "").lower(), group.group_state or ""
+            )
+            found[group.group_id] = listed
+    return [found[name] for name in sorted(found)]
 
 
 Read = dict[tuple[str, ...], tuple[bytes, list[GroupCommits]]]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from kafka.protocol.admin import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
 
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol.active_producers import (
+    ActiveProducer,
+    active_producers,
+    transactional_ids,
+)
 from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
@@ -83,14 +79,14 @@ def find(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list[Op
     """
     hidden = _hidden(client, partitions)
     producers = _producers(client, hidden) if hidden else {}
-    known = _transactions(client, {found.producer_id for found in producers.values()})
+    known = transactional_ids(client, {found.producer_id for found in producers.values()})
     found = []
     for offsets in hidden:
         producer = producers.get(offsets.topic_partition)
         if producer is None:
             found.append(OpenTransaction(offsets))
             continue
-        last_ms = producer.last_timestamp if producer.last_timestamp >= 0 else None
+        last_ms = producer.last_ms if producer.last_ms >= 0 else None
         name, began_ms = known.get(producer.producer_id, ("", None))
         found.append(OpenTransaction(offsets, producer.producer_id, name, began_ms or last_ms))
     return found
@@ -107,51 +103,14 @@ def _hidden(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list
     return [OffsetRange(tp, stable[tp], high[tp]) for tp in sorted(asked) if stable[tp] < high[tp]]
 
 
-def _producers(client: ClusterClient, hidden: Sequence[OffsetRange]) -> dict[TopicPartition, Any]:
-    """Return the state of the producer whose transaction begins first, where the leader tells."""
-    led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for offsets in hidden:
-        tp = offsets.topic_partition
-        led[client.leader(tp)][tp.topic].append(tp.partition)
+def _producers(
+    client: ClusterClient, hidden: Sequence[OffsetRange]
+) -> dict[TopicPartition, ActiveProducer]:
+    """Return the producer whose transaction begins first, where the leader tells."""
     found = {}
-    for broker, topics in led.items():
-        if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
-            continue
-        of_topic = DescribeProducersRequest.TopicRequest
-        request = DescribeProducersRequest(
-            topics=[of_topic(name=name, partition_indexes=some) for name, some in topics.items()]
-        )
-        for topic in client.call(broker, request, 0).topics:
-            for answer in topic.partitions:
-                opened = [
-                    p for p in answer.active_producers or () if p.current_txn_start_offset >= 0
-                ]
-                if opened:
-                    tp = TopicPartition(topic.name, answer.partition_index)
-                    found[tp] = min(opened, key=lambda each: each.current_txn_start_offset)
-    return found
-
-
-def _transactions(
-    client: ClusterClient, producer_ids: set[int]
-) -> dict[int, tuple[str, int | None]]:
-    """Return producer id -> transactional id, and when its transaction began, if one is open.
-
-    Every broker is asked, as it knows the transactions that it coordinates.
-    """
-    found: dict[int, tuple[str, int | None]] = {}
-    for broker in list(client.metadata([]).brokers) if producer_ids else ():
-        if not client.connection(broker).supports(ListTransactionsRequest.API_KEY, 0):
-            continue
-        request = ListTransactionsRequest(
-            state_filters=[], producer_id_filters=sorted(producer_ids)
-        )
-        listed = client.call(broker, request, 0).transaction_states or ()
-        names = [state.transactional_id for state in listed]
-        found |= {state.producer_id: (state.transactional_id, None) for state in listed}
-        described = DescribeTransactionsRequest(transactional_ids=names)
-        for state in client.call(broker, described, 0).transaction_states if names else ():
-            began_ms = state.transaction_start_time_ms
-            if state.error_code == error_codes.NONE and began_ms >= 0:
-                found[state.producer_id] = state.transactional_id, int(began_ms)
+    for tp, producers in active_producers(
+        client, [each.topic_partition for each in hidden]
+    ).items():
+        if opened := [each for each in producers if each.open_from >= 0]:
+            found[tp] = min(opened, key=lambda each: each.open_from)
     return found

@@ -51,6 +51,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "replay",
         "offsets",
         "schemas",
+        "move",
         "reset",
         "restore",
         "expectations",

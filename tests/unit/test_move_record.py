@@ -12,17 +12,15 @@ from relay_pipelines.json_codec import to_json
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move.record import (
-    Action,
     CutPartition,
     Fence,
-    FenceBy,
     MoveRecord,
-    State,
     by_topic,
     next_state,
     require,
 )
 from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.request import filled
 from tests.support.moves import RecordsInMemory, Store
 

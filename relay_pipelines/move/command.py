@@ -1,0 +1,226 @@
+"""The command `move`: producers and consumers go to the copy, step by step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.finding import Finding
+from relay_pipelines.invocation import Invocation, the_mirror
+from relay_pipelines.move.gates import Gate
+from relay_pipelines.move.inventory import document as group_document
+from relay_pipelines.move.move import Move, MoveResult
+from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.rehearsal import Rehearsal, producer_text
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import State
+from relay_pipelines.output import messages, tables
+from relay_pipelines.output.formatting import count, format_time, stdout
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.session import Session, StopSignal
+
+
+class Do(StrEnum):
+    """The step of a move."""
+
+    PLAN = "plan"
+    REHEARSE = "rehearse"
+    FENCE = "fence"
+    CUT = "cut"
+    VERIFY = "verify"
+    BACK = "back"
+    STATUS = "status"
+
+
+_CHANGES = {
+    Do.FENCE: "stops the producers of the source",
+    Do.CUT: "takes the topics from the mirror and moves the groups",
+    Do.BACK: "gives the topics back to the mirror and lifts the fence",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How the command goes about it.
+
+    Args:
+        yes: whether nobody is asked.
+        output: where the statement of a cut is written; None for nowhere.
+        sign: the key that signs it.
+    """
+
+    do: Do
+    yes: bool
+    as_json: bool
+    output: Path | None = None
+    sign: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.sign is not None and self.output is None:
+            raise ConfigError("--sign signs a statement", remedy="name its file with --output")
+        if self.output is not None and not self.output.parent.is_dir():
+            raise ConfigError(
+                f"--output: there is no folder {self.output.parent}", remedy="create it first"
+            )
+
+
+def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
+    """Do one step, or only look; return the exit code."""
+    settings, stop = invocation.settings(), StopSignal()
+    name, found = the_mirror(settings, [mirror] if mirror else [], "a move is of")
+    session = Session(settings.spark, stop, purpose=name, verbose=invocation.debug)
+    say = (lambda _: None) if how.as_json else (lambda line: messages.note(f"{name}: {line}"))
+    move = Move(name, found, request, session, SystemClock(), say=say)
+    with stop.heard(), invocation.reporting_errors(name):
+        try:
+            if how.do in {Do.PLAN, Do.REHEARSE}:
+                _show_rehearsal(invocation, name, move.rehearse(), how)
+            elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):
+                _show(invocation, name, _step(move, how.do), how)
+        except KeyboardInterrupt:
+            invocation.raise_exit_code(INTERRUPTED)
+            messages.error("interrupted; `relay move status` says where the move stands")
+        finally:
+            session.stop()
+    return invocation.exit_code
+
+
+def _step(move: Move, do: Do) -> MoveResult:
+    steps = {
+        Do.FENCE: move.fence,
+        Do.CUT: move.cut,
+        Do.VERIFY: move.verify,
+        Do.BACK: move.back,
+        Do.STATUS: move.status,
+    }
+    return steps[do]()
+
+
+def _is_wanted(name: str, do: Do) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"relay move {do} {_CHANGES[do]}, and nobody is there to be asked",
+            remedy="add --yes, or see relay move rehearse first",
+        )
+    import typer
+
+    return typer.confirm(f"{name}: relay move {do} {_CHANGES[do]}. Go on?")
+
+
+def _show(invocation: Invocation, name: str, result: MoveResult, how: How) -> None:
+    if how.as_json:
+        messages.document(document(result))
+        for finding in result.findings:
+            invocation.raise_exit_code(finding.exit_code)
+    else:
+        for line in result.lines:
+            stdout().print(f"{name}: {line}", soft_wrap=True)
+        invocation.report(result.findings, name)
+    if how.output is not None and result.record.state is State.CUT:
+        from relay_pipelines.move.cut_statement import cut_statement, text_of
+
+        how.output.write_bytes(text_of(cut_statement(result.record, how.sign)))
+
+
+def document(result: MoveResult) -> dict[str, Any]:
+    """Return what a step has done as JSON."""
+    return {
+        **record_document(result.record),
+        "lines": list(result.lines),
+        "findings": [finding.document for finding in result.findings],
+    }
+
+
+def record_document(record: MoveRecord) -> dict[str, Any]:
+    """Return where a move stands as JSON."""
+    begun = record.state is not State.NONE
+    return {
+        "mirror": record.mirror,
+        "state": str(record.state),
+        "since": format_time(record.state_since_ms) if begun else None,
+        "by": record.by or None,
+        "topics": list(record.topics),
+        "fence": str(record.fence.by) if begun else None,
+        "groups": list(record.groups),
+    }
+
+
+def _show_rehearsal(invocation: Invocation, name: str, rehearsal: Rehearsal, how: How) -> None:
+    for gate in rehearsal.gates:
+        for finding in gate.findings:
+            invocation.raise_exit_code(finding.exit_code)
+    if how.as_json:
+        messages.document(rehearsal_document(rehearsal))
+        return
+    console = stdout()
+    if how.do is Do.PLAN:
+        tables.show(console, _group_table(name, rehearsal))
+        for line in _writer_lines(rehearsal):
+            console.print(f"{name}: {line}", soft_wrap=True)
+    tables.show(console, _gate_table(name, rehearsal.gates))
+    invocation.report(_named(rehearsal.gates), name)
+    console.print(f"{name}: {rehearsal.record.where}", soft_wrap=True)
+    console.print(f"{name}: {rehearsal.summary}", soft_wrap=True)
+
+
+def _named(gates: Sequence[Gate]) -> list[Finding]:
+    return [finding.inside(gate.name) for gate in gates for finding in gate.findings]
+
+
+def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:
+    """Return what a rehearsal has found as JSON."""
+    return {
+        "move": record_document(rehearsal.record),
+        "topics": list(rehearsal.topics),
+        "topic_partitions": len(rehearsal.partitions),
+        "offsets_to_copy": rehearsal.waiting,
+        "cut_seconds": rehearsal.cut_seconds,
+        "gates": [gate.document for gate in rehearsal.gates],
+        "groups": group_document(rehearsal.groups.positions),
+        "writers": [
+            {
+                "producer_id": producer_id,
+                "transactional_id": rehearsal.writers.names.get(producer_id),
+                "topic_partitions": [str(each.topic_partition) for each in some],
+                "last": format_time(max(each.last_ms for each in some)),
+            }
+            for producer_id, some in rehearsal.writers.producers.items()
+        ],
+    }
+
+
+def _writer_lines(rehearsal: Rehearsal) -> list[str]:
+    return [
+        f"{producer_text(producer_id, rehearsal.writers)} wrote to"
+        f" {', '.join(sorted(str(each.topic_partition) for each in some)[:3])}, the last at"
+        f" {format_time(max(each.last_ms for each in some))}"
+        for producer_id, some in rehearsal.writers.producers.items()
+    ]
+
+
+def _gate_table(name: str, gates: Sequence[Gate]) -> Any:
+    table = tables.titled(f"{name}: gates")
+    tables.add_columns(table, ("gate", "state", "what was looked at"), (), ())
+    for gate in gates:
+        table.add_row(gate.name, str(gate.state), gate.saw)
+    return table
+
+
+def _group_table(name: str, rehearsal: Rehearsal) -> Any:
+    table = tables.titled(f"{name}: groups")
+    columns = ("topic-partitions", "exact", "re-reads", "no answer")
+    tables.add_columns(table, ("group", "type", "state"), columns, ())
+    for each in group_document(rehearsal.groups.positions):
+        numbers = ("topic_partitions", "exact", "rereads", "without_answer")
+        table.add_row(
+            each["group"],
+            each["type"] or "",
+            each["state"] or "",
+            *(count(each[number]) for number in numbers),
+        )
+    return table

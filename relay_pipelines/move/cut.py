@@ -1,0 +1,381 @@
+"""The cut: copies the rest, proves it, takes the topics from the mirror, and moves the groups."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from relay_pipelines.audit import audit as audits
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.request import AuditRequest
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    TamperedError,
+    together,
+)
+from relay_pipelines.finding import Finding, Kind, Severity, warning
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.move import fence
+from relay_pipelines.move.gates import failing
+from relay_pipelines.move.inventory import Groups, read_groups, source_ends, writers
+from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
+from relay_pipelines.move.rehearsal import (
+    destination_gate,
+    group_gate,
+    not_ready,
+    schema_gate,
+    snapshot_of,
+    topic_gate,
+)
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.offsets.apply import State as Committed
+from relay_pipelines.offsets.apply import apply, client_of
+from relay_pipelines.offsets.mark import mark_of
+from relay_pipelines.output.formatting import count, format_time, plural
+from relay_pipelines.plan.owners import moved_id
+from relay_pipelines.prepare.owners import claim_for
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
+from relay_pipelines.protocol import groups as group_requests
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.run import run, run_plan
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+
+_SCOPE = "/move"
+"""Of the run that copies a part of the topics: no lane and no topic has such a name."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps of a cut, in their order; each may be repeated."""
+
+    name: str
+    mirror: Mirror
+    request: MoveRequest
+    record: MoveRecord
+    session: Session
+    clock: Clock
+    say: Callable[[str], None]
+
+    def copy_rest(self) -> None:
+        """Copy up to the ends at which the source has stood still.
+
+        Raises:
+            RelayError: a topic is held back, or not all could be copied.
+        """
+        snapshot = self._snapshot()
+        if not any(position.moved for position in snapshot.positions):
+            self.say("copying the rest")
+            self._run()
+            snapshot = self._snapshot()
+        for position in snapshot.positions:
+            tp = position.topic_partition
+            if position.moved is None and (error := snapshot.guarded.get(tp)):
+                raise error
+            end, next_offset = self.record.end_of(tp), position.next_offset
+            if end == UNKNOWN:
+                raise ConfigError(
+                    f"{tp} has come after the fence", remedy="repeat `relay move fence`"
+                )
+            if max(next_offset or 0, position.begin) < end:
+                raise DestinationError(
+                    f"it is copied up to {count(next_offset or 0)} of {count(end)}",
+                    remedy="repeat `relay move cut`",
+                    topic_partition=tp,
+                )
+
+    def _snapshot(self) -> ClusterSnapshot:
+        return snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+
+    def require_still(self) -> None:
+        """See that nothing was written since the fence held.
+
+        Raises:
+            SourceError: somebody has written.
+            RelayError: the source does not answer.
+        """
+        with client_of(
+            self.name, self.mirror, Side.SOURCE, self.request.node, self.clock
+        ) as source:
+            wanted = ends_of(self.record)
+            ends = source_ends(source, wanted)
+            moved = [tp for tp, end in wanted.items() if ends.high[tp] != end]
+            if moved or ends.open:
+                since_ms = self.record.fence.held_at_ms
+                active = writers(source, {*moved, *ends.open}, since_ms=0)
+                raise fence.passed(moved, ends.open, active, since_ms)
+
+    def _run(self) -> None:
+        topics = frozenset(self.record.topics)
+
+        def take() -> ClusterSnapshot:
+            return take_snapshot(self.name, self.mirror, self.clock, belongs=topics.__contains__)
+
+        planned = run_plan.plan(prepare_snapshot(take, self.mirror, self.clock))
+        with self.session.deferring():
+            result = run.run(
+                planned,
+                self.mirror,
+                self.session,
+                (),
+                self.clock,
+                stop=self.session.stopped,
+                scope="" if self.record.is_whole else _SCOPE,
+            )
+        if result.interrupted:
+            raise KeyboardInterrupt
+        for error in together(result.errors):
+            raise error
+        for failure in result.failures:
+            raise DestinationError(failure, remedy="repeat `relay move cut`")
+
+    def look(self) -> Groups:
+        """Look at the gates again, now that all is copied.
+
+        Raises:
+            RelayError: one does not hold, or could not be looked at.
+        """
+        self.say("looking at groups and schemas")
+        snapshot = self._snapshot()
+        groups = read_groups(self.name, self.mirror, self.request, snapshot, self.clock)
+        gates = [group_gate(groups), schema_gate(self.name, self.mirror, snapshot, self.clock)]
+        if not any(position.moved for position in snapshot.positions):
+            gates += [topic_gate(snapshot), destination_gate(groups)]
+        if reasons := not_ready(failing(gates)):
+            raise ConfigError(str(reasons[0]), remedy="repeat `relay move cut`, or take it back")
+        return groups
+
+    def audit(self) -> int:
+        """Audit what was not audited yet.
+
+        Returns:
+            up to when what was committed is audited, in milliseconds since the Unix epoch.
+
+        Raises:
+            TamperedError: the copies are not what the source had.
+            RelayError: they could not be audited.
+        """
+        until_ms = self.clock.now_ms()
+        since_ms = self.record.audited_until_ms or self.request.audited_ms
+        if since_ms is not None:
+            since_ms -= CLOCK_SKEW_MS  # entries have the time of other machines
+        asked = AuditRequest(self.record.topics, since_ms=since_ms, level=self.request.level)
+        self.say("auditing what was not audited yet")
+        try:
+            audit = audits.begin(self.name, self.mirror, asked, self.clock)
+        except ConfigError:
+            if self._copied_nothing(since_ms):
+                return until_ms
+            raise
+        for _ in spark_job.read(audit, self.session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
+            pass
+        if audit.exit_code:
+            first = next((f for f in audit.findings if f.exit_code), None)
+            raise TamperedError(
+                f"the audit does not agree: {first or audit.verdict}",
+                remedy="see `relay audit`; `relay move back` takes the move back",
+            )
+        return until_ms
+
+    def _copied_nothing(self, since_ms: int | None) -> bool:
+        """Whether nothing was committed since."""
+        snapshot = self._snapshot()
+        return not any(
+            known.committed_at_ms >= (since_ms or 0) and known.ledger_head.number
+            for tp, known in snapshot.checkpoints.items()
+            if tp.topic in self.record.topics
+        )
+
+    def take_topics(self, destination: ClusterClient) -> list[CutPartition]:
+        """Take the topics from the mirror: nobody copies them from then on.
+
+        Raises:
+            RelayError: the destination does not answer, or the source had moved.
+        """
+        self.say("taking the topics from the mirror")
+        positions = taken(destination, self.name, self.record)
+        self.require_still()
+        return positions
+
+    def move_groups(
+        self, destination: ClusterClient, groups: Groups
+    ) -> tuple[tuple[str, ...], list[Finding]]:
+        """Commit for the groups where they go on, and read it back.
+
+        Returns:
+            the groups that have moved; and why others have not.
+
+        Raises:
+            RelayError: the destination does not answer.
+        """
+        self.say(f"moving {plural(len(groups.positions), 'group')}")
+        answers = [answer for each in groups.positions for answer in each.answers]
+        applied = apply(destination, answers, Side.DESTINATION, execute=True, backwards=False)
+        refused = [
+            Finding(
+                Kind.NOT_READY,
+                f"group {each.answer.position.group}: {each.answer.position.topic_partition}",
+                Severity.ERROR,
+                each.why,
+                f"stop it there, or leave it out with --without-group {each.answer.position.group};"
+                " then repeat `relay move cut`",
+            )
+            for each in applied
+            if each.state is Committed.REFUSED
+        ]
+        names = {each.group.name for each in groups.positions}
+        return tuple(sorted(names)), refused
+
+
+def ends_of(record: MoveRecord) -> dict[TopicPartition, int]:
+    """Return the ends of the source when the fence held."""
+    return {
+        TopicPartition(topic, partition): end
+        for topic, of_topic in record.ends.items()
+        for partition, end in of_topic.items()
+    }
+
+
+def partitions_of(
+    destination: ClusterClient, name: str, record: MoveRecord
+) -> list[TopicPartition]:
+    """Return the source topic-partitions of a move: also those that nobody has copied."""
+    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    found = {*ends_of(record), *known.next_offsets, *known.owners}
+    return sorted(tp for tp in found if tp.topic in record.topics)
+
+
+def taken(destination: ClusterClient, name: str, record: MoveRecord) -> list[CutPartition]:
+    """Claim the topic-partitions of a move, and return where their copies end.
+
+    Raises:
+        RelayError: the destination does not answer, or one cannot be claimed now.
+    """
+    partitions = partitions_of(destination, name, record)
+    failed = claim_for(destination, name, dict.fromkeys(partitions, moved_id(name)))
+    for error in failed.values():
+        raise error
+    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    return _positions(destination, record, known, partitions)
+
+
+def give_back(
+    destination: ClusterClient, name: str, wanted: Mapping[TopicPartition, str]
+) -> list[TopicPartition]:
+    """Give topic-partitions back to the mirror; return those that had moved.
+
+    Raises:
+        RelayError: the destination does not answer, or one cannot be claimed now.
+    """
+    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    moved = {tp: owner for tp, owner in wanted.items() if known.owners.get(tp) == moved_id(name)}
+    for error in claim_for(destination, name, moved).values():
+        raise error
+    return sorted(moved)
+
+
+def _positions(
+    destination: ClusterClient,
+    record: MoveRecord,
+    known: CheckpointSnapshot,
+    partitions: Sequence[TopicPartition],
+) -> list[CutPartition]:
+    copies = {
+        tp: found.copies.topic_partition if found.copies else found.destination
+        for tp, found in known.checkpoints.items()
+        if tp in partitions
+    }
+    ends = _ends(destination, set(copies.values()))
+    positions = []
+    for tp in partitions:
+        found = known.checkpoints.get(tp)
+        next_offset = known.next_offsets.get(tp, 0)
+        end = record.end_of(tp)
+        missing = UNKNOWN if end == UNKNOWN else max(0, end - next_offset)
+        to = copies.get(tp, tp)
+        positions.append(
+            CutPartition(
+                tp,
+                next_offset,
+                0 if missing > 0 and found is None and not record.is_without_source else missing,
+                to,
+                ends.get(to, 0),
+                found.ledger_head.number if found else 0,
+                found.ledger_head.hash if found else "",
+            )
+        )
+    return positions
+
+
+def _ends(
+    destination: ClusterClient, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    wanted = sorted(partitions)
+    existing = destination.retry(partial(destination.existing, {tp.topic for tp in wanted}))
+    asked = [tp for tp in wanted if tp.topic in existing]
+
+    def ask() -> dict[TopicPartition, int]:
+        checkpoint.wait_for_open_transactions(destination, asked)
+        return destination.list_offsets(asked, LATEST, READ_COMMITTED)
+
+    return destination.retry(ask)
+
+
+def groups_at_destination(name: str, destination: ClusterClient, record: MoveRecord) -> list[str]:
+    """Say of a cut without the source where groups are that the mirror has followed."""
+    listed = destination.retry(partial(group_requests.listed_groups, destination))
+    names = [group.name for group in listed]
+    commits, _ = destination.retry(partial(group_requests.group_commits, destination, names))
+    copies = {each.destination for each in record.cut}
+    lines = []
+    for group, of_group in commits.items():
+        marks = [
+            mark
+            for tp, commit in of_group.items()
+            if tp in copies and (mark := mark_of(commit)) is not None and mark.mirror == name
+        ]
+        if marks:
+            oldest = min(mark.at_ms for mark in marks)
+            lines.append(
+                f"group {group} is where it was at the source at {format_time(oldest)} or later, in"
+                f" {plural(len(marks), 'topic-partition')}"
+            )
+    return lines or ["of no group is known how far it was at the source"]
+
+
+def lines(record: MoveRecord) -> list[str]:
+    """Return what a cut has decided, in words."""
+    partitions = plural(len(record.cut), "topic-partition")
+    if record.is_without_source:
+        missing = sum(max(0, each.missing) for each in record.cut)
+        unknown = sum(each.missing == UNKNOWN for each in record.cut)
+        parts = [f"cut without the source: {partitions}, of which the copies end as the cut says"]
+        parts += [f"{plural(missing, 'offset')} seen at the source are not here"] if missing else []
+        if unknown:
+            parts.append(f"of {count(unknown)} nobody knows what the source had besides")
+        return ["; ".join(parts)]
+    groups = plural(len(record.groups), "group")
+    return [f"cut: {partitions} hold all that was committed at the source, {groups} moved"]
+
+
+def findings(record: MoveRecord) -> list[Finding]:
+    """Return what is not there, by topic-partition."""
+    return [
+        warning(
+            Kind.NOT_READY,
+            str(each.source),
+            f"{plural(each.missing, 'offset')} from {count(each.source_end)} on are not copied"
+            if each.missing > 0
+            else f"copied up to offset {count(each.source_end)}; nobody knows what came after",
+        )
+        for each in record.cut
+        if each.missing
+    ]

@@ -1,0 +1,71 @@
+"""The gates of a move: what must hold before a cut, and what a look has found of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.finding import Finding, Kind, Severity
+
+
+class GateState(StrEnum):
+    """What was found."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    NOT_SEEN = "could not be looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One of them.
+
+    Args:
+        saw: what was looked at, in words.
+        findings: errors if it fails, and warnings.
+        is_seen: whether anybody could look.
+    """
+
+    name: str
+    saw: str = ""
+    findings: Sequence[Finding] = ()
+    is_seen: bool = True
+
+    @property
+    def state(self) -> GateState:
+        """A gate that nobody could look at does not hold."""
+        if not self.is_seen:
+            return GateState.NOT_SEEN
+        fails = any(finding.exit_code for finding in self.findings)
+        return GateState.FAILS if fails else GateState.HOLDS
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The gate as JSON."""
+        return {
+            "gate": self.name,
+            "state": str(self.state),
+            "saw": self.saw,
+            "findings": [finding.document for finding in self.findings],
+        }
+
+
+def looked(name: str, look: Callable[[], Gate]) -> Gate:
+    """Return what a look finds; an error is a gate that could not be looked at."""
+    try:
+        return look()
+    except RelayError as error:
+        return Gate(name, findings=(Finding.of(error),), is_seen=False)
+
+
+def fails(where: str, text: str, remedy: str) -> Finding:
+    """Return why a gate does not hold."""
+    return Finding(Kind.NOT_READY, where, Severity.ERROR, text, remedy)
+
+
+def failing(gates: Iterable[Gate]) -> list[Gate]:
+    """Return those that do not hold."""
+    return [gate for gate in gates if gate.state is not GateState.HOLDS]

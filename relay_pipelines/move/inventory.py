@@ -1,0 +1,241 @@
+"""What there is to move: topics, groups, schemas, writers, ACLs and quotas. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.model import LedgerEntry, Side, TopicPartition
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.offsets.apply import client_of
+from relay_pipelines.offsets.mark import own_text
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition
+from relay_pipelines.offsets.translate import answers_to, topic_ids, translation_of
+from relay_pipelines.protocol import groups
+from relay_pipelines.protocol.active_producers import (
+    ActiveProducer,
+    active_producers,
+    transactional_ids,
+)
+from relay_pipelines.protocol.admin import client_quotas
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.groups import Commits, ListedGroup
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+_RATE_ENTRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Who writes to the topics at the source.
+
+    Args:
+        recent: by topic-partition, who has written since a time, or has a transaction open.
+        names: producer id -> transactional id.
+        is_told: whether the brokers say it; before Kafka 2.8 they do not.
+    """
+
+    recent: Mapping[TopicPartition, Sequence[ActiveProducer]] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    is_told: bool = True
+
+    @property
+    def producers(self) -> dict[int, list[ActiveProducer]]:
+        """What each producer has written to, by its id."""
+        found: dict[int, list[ActiveProducer]] = {}
+        for of_partition in self.recent.values():
+            for each in of_partition:
+                found.setdefault(each.producer_id, []).append(each)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """A group of the source, and where it goes on.
+
+    Args:
+        answers: of what it has committed in the topics that move.
+        there: what is committed for it at the destination.
+        members_there: whether it has members there.
+    """
+
+    group: ListedGroup
+    answers: Sequence[Answer]
+    there: Commits
+    members_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups that have committed something in the topics that move.
+
+    Args:
+        errors: group -> why its positions are not known.
+        others: groups that have committed nothing of them.
+        translation_seconds: how long reading the ledger and translating took.
+        records_per_second: as copies were committed before; 0 if it is unknown.
+    """
+
+    positions: Sequence[GroupPosition] = ()
+    errors: Mapping[str, RelayError] = field(default_factory=dict)
+    others: int = 0
+    translation_seconds: float = 0.0
+    records_per_second: float = 0.0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnds:
+    """Where topic-partitions of the source end, and who holds the last stable offset back."""
+
+    high: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+
+    @property
+    def open(self) -> list[TopicPartition]:
+        """Those with an open transaction."""
+        return [tp for tp, end in self.high.items() if self.stable[tp] < end]
+
+
+def source_ends(client: ClusterClient, partitions: Collection[TopicPartition]) -> SourceEnds:
+    """Ask for both ends; the high watermark first, so that nothing new looks hidden.
+
+    Raises:
+        RelayError: the cluster does not answer.
+    """
+
+    def ask() -> SourceEnds:
+        client.forget()  # leaders may have moved since
+        high = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
+        return SourceEnds(high, client.list_offsets(partitions, LATEST, READ_COMMITTED))
+
+    return client.retry(ask)
+
+
+def writers(
+    client: ClusterClient, partitions: Collection[TopicPartition], since_ms: int
+) -> Writers:
+    """Return who has written since, by the timestamps of batches.
+
+    Raises:
+        RelayError: the cluster does not answer.
+    """
+    found = client.retry(partial(active_producers, client, partitions))
+    recent = {
+        tp: some
+        for tp, of_partition in found.items()
+        if (some := [p for p in of_partition if p.last_ms >= since_ms or p.open_from >= 0])
+    }
+    ids = {each.producer_id for some in recent.values() for each in some}
+    known = client.retry(partial(transactional_ids, client, ids))
+    names = {producer_id: name for producer_id, (name, _) in known.items()}
+    return Writers(recent, names, is_told=bool(found) or not partitions)
+
+
+def read_groups(
+    name: str, mirror: Mirror, request: MoveRequest, snapshot: ClusterSnapshot, clock: Clock
+) -> Groups:
+    """Translate what every group of the source has committed in the topics that move.
+
+    A position that is not copied yet counts as the end of what is copied.
+
+    Raises:
+        RelayError: a cluster does not answer, or refuses.
+    """
+    to_client = partial(client_of, name, mirror, clock=clock)
+    with ExitStack() as stack:
+        node = request.node or mirror.groups.node or ""
+        source = stack.enter_context(to_client(side=Side.SOURCE, node=node))
+        destination = stack.enter_context(to_client(side=Side.DESTINATION, node=""))
+        here = {g.name: g for g in source.retry(partial(groups.listed_groups, source))}
+        there = {g.name: g for g in destination.retry(partial(groups.listed_groups, destination))}
+        wanted = [  # a share group has no offset of this kind
+            group.name
+            for group in here.values()
+            if group.name not in request.without_groups and group.type != "share"
+        ]
+        commits, errors = source.retry(partial(groups.group_commits, source, wanted))
+        began = clock.monotonic()
+        topics = {position.topic_partition.topic for position in snapshot.positions}
+        ids = topic_ids(source, topics)
+        ledger = read_verified_ledger(name, mirror, clock)
+        translation = translation_of(ledger, destination, ids)
+        positions = {
+            group: [
+                ConsumerPosition(
+                    *(tp, min(commit.offset, translation.copied_up_to(tp)), group),
+                    own_text(commit.metadata),
+                )
+                for tp, commit in sorted(of_group.items())
+                if tp.topic in topics
+            ]
+            for group, of_group in commits.items()
+        }
+        moving = {group: some for group, some in positions.items() if some}
+        asked = [position for some in moving.values() for position in some]
+        answers: dict[str, list[Answer]] = {group: [] for group in moving}
+        for answer in answers_to(translation, destination, asked, Side.DESTINATION):
+            answers[answer.position.group].append(answer)
+        seconds = clock.monotonic() - began
+        at_destination, _ = destination.retry(
+            partial(groups.group_commits, destination, list(moving))
+        )
+    found = [
+        GroupPosition(
+            here[group],
+            some,
+            at_destination.get(group, {}),
+            members_there=group in there and there[group].has_members,
+        )
+        for group, some in answers.items()
+    ]
+    rate = records_per_second(ledger.entries)
+    return Groups(found, errors, len(commits) - len(moving), seconds, rate, ids)
+
+
+def records_per_second(entries: Sequence[LedgerEntry]) -> float:
+    """Return how fast runs have copied, of the newest entries; 0 if no run shows it."""
+    spans: dict[str, tuple[int, int, int]] = {}
+    for entry in entries[-_RATE_ENTRIES:]:
+        first, last, records = spans.get(entry.run_id, (entry.committed_at_ms,) * 2 + (0,))
+        at_ms = entry.committed_at_ms
+        spans[entry.run_id] = min(first, at_ms), max(last, at_ms), records + entry.records
+    timed = [(last - first, records) for first, last, records in spans.values() if last > first]
+    milliseconds = sum(span for span, _ in timed)
+    return 1000 * sum(records for _, records in timed) / milliseconds if milliseconds else 0.0
+
+
+def missing_quotas(source: ClusterClient, destination: ClusterClient) -> list[str]:
+    """Return the quotas of the source that the destination does not have, in words."""
+    here = source.retry(partial(client_quotas, source))
+    there = destination.retry(partial(client_quotas, destination))
+    return [f"{entity}: {quota}" for entity, quota in sorted(here - there)]
+
+
+def document(positions: Iterable[GroupPosition]) -> list[dict[str, Any]]:
+    """Return groups as JSON."""
+    return [
+        {
+            "group": each.group.name,
+            "type": each.group.type or None,
+            "state": each.group.state or None,
+            "topic_partitions": len(each.answers),
+            "exact": sum(a.exactness == "exact" for a in each.answers),
+            "rereads": sum(a.rereads for a in each.answers),
+            "without_answer": sum(a.offset is None for a in each.answers),
+            "has_members_at_destination": each.members_there,
+        }
+        for each in positions
+    ]

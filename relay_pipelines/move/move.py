@@ -1,0 +1,400 @@
+"""A move, step by step: each command reads the record, does what is left, and writes the next one.
+
+docs/move.md says what is true in each state, and what a kill between any two steps leaves.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from relay_pipelines.errors import ConfigError, FencedError, RelayError
+from relay_pipelines.finding import Finding, Severity
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.move import cut, fence
+from relay_pipelines.move.gates import Gate, fails
+from relay_pipelines.move.inventory import source_ends, writers
+from relay_pipelines.move.record import Fence, MoveRecord, MoveRecords, by_topic, require
+from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import Action, FenceBy, State
+from relay_pipelines.offsets.apply import client_of
+from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.plan.owners import claimant_id
+from relay_pipelines.prepare.topics import create_state
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Mirror
+
+Say = Callable[[str], None]
+
+
+def _say_nothing(_line: str) -> None:
+    pass
+
+
+def who_am_i() -> str:
+    """Return who runs a command, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for it
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """What a command has done or seen.
+
+    Args:
+        lines: what is true now.
+        findings: what is not as it should be.
+    """
+
+    record: MoveRecord
+    lines: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+    gates: Sequence[Gate] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        return max((finding.exit_code for finding in self.findings), default=0)
+
+
+@dataclass(slots=True)
+class Move:
+    """The move of a mirror to its destination.
+
+    Args:
+        session: Spark's, of which the last run and an audit of much make use.
+        by: who it is, for people.
+        say: gets a line before each step that may take long.
+    """
+
+    name: str
+    mirror: Mirror
+    request: MoveRequest
+    session: Session
+    clock: Clock
+    by: str = field(default_factory=who_am_i)
+    say: Say = _say_nothing
+    _writer: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+
+    def record(self) -> MoveRecord:
+        """Return where the move stands.
+
+        Raises:
+            RelayError: the destination does not answer, or refuses.
+        """
+        with self._records() as (records, _):
+            return records.read()
+
+    def rehearse(self) -> Rehearsal:
+        """Look at every gate; changes nothing.
+
+        Raises:
+            RelayError: a cluster does not answer.
+        """
+        return rehearse(self.name, self.mirror, self.request, self.record(), self.clock)
+
+    def fence(self) -> MoveResult:
+        """Stop the producers of the source, and see that nobody writes.
+
+        Raises:
+            ConfigError: the state does not allow it, or it cannot be done so.
+            FencedError: somebody else goes on with the move.
+            SourceError: somebody writes.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        with self._records() as (records, _), self._source() as source:
+            record = records.read()
+            require(record, Action.FENCE, self.request.topics)
+            snapshot = snapshot_of(self.name, self.mirror, self.request, record, self.clock)
+            partitions = [position.topic_partition for position in snapshot.positions]
+            if not snapshot.checkpoint_ends:
+                create_state(
+                    self.name,
+                    self.mirror.destination_cluster,
+                    self.mirror.destination.replication_factor,
+                    self.mirror.copy_options,
+                    self.clock,
+                )
+            record = records.write(record, self._fencing(record, source, snapshot.targets))
+            self._stop_producers(records, record, source)
+            self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")
+            ends = fence.verify(source, partitions, self.request.still_ms)
+            held = replace(
+                record.fence, still_ms=self.request.still_ms, held_at_ms=self.clock.now_ms()
+            )
+            record = records.write(
+                record,
+                replace(record, state=State.FENCED, fence=held, ends=by_topic(ends.stable)),
+            )
+        return MoveResult(record, [_fenced(record)])
+
+    def _fencing(
+        self, record: MoveRecord, source: ClusterClient, topics: Collection[str]
+    ) -> MoveRecord:
+        """Return the record that is written before anything is changed."""
+        if record.is_under_way:
+            if record.fence.by is not self.request.by:
+                raise ConfigError(
+                    f"{record.where}, by {record.fence.by}",
+                    remedy=f"go on with --by {record.fence.by}, or take it back first",
+                )
+            new = set(topics) - set(record.topics)  # that have come since, of a whole mirror
+            more = fence.acls_to_deny(source, new) if new and record.fence.acls else []
+            return replace(
+                record,
+                state=State.FENCING,
+                topics=tuple(sorted({*record.topics, *new})),
+                fence=replace(record.fence, acls=(*record.fence.acls, *more)),
+            )
+        by = self.request.by
+        acls = tuple(fence.acls_to_deny(source, topics)) if by is FenceBy.ACL else ()
+        return MoveRecord(
+            self.name,
+            number=record.number,
+            state=State.FENCING,
+            topics=tuple(sorted(topics)),
+            is_whole=not self.request.topics,
+            fence=Fence(by, acls),
+        )
+
+    def _stop_producers(
+        self, records: MoveRecords, record: MoveRecord, source: ClusterClient
+    ) -> None:
+        if record.fence.by is FenceBy.COMMAND:
+            self.say(f"running {self.request.command}")
+            fence.run_command(self.request.command)
+        if record.fence.by is not FenceBy.ACL:
+            return
+        fence.create(source, record.fence.acls)
+        try:
+            records.require_own(record)
+        except FencedError:
+            # `back` may have lifted the others before these were there
+            if not records.read().is_under_way:
+                fence.delete(source, record.fence.acls)
+            raise
+
+    def cut(self) -> MoveResult:
+        """Copy the rest, take the topics from the mirror, and move the groups.
+
+        Raises:
+            ConfigError: the state does not allow it, or a gate does not hold.
+            FencedError: somebody else goes on with the move.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        with self._records() as (records, destination):
+            record = records.read()
+            action = Action.CUT_WITHOUT_SOURCE if self.request.is_without_source else Action.CUT
+            require(record, action, self.request.topics)
+            if record.state is State.CUT:
+                return MoveResult(record, [record.where, *cut.lines(record)], cut.findings(record))
+            if self.request.is_without_source:
+                return self._cut_without_source(records, record, destination)
+            steps = cut.Steps(
+                self.name, self.mirror, self.request, record, self.session, self.clock, self.say
+            )
+            steps.require_still()
+            record = records.write(record, replace(record, state=State.CUTTING))
+            steps.copy_rest()
+            groups = steps.look()
+            record = records.write(record, replace(record, audited_until_ms=steps.audit()))
+            positions = steps.take_topics(destination)
+            moved, refused = steps.move_groups(destination, groups)
+            if refused:
+                return MoveResult(record, [record.where], refused)
+            record = records.write(
+                record, replace(record, state=State.CUT, cut=tuple(positions), groups=moved)
+            )
+        return MoveResult(record, cut.lines(record), cut.findings(record))
+
+    def _cut_without_source(
+        self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
+    ) -> MoveResult:
+        known = destination.retry(partial(checkpoint.read_all, destination, self.name))
+        copied = {tp.topic for tp in known.next_offsets}
+        topics = set(self.request.topics or (record.topics if record.is_under_way else copied))
+        if not topics or (unknown := topics - copied):
+            raise ConfigError(
+                f"{self.name} has copied nothing of {min(unknown) if topics else 'any topic'}",
+                remedy="`relay status --all` says what it has copied",
+            )
+        begun = record if record.is_under_way else MoveRecord(self.name, number=record.number)
+        begun = replace(
+            begun,
+            state=State.CUTTING,
+            topics=tuple(sorted(topics)),
+            is_whole=not self.request.topics,
+            is_without_source=True,
+        )
+        record = records.write(record, begun)
+        positions = cut.taken(destination, self.name, record)
+        record = records.write(record, replace(record, state=State.CUT, cut=tuple(positions)))
+        groups = cut.groups_at_destination(self.name, destination, record)
+        return MoveResult(record, [*cut.lines(record), *groups], cut.findings(record))
+
+    def verify(self) -> MoveResult:
+        """Look at both sides after the cut; changes nothing.
+
+        Raises:
+            ConfigError: nothing is cut.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        from relay_pipelines.move.verify import verify
+
+        record = self.record()
+        if record.state is not State.CUT:
+            raise ConfigError(
+                f"{record.where}: there is nothing to verify", remedy="`relay move cut` comes first"
+            )
+        return verify(self.name, self.mirror, self.request, record, self.clock)
+
+    def back(self) -> MoveResult:
+        """Give the topics back to the mirror, and lift the fence.
+
+        Raises:
+            ConfigError: there is nothing to take back, or somebody writes at the destination.
+            FencedError: somebody else goes on with the move.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        with self._records() as (records, destination):
+            record = records.read()
+            require(record, Action.BACK, ())
+            self._require_command(record)
+            if record.state is not State.BACK:
+                _require_untouched(destination, record)
+                record = records.write(record, replace(record, state=State.LIFTING))
+            wanted = dict.fromkeys(
+                cut.partitions_of(destination, self.name, record), claimant_id(self.name)
+            )
+            given = cut.give_back(destination, self.name, wanted)
+            with self._source() as source:
+                lifted = fence.present(source, record.fence.acls)
+                fence.delete(source, lifted)
+            if record.fence.by is FenceBy.COMMAND and self.request.command:
+                self.say(f"running {self.request.command}")
+                fence.run_command(self.request.command)
+            if record.state is not State.BACK:
+                record = records.write(record, replace(record, state=State.BACK))
+        acls, topics = plural(len(lifted), "ACL"), plural(len(given), "topic-partition")
+        lines = [f"taken back: {acls} lifted, {topics} given back to the mirror"]
+        if record.fence.by is not FenceBy.ACL and not self.request.command:
+            lines.append("start the producers at the source again")
+        return MoveResult(record, lines)
+
+    def _require_command(self, record: MoveRecord) -> None:
+        is_by_command = record.fence.by is FenceBy.COMMAND
+        if is_by_command and record.is_under_way and not self.request.command:
+            raise ConfigError(
+                "a command has stopped the producers, and none is given to start them",
+                remedy="give --by command and --command, such as true if you start them yourself",
+            )
+
+    def status(self) -> MoveResult:
+        """Say where the move stands, and what of it still holds; changes nothing.
+
+        Raises:
+            RelayError: the destination does not answer, or refuses.
+        """
+        record = self.record()
+        findings: list[Finding] = []
+        lines = [record.where]
+        if record.topics and record.is_under_way:
+            lines.append(f"topics: {', '.join(record.topics)}")
+        if record.state is State.CUT:
+            lines += cut.lines(record)
+        try:
+            findings += self._held(record)
+        except RelayError as error:
+            findings.append(Finding.of(error, Severity.WARNING))
+            lines.append("nobody could look at the source")
+        return MoveResult(record, lines, findings)
+
+    def _held(self, record: MoveRecord) -> Iterator[Finding]:
+        """Yield what of the fence does not hold, or was not lifted."""
+        if record.state is State.NONE or record.is_without_source:
+            return
+        with self._source() as source:
+            there = fence.present(source, record.fence.acls)
+            if record.state is State.BACK:
+                for acl in there:
+                    yield fails("", f"the fence is still there: {acl}", "relay move back lifts it")
+                return
+            for acl in set(record.fence.acls) - set(there):
+                yield fails("", f"the fence is not there: {acl}", "relay move fence creates it")
+            if record.ends:
+                yield from written_since(source, record)
+
+    @contextmanager
+    def _records(self) -> Iterator[tuple[MoveRecords, ClusterClient]]:
+        options = self.mirror.copy_options
+        with destination_client(
+            self.name, self.mirror.destination_cluster, options, self.clock, "move"
+        ) as client:
+            yield MoveRecords(client, self.name, self._writer, self.by), client
+
+    def _source(self) -> ClusterClient:
+        return client_of(self.name, self.mirror, Side.SOURCE, self.request.node, self.clock)
+
+
+def _fenced(record: MoveRecord) -> str:
+    held = record.fence
+    acls = f", {plural(len(held.acls), 'ACL')}" if held.acls else ""
+    partitions = plural(sum(map(len, record.ends.values())), "topic-partition")
+    return (
+        f"fenced by {held.by}{acls}: {partitions} did not move for {held.still_ms / 1000:g} s, and"
+        " no transaction is open"
+    )
+
+
+def written_since(source: ClusterClient, record: MoveRecord) -> Iterator[Finding]:
+    """Yield what was written at the source after the fence held."""
+    wanted = {
+        TopicPartition(topic, partition): end
+        for topic, of_topic in record.ends.items()
+        for partition, end in of_topic.items()
+    }
+    ends = source_ends(source, wanted)
+    moved = [tp for tp, end in wanted.items() if ends.high[tp] != end]
+    if moved or ends.open:
+        since_ms = record.fence.held_at_ms
+        active = writers(source, {*moved, *ends.open}, since_ms=0)
+        error = fence.passed(moved, ends.open, active, since_ms)
+        yield Finding.of(error)
+
+
+def _require_untouched(destination: ClusterClient, record: MoveRecord) -> None:
+    """Refuse to take back what has records of others beyond the cut.
+
+    Raises:
+        ConfigError: it has.
+    """
+    known = {each.destination: each.destination_end for each in record.cut}
+    existing = destination.retry(partial(destination.existing, {tp.topic for tp in known}))
+    asked = [tp for tp in known if tp.topic in existing]
+    ask = partial(destination.list_offsets, asked, LATEST, READ_COMMITTED)
+    ends = destination.retry(ask)
+    for tp, end in ends.items():
+        if end > known[tp]:
+            raise ConfigError(
+                f"{tp}: {plural(end - known[tp], 'offset')} written at the destination since the"
+                f" cut, from offset {count(known[tp])} on",
+                remedy="what was written there is at the source in no topic: decide with the owners"
+                " of the data, and see docs/move.md",
+            )

@@ -1,0 +1,366 @@
+"""Every gate of a move, on live data, and what the cut would do now. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.finding import Finding, Kind, of_errors, warning
+from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.move.fence import acls_to_deny
+from relay_pipelines.move.gates import Gate, fails, looked
+from relay_pipelines.move.inventory import (
+    GroupPosition,
+    Groups,
+    SourceEnds,
+    Writers,
+    missing_quotas,
+    read_groups,
+    source_ends,
+    writers,
+)
+from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import FenceBy
+from relay_pipelines.offsets.apply import client_of
+from relay_pipelines.offsets.positions import Answer, Exactness
+from relay_pipelines.offsets.translate import raise_retriable
+from relay_pipelines.output.formatting import count, format_time, plural
+from relay_pipelines.plan.positions import lag_records
+from relay_pipelines.prepare import permissions
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.schemas.request import SchemasRequest
+from relay_pipelines.schemas.verdict import State as SchemaState
+from relay_pipelines.schemas.verdict import total
+from relay_pipelines.schemas.verify import verify as verify_schemas
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+
+_SHOWN = 5
+_OVERHEAD_SECONDS = 2.0  # records of the move, claims and the audit of little
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a look at both sides has found.
+
+    Args:
+        seconds: how long it took.
+    """
+
+    record: MoveRecord
+    topics: Sequence[str]
+    partitions: Sequence[TopicPartition]
+    waiting: int
+    gates: Sequence[Gate]
+    writers: Writers
+    groups: Groups
+    seconds: float = 0.0
+
+    @property
+    def cut_seconds(self) -> float | None:
+        """How long the cut would take now; None if nobody knows how fast copies are."""
+        rate = self.groups.records_per_second
+        if self.waiting and not rate:
+            return None
+        copying = self.waiting / rate if self.waiting else 0.0
+        return _OVERHEAD_SECONDS + self.seconds + copying
+
+    @property
+    def summary(self) -> str:
+        """What would happen now, in a line."""
+        answers = [answer for each in self.groups.positions for answer in each.answers]
+        exact = sum(
+            all(a.exactness is Exactness.EXACT for a in each.answers)
+            for each in self.groups.positions
+        )
+        rereads = [each for each in self.groups.positions if any(a.rereads for a in each.answers)]
+        most = max((a.rereads for a in answers), default=0)
+        parts = [f"{plural(exact, 'group')} exact"]
+        parts += [f"{len(rereads)} re-read at most {plural(most, 'record')}"] if rereads else []
+        without = len(self.groups.positions) - exact - len(rereads)
+        parts += [f"{without} without an answer"] if without > 0 else []
+        parts.append(f"{plural(self.waiting, 'offset')} to copy")
+        seconds = self.cut_seconds
+        took = "nobody knows for how long" if seconds is None else f"about {seconds:,.0f} s"
+        return f"now: {', '.join(parts)}, the cut would take {took}"
+
+
+def rehearse(
+    name: str, mirror: Mirror, request: MoveRequest, record: MoveRecord, clock: Clock
+) -> Rehearsal:
+    """Look at everything that a cut depends on.
+
+    Raises:
+        RelayError: a cluster does not answer, so that there is nothing to say.
+    """
+    began = clock.monotonic()
+    snapshot = snapshot_of(name, mirror, request, record, clock, patient=False)
+    partitions = [position.topic_partition for position in snapshot.positions]
+    ends, active = _source(name, mirror, request, partitions, clock)
+    groups, of_groups = Groups(), Gate("groups")
+
+    def look_at_groups() -> Gate:
+        nonlocal groups
+        groups = read_groups(name, mirror, request, snapshot, clock)
+        return group_gate(groups)
+
+    of_groups = looked("groups", look_at_groups)
+    gates = [
+        topic_gate(snapshot),
+        writer_gate(ends, active),
+        of_groups,
+        destination_gate(groups)
+        if of_groups.is_seen
+        else Gate("destination groups", findings=of_groups.findings, is_seen=False),
+        looked("schemas", partial(schema_gate, name, mirror, snapshot, clock)),
+        looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
+        looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
+        looked("quotas", partial(_quota_gate, name, mirror, request, clock)),
+    ]
+    return Rehearsal(
+        record,
+        sorted({tp.topic for tp in partitions}),
+        partitions,
+        sum(lag_records(snapshot.positions).values()),
+        gates,
+        active,
+        groups,
+        clock.monotonic() - began,
+    )
+
+
+def snapshot_of(
+    name: str,
+    mirror: Mirror,
+    request: MoveRequest,
+    record: MoveRecord,
+    clock: Clock,
+    *,
+    patient: bool = True,
+) -> ClusterSnapshot:
+    """Look at the topics that move.
+
+    Raises:
+        ConfigError: the mirror does not copy one that was asked for.
+        RelayError: a cluster does not answer.
+    """
+    chosen = frozenset(request.topics)
+    if record.is_under_way and not record.is_whole:
+        chosen = frozenset(record.topics)
+    snapshot = take_snapshot(
+        name,
+        mirror,
+        clock,
+        belongs=(lambda topic: topic in chosen) if chosen else (lambda _: True),
+        configs=False,
+        patient=patient,
+    )
+    missing = chosen - {position.topic_partition.topic for position in snapshot.positions}
+    if missing or not snapshot.positions:
+        raise ConfigError(
+            f"{name} copies no topic {min(missing)!r}" if missing else f"{name} copies no topic",
+            remedy="`relay plan --why` says which topics it copies",
+        )
+    return snapshot
+
+
+def topic_gate(snapshot: ClusterSnapshot) -> Gate:
+    """Nothing of the topics is held back."""
+    held = list(dict.fromkeys([*snapshot.guarded.values(), *snapshot.held_back]))
+    deleted = [
+        fails(
+            "",
+            f"{topic} is no longer at the source",
+            "leave it out, with topics.deny, or restore it",
+        )
+        for topic in snapshot.deleted
+    ]
+    saw = (
+        f"{plural(len(snapshot.positions), 'topic-partition')} of"
+        f" {plural(len(snapshot.targets), 'topic')}"
+    )
+    return Gate("topics", saw, [*of_errors(held), *deleted])
+
+
+def writer_gate(ends: SourceEnds, active: Writers) -> Gate:
+    """No transaction is open. Who has written lately is known."""
+    findings = [
+        fails(str(tp), f"a transaction is open: {_who(tp, active)}", "end that producer")
+        for tp in ends.open[:_SHOWN]
+    ]
+    if not active.is_told:
+        findings.append(
+            warning(
+                Kind.NOT_READY, "", "the brokers do not say who writes", "see Kafka 2.8 or later"
+            )
+        )
+    producers = active.producers
+    newest = max((p.last_ms for some in producers.values() for p in some), default=-1)
+    last = f", the last at {format_time(newest)}" if newest >= 0 else ""
+    return Gate("writers", f"{plural(len(producers), 'producer')} wrote lately{last}", findings)
+
+
+def _who(tp: TopicPartition, active: Writers) -> str:
+    opened = [each for each in active.recent.get(tp, ()) if each.open_from >= 0]
+    if not opened:
+        return "by a producer that nobody knows"
+    first = min(opened, key=lambda each: each.open_from)
+    return producer_text(first.producer_id, active)
+
+
+def producer_text(producer_id: int, active: Writers) -> str:
+    """Return how people find a producer."""
+    known = active.names.get(producer_id)
+    return f"producer id {producer_id}" + (f" with transactional id {known}" if known else "")
+
+
+def group_gate(groups: Groups) -> Gate:
+    """Each position has an answer."""
+    raise_retriable(groups.errors.values())
+    findings = [Finding.of(error).inside(f"group {name}") for name, error in groups.errors.items()]
+    for each in groups.positions:
+        findings += _group_findings(each)
+    saw = f"{plural(len(groups.positions), 'group')} with commits in these topics"
+    return Gate("groups", saw, findings)
+
+
+def _group_findings(each: GroupPosition) -> Iterator[Finding]:
+    name = each.group.name
+    without = [answer for answer in each.answers if answer.offset is None]
+    if without:
+        yield fails(
+            f"group {name}",
+            f"{_first(without)}: {without[0].why}",
+            f"leave it out with --without-group {name}, and move it by hand",
+        )
+    rereads = [answer for answer in each.answers if answer.rereads]
+    if rereads:
+        most = max(answer.rereads for answer in rereads)
+        yield warning(
+            Kind.NOT_READY,
+            f"group {name}",
+            f"re-reads at most {plural(most, 'record')} of {_first(rereads)}: {rereads[0].why}",
+        )
+
+
+def _first(answers: Sequence[Answer]) -> str:
+    more = f" and {plural(len(answers) - 1, 'more topic-partition')}" if len(answers) > 1 else ""
+    return f"{answers[0].position.topic_partition}{more}"
+
+
+def destination_gate(groups: Groups) -> Gate:
+    """No group has been started at the destination."""
+    findings = []
+    for each in groups.positions:
+        further = [
+            answer
+            for answer in each.answers
+            if answer.to in each.there
+            and answer.offset is not None
+            and each.there[answer.to].offset > answer.offset
+        ]
+        stop = f"stop it there, or leave it out with --without-group {each.group.name}"
+        if each.members_there:
+            findings.append(
+                fails(f"group {each.group.name}", "has members at the destination", stop)
+            )
+        elif further:
+            where = further[0].to
+            assert where is not None, "it has a commit there"
+            text = (
+                f"is at {count(each.there[where].offset)} in {where} of the destination, which is"
+                " further"
+            )
+            findings.append(fails(f"group {each.group.name}", text, stop))
+    return Gate("destination groups", plural(len(groups.positions), "group"), findings)
+
+
+def schema_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:
+    """All ids in the copies mean the same at both registries.
+
+    Raises:
+        RelayError: the destination does not answer.
+    """
+    registries = mirror.source.schema_registry, mirror.destination.schema_registry
+    if None in registries:
+        declared = "one registry alone is" if any(registries) else "no registry is"
+        return Gate("schemas", f"{declared} declared: nothing to compare")
+    copied = {tp.topic for tp, known in snapshot.checkpoints.items() if known.copies}
+    topics = sorted(copied & snapshot.targets.keys())
+    if not topics:
+        return Gate("schemas", "no record was copied")
+    verdict = total(name, list(verify_schemas(name, mirror, SchemasRequest(tuple(topics)), clock)))
+    remedy = "register them: relay schemas apply --execute"
+    if verdict.state is SchemaState.DIFFERS:
+        return Gate("schemas", str(verdict), [fails("", str(verdict), remedy)])
+    if verdict.state is SchemaState.NOT_VERIFIED:
+        finding = fails("", str(verdict), "see that both registries answer, and repeat it")
+        return Gate("schemas", str(verdict), [finding], is_seen=False)
+    return Gate("schemas", str(verdict))
+
+
+def _fence_gate(
+    name: str, mirror: Mirror, request: MoveRequest, snapshot: ClusterSnapshot, clock: Clock
+) -> Gate:
+    if request.by is not FenceBy.ACL:
+        return Gate("fence", f"by {request.by}: it is verified when it stands")
+    with client_of(name, mirror, Side.SOURCE, request.node, clock) as source:
+        acls = acls_to_deny(source, sorted(snapshot.targets))
+    return Gate("fence", f"{plural(len(acls), 'ACL')} would be created")
+
+
+def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:
+    report = permissions.report(name, mirror, clock)
+    if report.unsecured:
+        return Gate("acls", f"{', '.join(report.unsecured)} has no authorizer")
+    missing = [
+        acl for acl in report.missing if any(map(acl.covers, snapshot.destinations.values()))
+    ]
+    text = f"{plural(len(missing), 'ACL')} of readers missing at the destination"
+    remedy = "relay acls --apply creates them"
+    return Gate("acls", text, [warning(Kind.NOT_READY, "", text, remedy)] if missing else [])
+
+
+def _quota_gate(name: str, mirror: Mirror, request: MoveRequest, clock: Clock) -> Gate:
+    to_client = partial(client_of, name, mirror, clock=clock)
+    with (
+        to_client(side=Side.SOURCE, node=request.node) as source,
+        to_client(side=Side.DESTINATION, node="") as destination,
+    ):
+        missing = missing_quotas(source, destination)
+    findings = [
+        warning(Kind.NOT_READY, "", f"the destination has no quota {quota}", "set it there")
+        for quota in missing
+    ]
+    return Gate("quotas", f"{plural(len(missing), 'quota')} missing at the destination", findings)
+
+
+def _source(
+    name: str,
+    mirror: Mirror,
+    request: MoveRequest,
+    partitions: Sequence[TopicPartition],
+    clock: Clock,
+) -> tuple[SourceEnds, Writers]:
+    with client_of(name, mirror, Side.SOURCE, request.node, clock) as source:
+        ends = source_ends(source, partitions)
+        try:
+            active = writers(source, partitions, clock.now_ms() - request.recent_ms)
+        except RelayError as error:
+            if error.retryable:
+                raise
+            active = Writers(is_told=False)  # the user may not read them
+    return ends, active
+
+
+def not_ready(gates: Iterable[Gate]) -> list[Finding]:
+    """Return why gates do not hold, with their names."""
+    return [
+        finding.inside(f"gate {gate.name}")
+        for gate in gates
+        for finding in gate.findings
+        if finding.exit_code
+    ]

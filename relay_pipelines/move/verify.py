@@ -1,0 +1,114 @@
+"""Looks at both sides after a cut: who still writes, and how the groups go on. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from relay_pipelines.finding import Finding, Kind, Severity, warning
+from relay_pipelines.model import Side
+from relay_pipelines.move.inventory import read_groups
+from relay_pipelines.move.move import MoveResult, written_since
+from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.rehearsal import snapshot_of
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.offsets.apply import client_of
+from relay_pipelines.offsets.positions import Answer
+from relay_pipelines.offsets.translate import read_translation
+from relay_pipelines.offsets.verify import Comparison, Verified
+from relay_pipelines.offsets.verify import verify as compare_records
+from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.groups import Commits
+from relay_pipelines.settings import Mirror
+
+
+def verify(
+    name: str, mirror: Mirror, request: MoveRequest, record: MoveRecord, clock: Clock
+) -> MoveResult:
+    """Compare where groups are with where the cut has put them, and the source with its ends.
+
+    Raises:
+        RelayError: the destination does not answer.
+    """
+    to_client = partial(client_of, name, mirror, clock=clock)
+    with to_client(side=Side.DESTINATION, node="") as destination:
+        lines = [record.where, _written_here(destination, record)]
+        if record.is_without_source:
+            return MoveResult(record, lines, [])
+        findings: list[Finding] = []
+        with to_client(side=Side.SOURCE, node=request.node) as source:
+            written = list(written_since(source, record))
+            lines += [] if written else ["nothing was written at the source since the fence held"]
+            snapshot = snapshot_of(name, mirror, request, record, clock)
+            found = read_groups(name, mirror, request, snapshot, clock)
+            moved = [each for each in found.positions if each.group.name in record.groups]
+            translation = read_translation(name, mirror, destination, found.topic_ids)
+            answers = [answer for each in moved for answer in each.answers]
+            compared = compare_records(translation, source, destination, answers, Side.DESTINATION)
+        findings += written
+        findings += _compared(compared)
+        for each in moved:
+            findings += _gone_back(each.group.name, each.answers, each.there)
+        went_on = [each for each in moved if _has_gone_on(each.answers, each.there)]
+        lines.append(
+            f"{plural(len(moved), 'group')} moved: {count(len(went_on))} went on since, and none"
+            " misses a record"
+            if not findings
+            else f"{count(len(went_on))} went on since"
+        )
+    return MoveResult(record, lines, findings)
+
+
+def _written_here(destination: ClusterClient, record: MoveRecord) -> str:
+    known = {each.destination: each.destination_end for each in record.cut}
+    existing = destination.retry(partial(destination.existing, {tp.topic for tp in known}))
+    asked = [tp for tp in known if tp.topic in existing]
+    ends = destination.retry(partial(destination.list_offsets, asked, LATEST, READ_COMMITTED))
+    beyond = sum(max(0, end - known[tp]) for tp, end in ends.items())
+    return f"{plural(beyond, 'offset')} written at the destination beyond the cut"
+
+
+def _compared(compared: Sequence[Verified]) -> Iterator[Finding]:
+    """Yield what differs around the positions, and what could not be compared."""
+    for each in compared:
+        position = each.answer.position
+        where = f"group {position.group}: {position.topic_partition}"
+        if each.comparison is Comparison.DIFFERS:
+            yield Finding(
+                Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, f"the records differ: {each.why}"
+            )
+        elif each.comparison is Comparison.NOT_COMPARED:
+            yield warning(Kind.NOT_VERIFIED, where, f"not compared: {each.why}")
+
+
+def _gone_back(group: str, answers: Sequence[Answer], there: Commits) -> Iterator[Finding]:
+    """Yield where a group is before its position, or has none: it reads again, or misses."""
+    for answer in answers:
+        if answer.to is None or answer.offset is None:
+            continue
+        at = there.get(answer.to)
+        where = f"group {group}: {answer.to}"
+        if at is None:
+            yield Finding(
+                Kind.NOT_READY,
+                where,
+                Severity.ERROR,
+                "it has no position at the destination",
+                f"relay offsets apply --group {group} --execute commits it",
+            )
+        elif at.offset < answer.offset:
+            yield warning(
+                Kind.NOT_READY,
+                where,
+                f"it is at {count(at.offset)}, before {count(answer.offset)}: it reads some again",
+            )
+
+
+def _has_gone_on(answers: Sequence[Answer], there: Commits) -> bool:
+    return any(
+        answer.to in there and answer.offset is not None and there[answer.to].offset > answer.offset
+        for answer in answers
+        if answer.to is not None
+    )

@@ -1,0 +1,319 @@
+"""`relay move` with real brokers: there and back; killed, raced, and passed by writers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from relay_pipelines.errors import FencedError, RelayError, SourceError
+from relay_pipelines.local_kafka import Listener, LocalCluster
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.move import cut, fence
+from relay_pipelines.move.move import Move
+from relay_pipelines.move.record import MoveRecords
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import FenceBy, State
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import load
+from tests.copying import Mirror, numbered
+from tests.support import commands, consumers, independent
+from tests.support.commands import configured, error_line, relay_here
+from tests.support.independent import Record, until, write
+from tests.support.schema_registry import fake_registry
+
+STILL_MS = 50
+
+
+class Killed(BaseException):
+    """The process is gone: nothing catches it."""
+
+
+class Moving:
+    """A copied topic with a group; its source has an authorizer."""
+
+    def __init__(self, mirror: Mirror, guarded: LocalCluster, folder: Path) -> None:
+        self.mirror, self.guarded, self.folder = mirror, guarded, folder
+        self.section = commands.mirror(
+            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+        )
+        self.config = configured(folder, {mirror.name: self.section})
+        self.group = f"group-{mirror.topic}"
+        consumers.commit(mirror.source, self.group, mirror.at, 7)
+
+    def relay(self, *arguments: str, code: int = 0) -> Any:
+        done = relay_here(self.config, "move", *arguments, "--json")
+        assert done.returncode == code, done.stderr + done.stdout
+        return json.loads(done.stdout)
+
+    def fails(self, *arguments: str) -> str:
+        return error_line(relay_here(self.config, "move", *arguments, "--yes"))
+
+    def move(self, who: str = "ann", clock: Any = None, **asked: Any) -> Move:
+        settings = load(self.config)
+        request = MoveRequest(**{"still_ms": STILL_MS, "by": FenceBy.ACL} | asked)
+        own = settings.mirror(self.mirror.name)
+        session = Session(settings.spark)
+        return Move(self.mirror.name, own, request, session, clock or SystemClock(), who)
+
+    def may_write(self) -> bool:
+        """Whether the source takes a record of a user who has been granted everything."""
+        told: list[KafkaError | None] = []
+        owner = self.guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+        sender = independent.producer(owner)
+        sender.produce(self.mirror.topic, b"more", on_delivery=lambda error, _: told.append(error))
+        sender.flush(30)
+        return told == [None]
+
+    def position(self) -> int:
+        return consumers.committed(self.mirror.destination, self.group, self.mirror.at)[0]
+
+
+@pytest.fixture
+def moving(
+    guarded: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
+) -> Moving:
+    mirror = Mirror(guarded.cluster(), destination_cluster.cluster(), topic_name)
+    write(mirror.source, mirror.at, numbered(10))
+    mirror.copy()
+    return Moving(mirror, guarded, tmp_path)
+
+
+def test_there_and_back(moving: Moving, local_session: object) -> None:
+    """Producers are stopped, the rest is copied, the group goes on exactly; then all is undone."""
+    del local_session
+    mirror = moving.mirror
+    write(mirror.source, mirror.at, numbered(5, first=10))
+    seen = moving.relay("rehearse")
+    assert {gate["gate"]: gate["state"] for gate in seen["gates"]} == dict.fromkeys(
+        ("topics", "writers", "groups", "destination groups", "schemas", "fence", "acls", "quotas"),
+        "holds",
+    )
+    assert (seen["offsets_to_copy"], seen["move"]["state"]) == (5, "not begun")
+    assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 1)]
+    assert moving.position() < 0
+    assert "nobody is there to be asked" in error_line(relay_here(moving.config, "move", "fence"))
+    assert "nothing to cut; `relay move fence` begins it" in moving.fails("cut")
+
+    fenced = moving.relay("fence", "--yes", "--still", f"{STILL_MS}ms")
+    assert (fenced["state"], fenced["fence"]) == ("fenced", "acl")
+    until(lambda: not moving.may_write(), "the ACL")
+    file = moving.folder / "cut.json"
+    done = moving.relay("cut", "--yes", "--output", str(file))
+    assert (done["state"], done["groups"]) == ("cut", [moving.group])
+    (at,) = json.loads(file.read_text())["topic_partitions"]
+    assert (at["source_end"], at["missing_offsets"]) == (15, 0)
+    assert at["destination_end"] == independent.settled_end(mirror.destination, mirror.at)
+    mirror.assert_equal()
+    assert moving.position() == 7
+    stale = relay_here(moving.config, "run")
+    assert (stale.returncode, "it has moved to the destination" in stale.stderr) == (3, True)
+    assert (
+        "nothing was written at the source since the fence held" in moving.relay("verify")["lines"]
+    )
+    assert moving.relay("cut", "--yes")["state"] == "cut"
+
+    back = moving.relay("back", "--yes")
+    assert back["lines"][0] == (
+        "taken back: 1 ACL lifted, 1 topic-partition given back to the mirror"
+    )
+    until(moving.may_write, "the ACL is lifted")
+    assert relay_here(moving.config, "run").returncode == 0
+    mirror.assert_equal()
+
+
+def test_what_is_written_at_the_destination_keeps_the_cut(moving: Moving) -> None:
+    """Nothing is taken back that would leave records of new producers behind."""
+    moving.move().fence()
+    moving.move().cut()
+    write(moving.mirror.destination, moving.mirror.at, numbered(1))
+    with pytest.raises(RelayError, match="1 offset written at the destination since the cut"):
+        moving.move().back()
+    assert moving.move().record().state is State.CUT
+
+
+EVENTS = (
+    (MoveRecords, "_commit"),
+    (fence, "create_acls"),
+    (fence, "delete_acls"),
+    (cut, "claim_for"),
+    (cut, "apply"),
+)
+
+
+@contextmanager
+def killed_at(number: int, *, after: bool) -> Iterator[list[str]]:
+    """Kill the process before or after its n-th write, of whichever kind."""
+    events: list[str] = []
+
+    def counted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            events.append(name)
+            if len(events) == number and not after:
+                raise Killed
+            found = original(*arguments, **more)
+            if len(events) == number:
+                raise Killed
+            return found
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, name in EVENTS:
+            stack.enter_context(patch.object(owner, name, counted(getattr(owner, name), name)))
+        yield events
+
+
+def test_a_kill_at_every_write(moving: Moving) -> None:
+    """Somebody else resumes each step, and the group and the fence are as if nothing had been."""
+    mirror, number, seen = moving.mirror, 0, set()
+    steps = ("fence", "cut", "back")
+    while number < 30:
+        number += 1
+        with killed_at(number, after=bool(number % 2)) as events:
+            try:
+                for step in steps:
+                    getattr(moving.move("ann"), step)()
+                break
+            except Killed:
+                seen.add(events[-1])
+        for left in steps[steps.index(step) :]:
+            found = moving.move("bob")
+            assert found.status().record.state in State
+            getattr(found, left)()
+            if left == "cut":
+                assert moving.position() == 7
+        assert found.status().findings == []
+    assert seen == {name for _, name in EVENTS}
+    assert number > len(EVENTS)
+    mirror.assert_equal()
+
+
+def test_two_at_once(moving: Moving) -> None:
+    """Whoever was overtaken ends with one line, and leaves no ACL that nobody lifts."""
+    ann, bob = moving.move("ann"), moving.move("bob")
+    create = fence.create
+
+    def overtaken(*arguments: Any) -> None:
+        with patch.object(fence, "create", create):
+            bob.back()
+            create(*arguments)
+
+    with (
+        patch.object(fence, "create", overtaken),
+        pytest.raises(FencedError, match=r"is taken back since .*, by bob"),
+    ):
+        ann.fence()
+    assert ann.status().findings == []
+    until(moving.may_write, "no ACL is left")
+    moving.move("ann").fence()
+    with pytest.raises(RelayError, match="with other topics"):
+        moving.move("bob", topics=("other",)).fence()
+
+
+class Writing(SystemClock):
+    """A clock during whose waits somebody writes."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        super().__init__()
+        self._write = write
+
+    def sleep(self, seconds: float) -> None:
+        self._write()
+        super().sleep(seconds)
+
+
+def test_a_writer_that_passes_the_fence(moving: Moving) -> None:
+    """A super user writes on: the line names producer and place; the step may be repeated."""
+    mirror = moving.mirror
+    sender = Producer(independent.client(mirror.source, enable_idempotence=True))
+
+    def send() -> None:
+        independent.put(sender, mirror.at, numbered(1))
+        assert sender.flush(30) == 0
+
+    with pytest.raises(SourceError, match=rf"{mirror.at}: producer id \d+ wrote, of 20"):
+        moving.move(clock=Writing(send)).fence()
+    assert moving.move().record().state is State.FENCING
+    moving.move().fence()
+    send()
+    with pytest.raises(SourceError, match=r"the fence does not hold: .* producer id \d+ wrote"):
+        moving.move().cut()
+    found = moving.move().status()
+    assert (found.record.state, found.exit_code) == (State.FENCED, 1)
+    hanging = independent.transactional(mirror.source, mirror.topic)
+    hanging.begin_transaction()
+    independent.put(hanging, mirror.at, numbered(1))
+    assert hanging.flush(30) == 0
+    with pytest.raises(SourceError, match=f"transactional id {mirror.topic} has a transaction"):
+        moving.move().fence()
+    hanging.abort_transaction(30)
+
+
+def test_a_group_that_was_started_too_early(moving: Moving) -> None:
+    """It is named, the state stays, and the cut goes on without it, or when it is stopped."""
+    mirror = moving.mirror
+    moving.move().fence()
+    with consumers.consumer(mirror.destination, moving.group) as member:
+        member.subscribe([mirror.topic])
+        until(lambda: member.poll(0.1) or member.assignment(), "a member")
+        with pytest.raises(RelayError, match="has members at the destination"):
+            moving.move().cut()
+    assert moving.move().record().state is State.CUTTING
+    consumers.commit(mirror.destination, moving.group, mirror.at, 9)
+    with pytest.raises(RelayError, match=r"is at 9 in .* of the destination, which is further"):
+        moving.move().cut()
+    done = moving.move(without_groups=(moving.group,)).cut()
+    assert (done.record.state, done.record.groups) == (State.CUT, ())
+
+
+def test_schemas_are_a_gate(moving: Moving) -> None:
+    """A missing schema, and a registry that is away, stop the cut before a group moves."""
+    mirror = moving.mirror
+    write(mirror.source, mirror.at, [Record(None, b"\0\0\0\0\5payload")])
+    mirror.known = mirror.checkpoint(), 0
+    mirror.copy()
+    with fake_registry() as here, fake_registry() as there:
+        here.add("order", 1, 5, '"string"')
+        moving.section["source"]["schema_registry"] = {"url": here.url}
+        moving.section["destination"]["schema_registry"] = {"url": there.url}
+        moving.config = configured(moving.folder, {mirror.name: moving.section})
+        moving.move().fence()
+        with pytest.raises(RelayError, match="the destination's registry does not know it"):
+            moving.move().cut()
+        there.before = lambda *_: (503, {"message": "starting"})
+        with pytest.raises(RelayError, match="with 503"):
+            moving.move().cut()
+        assert (moving.move().record().state, moving.position() < 0) == (State.CUTTING, True)
+        there.before = lambda *_: None
+        there.add("order", 1, 5, '"string"')
+        assert moving.move().cut().record.state is State.CUT
+
+
+def test_the_source_is_gone(moving: Moving) -> None:
+    """What is not there is said by offsets and groups, and a stale run copies nothing."""
+    moving.move(by=FenceBy.HAND).fence()
+    alive = moving.config
+    dead = replace(moving.mirror.source, bootstrap_servers=("127.0.0.1:1",))
+    section = commands.mirror(dead, moving.mirror.destination, moving.mirror.topic, node=dead.name)
+    moving.config = configured(
+        moving.folder, {moving.mirror.name: section | {"give_up_after": "1s"}}
+    )
+    done = moving.move(is_without_source=True).cut()
+    assert (done.record.state, done.record.cut[0].missing) == (State.CUT, 0)
+    assert done.lines[1] == "of no group is known how far it was at the source"
+    moving.config = alive
+    assert relay_here(moving.config, "run").returncode == 3
+    moving.move(by=FenceBy.HAND).back()
+    assert moving.move().record().state is State.BACK
+    never = moving.move(is_without_source=True).cut()
+    assert "nobody knows what came after" in str(never.findings[0])
+    assert TopicPartition(moving.mirror.topic, 0) == never.record.cut[0].source

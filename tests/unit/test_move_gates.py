@@ -1,0 +1,188 @@
+"""What a rehearsal says of what it has seen, and who passes a fence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError
+from relay_pipelines.model import (
+    Acl,
+    LedgerEntry,
+    OffsetRange,
+    Operation,
+    Permission,
+    TopicPartition,
+)
+from relay_pipelines.move import cut
+from relay_pipelines.move.cut_statement import cut_statement
+from relay_pipelines.move.fence import acls_to_deny, passed, run_command
+from relay_pipelines.move.gates import Gate, GateState, fails, looked
+from relay_pipelines.move.inventory import (
+    GroupPosition,
+    Groups,
+    SourceEnds,
+    Writers,
+    records_per_second,
+)
+from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
+from relay_pipelines.move.rehearsal import Rehearsal, destination_gate, group_gate, writer_gate
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition
+from relay_pipelines.protocol.active_producers import ActiveProducer
+from relay_pipelines.protocol.group_requests import CommittedOffset
+from relay_pipelines.protocol.groups import ListedGroup
+
+AT, TO = TopicPartition("a", 0), TopicPartition("copy", 0)
+ALLOWED = Acl("a", Permission.ALLOW, "User:ann", "*", Operation.ALL)
+DENIED = Acl("a", Permission.DENY, "User:*", "*", Operation.WRITE)
+
+
+def group(offset: int | None = 5, rereads: int = 0, why: str = "", **more: Any) -> GroupPosition:
+    answer = Answer(ConsumerPosition(AT, 7, "g"), TO, offset, rereads, why)
+    known = {"there": {}, "members_there": False} | more
+    return GroupPosition(ListedGroup("g"), [answer], **known)
+
+
+def test_a_gate_that_nobody_could_look_at_does_not_hold() -> None:
+    def refused() -> Gate:
+        raise SourceError("it is away")
+
+    assert looked("x", refused).state is GateState.NOT_SEEN
+    assert Gate("x").state is GateState.HOLDS
+    assert Gate("x", "", [fails("", "no", "do it")]).state is GateState.FAILS
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "text"),
+    [
+        (group(), GateState.HOLDS, ""),
+        (
+            group(rereads=3, why="an old entry"),
+            GateState.HOLDS,
+            "re-reads at most 3 records of a-0",
+        ),
+        (group(offset=None, why="it is lost"), GateState.FAILS, "a-0: it is lost"),
+    ],
+)
+def test_each_position_has_an_answer(found: GroupPosition, state: GateState, text: str) -> None:
+    gate = group_gate(Groups([found]))
+    assert gate.state is state
+    assert text in " ".join(map(str, gate.findings))
+
+
+def test_a_group_that_nobody_may_see_fails_the_gate() -> None:
+    gate = group_gate(Groups(errors={"g": PermissionDeniedError("it may not be seen")}))
+    assert (gate.state, gate.findings[0].where) == (GateState.FAILS, "group g")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({}, ""),
+        ({"there": {TO: CommittedOffset(5)}}, ""),
+        ({"there": {TO: CommittedOffset(6)}}, "is at 6 in copy-0 of the destination"),
+        ({"members_there": True}, "has members at the destination"),
+    ],
+)
+def test_no_group_has_been_started_at_the_destination(more: dict[str, Any], text: str) -> None:
+    gate = destination_gate(Groups([group(**more)]))
+    assert gate.state is (GateState.FAILS if text else GateState.HOLDS)
+    assert text in " ".join(map(str, gate.findings))
+
+
+def test_an_open_transaction_has_a_name() -> None:
+    active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000, open_from=4)]}, {9: "orders"})
+    gate = writer_gate(SourceEnds({AT: 5}, {AT: 4}), active)
+    assert (
+        "a transaction is open: producer id 9 with transactional id orders" in gate.findings[0].text
+    )
+    assert writer_gate(SourceEnds({AT: 5}, {AT: 5}), active).state is GateState.HOLDS
+    untold = writer_gate(SourceEnds({AT: 5}, {AT: 5}), Writers(is_told=False))
+    assert (untold.state, len(untold.findings)) == (GateState.HOLDS, 1)
+
+
+def test_who_passes_the_fence_is_named() -> None:
+    """By producer id, topic-partition and time; a producer without an id is said to have none."""
+    known = ActiveProducer(AT, 9, 3, 2_000)
+    active = Writers({AT: [known]})
+    text = "a-0: producer id 9 wrote, of 1970-01-01T00:00:02Z"
+    assert text in str(passed([AT], [], active, 1_500))
+    assert text in str(passed([AT], [], active, 1_500, {AT: [replace(known, last_sequence=2)]}))
+    unknown = str(passed([AT], [], active, 2_500, {AT: [known]}))
+    assert "a-0: somebody writes, since" in unknown
+    assert "without a producer id" in unknown
+    many = [replace(AT, partition=number) for number in range(5)]
+    assert "and 2 more topic-partitions" in str(passed(many, [], Writers(), 0))
+
+
+class _Source:
+    """What a fence asks of a cluster."""
+
+    cluster = "s"
+
+    def __init__(self, acls: list[Acl] | None) -> None:
+        self.acls = acls
+
+    def retry(self, _: Any) -> Any:
+        return self.acls
+
+
+def test_which_acls_a_fence_creates() -> None:
+    """Those that are there stay somebody's, and a topic without any is refused."""
+    source: Any = _Source([ALLOWED])
+    assert acls_to_deny(source, ["a"]) == [DENIED]
+    source.acls = [ALLOWED, DENIED]
+    assert acls_to_deny(source, ["a"]) == []
+    with pytest.raises(ConfigError, match="the topic b has no ACL"):
+        acls_to_deny(source, ["a", "b"])
+    source.acls = None
+    with pytest.raises(ConfigError, match="has no authorizer"):
+        acls_to_deny(source, ["a"])
+
+
+def test_a_command_that_fails_ends_the_step() -> None:
+    run_command("true")
+    with pytest.raises(SourceError, match="ended with exit code 1"):
+        run_command("false")
+    with pytest.raises(ConfigError, match="cannot run"):
+        run_command("/no/such/command")
+
+
+def entry(run: str, at_ms: int, records: int) -> LedgerEntry:
+    nothing = OffsetRange(AT, 0, 0)
+    return LedgerEntry(
+        *("m", nothing, nothing, records, 0, 0, 0, {}, "", "n", "", run), committed_at_ms=at_ms
+    )
+
+
+def test_the_rate_is_that_of_the_runs() -> None:
+    entries = [entry("r", 0, 100), entry("r", 1_000, 100), entry("other", 9_000, 7)]
+    assert records_per_second(entries) == 200.0
+    assert records_per_second([entry("r", 5, 1)]) == 0.0
+
+
+def test_a_rehearsal_in_a_line() -> None:
+    groups = Groups([group(), group(rereads=380, why="x")], records_per_second=50.0)
+    found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], Writers(), groups, seconds=2.0)
+    assert found.summary == (
+        "now: 1 group exact, 1 re-read at most 380 records, 500 offsets to copy, the cut would take"
+        " about 14 s"
+    )
+    unknown = replace(found, groups=replace(groups, records_per_second=0.0))
+    assert "nobody knows for how long" in unknown.summary
+
+
+def test_a_cut_without_the_source_says_what_is_missing() -> None:
+    known = CutPartition(AT, 7, 3, TO, 9, 2, "ff")
+    record = MoveRecord("m", cut=(known, replace(known, missing=UNKNOWN)), is_without_source=True)
+    (line,) = cut.lines(record)
+    assert "3 offsets seen at the source are not here; of 1 nobody knows" in line
+    texts = [finding.text for finding in cut.findings(record)]
+    assert texts == [
+        "3 offsets from 7 on are not copied",
+        "copied up to offset 7; nobody knows what came after",
+    ]
+    (one, other) = cut_statement(record, None)["topic_partitions"]
+    assert (one["missing_offsets"], other["missing_offsets"]) == (3, None)
