@@ -13,6 +13,7 @@ growth             the cost as topics and executors grow: run on its own, with
 looks              that of looks at a mirror: status, exporter, plan, until Spark begins
 attestations       that of `relay attest`
 group_offsets      that of moving and following consumer groups
+moves              that of a move: rehearsal, fence, cut and the way back
 definitions        that of Dagster's definitions
 state              the cost of reading a mirror's state as another one grows: run on its own
 offset_maps        what ledger entries pay to say which offsets have a copy: run on its own

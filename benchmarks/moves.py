@@ -1,0 +1,97 @@
+"""What a move needs as it grows: `python -m benchmarks.growth moves`.
+
+Everything is copied before, so a cut needs no Spark: what is measured is the looks at both sides,
+the audit, the claims and the groups. Each group has positions in 50 topic-partitions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks import clusters
+from benchmarks.looks import show
+from benchmarks.seeding import send
+from relay_pipelines import settings
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.move.move import Move
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import FenceBy
+from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.prepare.owners import claim_for
+from relay_pipelines.protocol import groups
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.group_requests import CommittedOffset
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.run.session import Session
+from tests.support import commands
+
+_SIZES = ((100, 20), (1_000, 200))  # topic-partitions, groups
+_PARTITIONS = 10
+_RECORDS = 20
+_POSITIONS = 50
+_STILL_MS = 1_000
+
+
+def measure(source: Cluster, destination: Cluster) -> None:
+    """Print the table."""
+    print("| topic-partitions | groups | rehearse: s | fence, without its wait: s |", end="")
+    print(" cut: s | verify: s | back: s |")
+    print(f"|{'---|' * 7}", flush=True)
+    for partitions, number in _SIZES:
+        name = f"move{partitions}"
+        copied = _copied(source, destination, name, partitions)
+        _commit(source, [f"{name}-{each:03}" for each in range(number)], copied)
+        section = commands.mirror(source, destination, f"{name}-.*", node=source.name)
+        mirror = settings.Mirror.model_validate(section)
+        request = MoveRequest(by=FenceBy.HAND, still_ms=_STILL_MS)
+        move = Move(name, mirror, request, Session(settings.Spark()), SystemClock(), "benchmark")
+        steps: list[Callable[[], object]] = [
+            *(move.rehearse, move.fence, move.cut, move.verify, move.back)
+        ]
+        seconds = [_seconds(step) for step in steps]
+        seconds[1] -= _STILL_MS / 1000
+        show([partitions, number, *seconds])
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    began = time.monotonic()
+    step()
+    return time.monotonic() - began
+
+
+def _copied(source: Cluster, destination: Cluster, name: str, count: int) -> list[TopicPartition]:
+    """Copy topics in two chunks each."""
+    names = [f"{name}-{number:03}" for number in range(count // _PARTITIONS)]
+    for cluster in (source, destination):
+        clusters.create_topics(cluster, names, _PARTITIONS, {})
+    found = [TopicPartition(topic, each) for topic in names for each in range(_PARTITIONS)]
+    record = encode(b"key", bytes(100), int(time.time() * 1000))
+    with ClusterClient(source, SourceError, purpose="growth") as client:
+        for tp in found:
+            for _ in range(_RECORDS):
+                send(client, tp, iter([record]))
+    job = CopyJob(name, "run", source, destination)
+    for start in (0, _RECORDS // 2):
+        end = start + _RECORDS // 2
+        ranges = [CopyRange(OffsetRange(tp, start, end), tp) for tp in found]
+        owned = with_owners(name, "", ranges, {})
+        with ClusterClient(destination, DestinationError, name) as client:  # as a run does
+            claim_for(client, name, {each.source.topic_partition: each.owner for each in owned})
+        assert not any(each.error for each in copy_ranges(job, owned))
+    return found
+
+
+def _commit(source: Cluster, names: list[str], copied: list[TopicPartition]) -> None:
+    commits = dict.fromkeys(copied[:_POSITIONS], CommittedOffset(_RECORDS // 2))
+    with ClusterClient(source, SourceError, purpose="growth") as client:
+
+        def commit() -> None:
+            for errors in groups.commit_offsets(client, dict.fromkeys(names, commits)).values():
+                for error in errors.values():  # such as a coordinator that loads
+                    raise error
+
+        client.retry(commit)
