@@ -58,8 +58,13 @@ def _committed(
                 tp: marked(looker.name, offset, now_ms) for tp, offset in look.wanted.items()
             }
     refused = groups.commit_offsets(client, commits)
-    for group in commits:
-        found[group] = _after(found[group], list(refused[group].values()))
+    for group, of_group in commits.items():
+        error = next(iter(refused[group].values()), None)
+        found[group] = (
+            looker.has_committed(found[group], of_group)
+            if error is None
+            else _not_committed(found[group], error)
+        )
     return found
 
 
@@ -68,13 +73,11 @@ def _is_as_before(look: GroupLook, there: Commits) -> bool:
     return all(there.get(tp) == look.there.get(tp) for tp in look.there.keys() | look.wanted.keys())
 
 
-def _after(look: GroupLook, errors: Sequence[RelayError]) -> GroupLook:
-    """Return what is true of a group after a commit for it."""
-    if not errors:
-        return replace(look, lag_records=0, lag_seconds=0.0, wanted={})
-    if isinstance(errors[0], groups.HasMembersError):
+def _not_committed(look: GroupLook, error: RelayError) -> GroupLook:
+    """Return what is true of a group that a coordinator refuses to move."""
+    if isinstance(error, groups.HasMembersError):
         return replace(look, state=Following.MOVED, why="it has members there")
-    return _failed(look, str(errors[0]))
+    return _failed(look, str(error))
 
 
 def _failed(look: GroupLook, why: str) -> GroupLook:

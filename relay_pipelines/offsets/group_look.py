@@ -99,6 +99,20 @@ class _Translated(NamedTuple):
     state: object
 
 
+_Known = tuple[_Translated, Commits, GroupLook]
+"""What a look has found, and from what: the commits are all of the group at the destination."""
+
+
+def _is_still_true(known: _Known, translated: _Translated, committed: Commits) -> bool:
+    """Whether a look at the same would find the same.
+
+    What is late becomes later, and what fails may be over.
+    """
+    before, commits, look = known
+    is_same = before is translated and (commits is committed or commits == committed)
+    return is_same and look.is_settled
+
+
 @dataclass(slots=True)
 class GroupLooker:
     """Looks at the groups of a mirror, once or again and again.
@@ -115,9 +129,7 @@ class GroupLooker:
     _logs: tuple[object, object] = field(default=(None, None), init=False)
     _read: tuple[Read, Read] = field(default_factory=lambda: ({}, {}), init=False)
     _translated: dict[str, _Translated] = field(default_factory=dict, init=False)
-    _looks: dict[str, tuple[_Translated, Commits, GroupLook]] = field(
-        default_factory=dict, init=False
-    )
+    _looks: dict[str, _Known] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._ledger = FollowedLedger(self.name, self.mirror, self.clock, self.belongs)
@@ -156,19 +168,28 @@ class GroupLooker:
         for group, translated in self._translated.items():
             committed = there.get(group, _NOTHING)
             known = self._looks.get(group)
-            if known and known[0] is translated and known[1] is committed:
+            if known and _is_still_true(known, translated, committed):
                 look = known[2]
             else:
                 of_mirror = {tp: each for tp, each in committed.items() if tp in destinations}
                 look = self._found(translation, translated, group, of_mirror, now_ms)
             looks[group] = translated, committed, look
-        # what is late becomes later, and what fails may be over
-        self._looks = {group: each for group, each in looks.items() if each[2].is_settled}
+        self._looks = looks
         failed = {
             group: GroupLook(group, Following.FAILS, str(error)) for group, error in errors.items()
         }
         found = {group: look for group, (_, _, look) in looks.items() if look.positions} | failed
         return [found[name] for name in names if name in found]
+
+    def has_committed(self, look: GroupLook, commits: Commits) -> GroupLook:
+        """Return what is true of a group now that this was committed for it.
+
+        The next look does not examine the group again, if that is what it finds committed.
+        """
+        translated, committed, _ = self._looks[look.group]
+        look = replace(look, lag_records=0, lag_seconds=0.0, there=look.there | commits, wanted={})
+        self._looks[look.group] = translated, committed | commits, look
+        return look
 
     def _translate(
         self, translation: Translation, client: ClusterClient, here: Mapping[str, Commits]
