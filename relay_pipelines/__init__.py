@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from relay_pipelines.resources import SparkResource
     from relay_pipelines.run.result import RunResult
     from relay_pipelines.run.run_plan import RunPlan
+    from relay_pipelines.schemas.request import SchemasRequest
 
 __all__ = [
     "Answer",
@@ -38,6 +39,7 @@ __all__ = [
     "ReplayRequest",
     "RunPlan",
     "RunResult",
+    "SchemasRequest",
     "Side",
     "SparkResource",
     "Status",
@@ -61,6 +63,7 @@ _HOMES = {
     "ReplayRequest": "replay.request",
     "RunPlan": "run.run_plan",
     "RunResult": "run.result",
+    "SchemasRequest": "schemas.request",
     "Side": "model",
     "SparkResource": "resources",
     "Topic": "component",

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from relay_pipelines.offsets.positions import Answer, ConsumerPosition
     from relay_pipelines.replay.replay import Replay
     from relay_pipelines.replay.request import ReplayRequest
+    from relay_pipelines.schemas.request import SchemasRequest
+    from relay_pipelines.schemas.verdict import TopicVerdict
 
 _CLOCK = SystemClock()
 
@@ -304,6 +306,58 @@ class Mirror:
         from relay_pipelines.offsets.translate import translate
 
         return translate(self.name, self.settings, list(positions), to, _CLOCK)
+
+    def translate_groups(
+        self,
+        groups: Sequence[str],
+        *,
+        pattern: str = "",
+        to: Side = Side.DESTINATION,
+        node: str = "",
+    ) -> tuple[list[Answer], dict[str, RelayError]]:
+        """Say where groups go on at the other side, as `relay offsets translate --group` does.
+
+        What they have committed is read from the side that they leave.
+
+        Args:
+            groups: their names.
+            pattern: and those of others, as a regular expression of whole names; empty for none.
+            to: the side on which they go on.
+            node: of the source whose groups are meant, if it has several.
+
+        Returns:
+            the answers; and group -> why it has none.
+
+        Raises:
+            ConfigError: no group matches the pattern, or the node is not known.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        from relay_pipelines.offsets.apply import client_of
+        from relay_pipelines.offsets.translate import committed_positions, ids_to_compare, translate
+
+        with client_of(self.name, self.settings, to.other, node, _CLOCK) as client:
+            positions, failed = committed_positions(client, groups, pattern)
+            ids = ids_to_compare(client, positions, to)
+        return translate(self.name, self.settings, positions, to, _CLOCK, ids), failed
+
+    def verify_schemas(self, request: SchemasRequest | None = None) -> list[TopicVerdict]:
+        """Compare the schemas that copied records name, as `relay schemas verify` does.
+
+        Args:
+            request: which copies; None for a sample of all topics.
+
+        Returns:
+            the verdict on each topic that has copies; none if nothing was copied.
+
+        Raises:
+            ConfigError: a registry is not declared.
+            RelayError: the destination does not answer, or refuses. A registry that does not answer
+                is a verdict.
+        """
+        from relay_pipelines.schemas.request import SchemasRequest
+        from relay_pipelines.schemas.verify import verify
+
+        return list(verify(self.name, self.settings, request or SchemasRequest(), _CLOCK))
 
     def register_offset_function(self, spark: Any, name: str = "relay_offset") -> None:
         """Register a SQL function that says where consumers of the source go on in the copy.

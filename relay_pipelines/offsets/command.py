@@ -17,6 +17,7 @@ from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.translate import (
     answers_to,
     committed_positions,
+    ids_to_compare,
     read_translation,
     topic_ids,
     translate,
@@ -138,11 +139,9 @@ def _positions(
     """Return what is asked about, and the ids of the source topics if the source was read."""
     if request.file:
         return request.positions(), {}
-    at = request.to.other
-    with client_of(name, mirror, at, request.node, clock) as client:
+    with client_of(name, mirror, request.to.other, request.node, clock) as client:
         positions, failed = committed_positions(client, request.groups, request.pattern)
-        topics = {position.topic_partition.topic for position in positions}
-        ids = topic_ids(client, topics) if at is Side.SOURCE else {}
+        ids = ids_to_compare(client, positions, request.to)
     for error in failed.values():
         invocation.fail(error, name)
     return positions, ids

@@ -128,6 +128,19 @@ def committed_positions(
     return client.retry(partial(_positions, client, names, pattern))
 
 
+def ids_to_compare(
+    client: ClusterClient, positions: Iterable[ConsumerPosition], to: Side
+) -> dict[str, str]:
+    """Return the ids of the source topics of positions, as of `read_translation`.
+
+    Args:
+        client: of the side that consumers leave: the source is not asked when they go there.
+    """
+    if to is Side.SOURCE:
+        return {}
+    return topic_ids(client, {position.topic_partition.topic for position in positions})
+
+
 def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
     """Return topic -> id; topics that do not exist are left out."""
     existing = client.retry(partial(client.existing, set(topics)))

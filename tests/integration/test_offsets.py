@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import confluent_kafka
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
+import relay_pipelines as relay
 from relay_pipelines.errors import RelayError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster
@@ -26,13 +27,16 @@ from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import load
-from tests.copying import Mirror, numbered
+from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands, consumers
 from tests.support.commands import configured, relay_here
 from tests.support.compacted import COMPACTED, clean, keyed
 from tests.support.consumers import consumer
 from tests.support.independent import (
     Record,
+    client,
+    create,
+    delete,
     delete_before,
     put,
     read,
@@ -296,6 +300,68 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     assert followed.looks is None
     (line,) = said
     assert "groups are not followed: the source has no node 'elsewhere'" in line
+
+
+def test_own_commits_are_known(moved: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mirror has just committed is not examined again, until somebody else commits."""
+    moved.commit(moved.mirror.source, 9)
+    settings = load(moved.config).mirror(moved.mirror.name)
+    examined = list[str]()
+    real = GroupLooker._found
+
+    def found(looker: GroupLooker, *rest: Any) -> GroupLook:
+        look = real(looker, *rest)
+        examined.append(look.group)
+        return look
+
+    monkeypatch.setattr(GroupLooker, "_found", found)
+    with closing(GroupLooker(moved.mirror.name, settings, SystemClock())) as looker:
+        (first,) = follow(looker)
+        examined.clear()
+        assert (follow(looker), examined) == ([first], [])
+        at = moved.committed(moved.mirror.destination)[0]
+        moved.commit(moved.mirror.destination, at)
+        assert ([look.state for look in follow(looker)], examined) == (
+            [Following.MOVED],
+            [moved.group],
+        )
+
+
+def test_a_source_topic_that_was_created_again(moved: Moved) -> None:
+    """What a group has read of the new topic is nothing of the copy: nothing is committed."""
+    mirror, there = moved.mirror, moved.mirror.destination
+    moved.commit(mirror.source, 9)
+    assert moved.follow().state is Following.FOLLOWED
+    before = moved.committed(there)
+    delete(mirror.source, mirror.topic)
+    create(mirror.source, mirror.topic, 1, KEPT)
+    write(mirror.source, mirror.at, numbered(30))
+    moved.commit(mirror.source, 15)
+    for command in ("translate", "apply", "verify"):
+        (answer,) = moved.relay(command, "--group", moved.group, code=1)
+        assert (answer["exactness"], answer["to_offset"]) == ("cannot", None)
+    assert (moved.follow().state, moved.committed(there)) == (Following.FAILS, before)
+
+
+def test_a_share_group_is_not_moved(moved: Moved) -> None:
+    """It has no offset of this kind: it is reported, and others are moved."""
+    mirror, shared = moved.mirror, f"shared-{moved.group}"
+    moved.commit(mirror.source, 9)
+    with ShareConsumer(client(mirror.source, group_id=shared)) as member:
+        member.subscribe([mirror.topic])
+
+        def reads() -> bool:
+            write(mirror.source, mirror.at, numbered(1, first=50))  # it begins at the end
+            return len(member.poll(0.5)) > 0
+
+        until(reads, "a record")
+    (answer,) = moved.relay("translate", "--group", shared, "--group", moved.group, code=2)
+    assert answer["group"] == moved.group
+    program = relay.load(moved.config)[mirror.name]
+    answers, failed = program.translate_groups([shared, moved.group])
+    assert ([each.offset for each in answers], list(failed)) == ([answer["to_offset"]], [shared])
+    assert "has committed nothing" in str(failed[shared])
+    assert list(moved.looks(follow)) == [moved.group]
 
 
 class KilledError(RelayError):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import relay_pipelines as relay
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
@@ -84,6 +85,9 @@ def test_ids_differ_until_they_are_registered(registered: Registered) -> None:
     found = registered.relay("verify", "--full", "--topic", registered.mirror.topic)
     assert (found["state"], found["records"], found["records_with_ids"]) == ("agrees", 301, 300)
     assert (found["ids"], found["ids_same"], found["topics"][0]["state"]) == (2, 2, "agrees")
+    mirror = relay.load(registered.config)[registered.mirror.name]
+    (verdict,) = mirror.verify_schemas()  # a program gets the same of a sample
+    assert (str(verdict.state), sorted(verdict.ids), verdict.left_out) == ("agrees", [5, 6], 101)
     assert registered.relay("apply", "--execute")["versions"][0]["action"] == "is there"
 
 
