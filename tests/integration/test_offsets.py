@@ -288,7 +288,8 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     end = settled_end(mirror.source, mirror.at)
     moved.commit(mirror.source, end)
     settings = load(moved.config).mirror(mirror.name)
-    with FollowedGroups(mirror.name, settings, SystemClock(), said.append):
+    with FollowedGroups(mirror.name, settings, SystemClock(), said.append) as followed:
+        until(lambda: followed.looks is not None, "the first time")
         mirror.copy()
     there = moved.committed(mirror.destination)
     assert there[0] == settled_end(mirror.destination, mirror.at)
