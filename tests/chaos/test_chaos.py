@@ -21,7 +21,6 @@ SEED = 5
 AT = TopicPartition("topic", 0)
 
 
-@pytest.mark.timeout(900)
 def test_chaos(local_session: Any, tmp_path: Path) -> None:
     """Records are copied once and correctly while tasks, Spark workers and brokers are killed."""
     report = storm(MINUTES, 0, SEED, lambda: local_session, tmp_path, SystemClock(), print)

@@ -280,7 +280,6 @@ def test_the_nearest_replica_is_read(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_rolling_restart(three: LocalCluster, new_mirror: NewMirror) -> None:
     """A run succeeds while all brokers are restarted in turn and two producers write."""
     source = Source.filled(three)
@@ -340,7 +339,6 @@ def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_elections_in_the_middle_of_a_transaction(
     three: LocalCluster, new_mirror: NewMirror
 ) -> None:
@@ -354,7 +352,6 @@ def test_elections_in_the_middle_of_a_transaction(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("local_session")
 def test_elections_during_a_recount(three: LocalCluster, topic_name: str, tmp_path: Path) -> None:
     """It counts each record once, whoever leads; replays lie between the mirror's chunks."""

@@ -25,8 +25,6 @@ from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
 from tests.support.independent import Record, create, delete, read, until, write
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def test_a_session(dev: DevEnvironment) -> None:
     """Records arrive within seconds, its windows are on the page, and it is replaced if killed.

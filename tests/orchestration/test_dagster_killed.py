@@ -22,8 +22,6 @@ from tests.orchestration.dev_environment import DevEnvironment, process_of
 from tests.support.commands import relay
 from tests.support.independent import until
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.mark.long
 def test_sessions_hand_over(dev: DevEnvironment) -> None:

@@ -19,7 +19,6 @@ from tests.support.deployment import Compose, installed_image
 from tests.support.independent import until
 from tests.support.postgres import Postgres
 
-pytestmark = pytest.mark.timeout(600)
 MIRROR = "orders"  # in deploy/docker/relay.yaml
 DOWN_SECONDS = 25.0  # dagster-postgres tries to connect for 6 s, and a run writes several events
 

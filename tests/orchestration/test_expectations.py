@@ -142,7 +142,6 @@ def jvm() -> int | None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_an_expectation_that_never_ends_holds_up_no_copy(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,6 @@ from tests.orchestration.in_process_environment import InProcessEnvironment, fai
 from tests.support import wheel
 from tests.support.independent import Record, create, until, write
 
-pytestmark = pytest.mark.timeout(600)
 DG = Path(sys.executable).parent / "dg"
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
