@@ -563,11 +563,17 @@ def _of_key(key: bytes, value: Value) -> Checkpoint:
     )
 
 
-def read_all_mirrors(client: ClusterClient) -> list[Checkpoint]:
+def read_all_mirrors(client: ClusterClient, *, settled: bool = False) -> list[Checkpoint]:
     """Return the checkpoints of every mirror that has this cluster as its destination.
 
     It leaves out what it cannot read: another version or another program wrote it.
+
+    Args:
+        settled: first wait for all transactions open now to end: a checkpoint may become visible
+            after the records of its transaction.
     """
+    if settled:
+        wait_for_open_transactions(client, homes(TOPIC))
     latest, _ = _latest(client, (b"",))
     checkpoints = []
     for key, value in latest.items():

@@ -425,12 +425,7 @@ class _SnapshotBuilder:
         self._look_at_destination(topics, policies, checkpoints)
         named = self._refused_names(topics, checkpoints)
         if refuse_loops:
-            named |= self._loops(topics, policies, selection)
-        named = {
-            topic: error.of(TopicPartition(topic, 0))
-            for topic, error in named.items()
-            if topic in policies
-        }
+            named |= self._copies_onto_sources(topics, policies, selection)
         accepted = replace(topics, names=[name for name in topics.names if name not in named])
         checkpoints, lost = self._find_lost(accepted, checkpoints)
         self._look_at_destination(topics, policies, checkpoints)  # another run may have committed
@@ -454,6 +449,13 @@ class _SnapshotBuilder:
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         snapshot = replace(checkpoints, starts=starts)
         positions, unjudged = self._positions(selection, topics, snapshot, lost, leaderless)
+        if refuse_loops:  # after the ends: what is copied from here on is not below them
+            named |= self._copies_of_copies(topics, waits=waits)
+        named = {
+            topic: error.of(TopicPartition(topic, 0))
+            for topic, error in named.items()
+            if topic in policies
+        }
         superseded = record_policies.refusals(
             checkpoints.checkpoints.values(),
             {topic: policy.digests for topic, policy in policies.items()},
@@ -717,25 +719,44 @@ class _SnapshotBuilder:
         }
         return {**refusals(topics.all_targets, quarantines, holders)}
 
-    def _loops(
+    def _copies_onto_sources(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], selection: NodeSelection
     ) -> dict[str, RelayError]:
-        """Return why topics are not copied that are copies, or would be, of this mirror."""
-        found: dict[str, RelayError] = {}
+        """Return why topics are not copied whose copies this mirror would copy."""
         destination_id = self._at_destination.cluster_id
-        if destination_id in {self._at_source.cluster_id, *selection.cluster_ids}:
-            written = {
-                topic: _topics_written(destination, policies[topic])
-                for topic, destination in topics.destinations.items()
-            }
-            found |= shared_destinations.copies_onto_sources(
+        if destination_id not in {self._at_source.cluster_id, *selection.cluster_ids}:
+            return {}
+        written = {
+            topic: _topics_written(destination, policies[topic])
+            for topic, destination in topics.destinations.items()
+        }
+        return {
+            **shared_destinations.copies_onto_sources(
                 self._destination.cluster, written, self._selects
             )
-        if checkpoint.TOPIC in self._at_source.topics:
-            found |= shared_destinations.copies_of_copies(
-                self._name, self._source, destination_id, topics.destinations
+        }
+
+    def _copies_of_copies(self, topics: _Topics, *, waits: bool) -> dict[str, RelayError]:
+        """Return why topics are not copied that are copies from the destination.
+
+        Args:
+            waits: whether for transactions that are open now: their checkpoints may come after
+                their records.
+        """
+        state = {checkpoint.TOPIC}
+        if not state & self._at_source.topics.keys() and not (
+            waits and _shown(self._source, state).topics  # somebody may just have begun
+        ):
+            return {}
+        return {
+            **shared_destinations.copies_of_copies(
+                self._name,
+                self._source,
+                self._at_destination.cluster_id,
+                topics.destinations,
+                settled=waits,
             )
-        return found
+        }
 
     def _find_lost(
         self, topics: _Topics, checkpoints: CheckpointSnapshot

@@ -119,6 +119,8 @@ def copies_of_copies(
     source: ClusterClient,
     destination_id: str,
     destinations: Mapping[str, str],
+    *,
+    settled: bool,
 ) -> dict[str, ConfigError]:
     """Return why topics are refused that are copies from the destination: it would create a loop.
 
@@ -127,9 +129,10 @@ def copies_of_copies(
 
     Args:
         destinations: source topic -> destination topic.
+        settled: as of `checkpoint.read_all_mirrors`.
     """
     try:
-        checkpoints = checkpoint.read_all_mirrors(source)
+        checkpoints = checkpoint.read_all_mirrors(source, settled=settled)
     except PermissionDeniedError:
         return {}  # without the permission, a loop cannot be detected
     one_cluster = source.cluster_id == destination_id

@@ -38,7 +38,7 @@ from relay_pipelines.run import run_plan, spark_jobs
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot, node_selection
+from relay_pipelines.snapshot import cluster_snapshot, node_selection, start_offsets
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered, records_of
 from tests.support import commands
@@ -492,6 +492,42 @@ def test_copies_must_not_loop(pair: Pair) -> None:
     copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
     why = why_not(mirror(pair.b, pair.b, chain, pair.topic))
     assert f"copying it would create a loop; add '{chain}' to topics.deny" in why
+
+
+def test_a_copy_that_comes_while_a_snapshot_is_taken(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two mirrors that begin at once copy no copies back: what is below the ends was looked at."""
+    here, there = f"here-{pair.topic[-8:]}", f"there-{pair.topic[-8:]}"
+    write(pair.b, TopicPartition(pair.topic, 0), numbered(3))
+    create(pair.destination, there, 1, KEPT)
+    write(pair.destination, TopicPartition(there, 0), numbered(1))
+    ensure_homes(pair.destination)
+
+    def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
+        rename = {"rename": {topic: to}}
+        settings = commands.mirror(source, destination, topic, node="only", topics=rename)
+        return Mirror.model_validate(settings)
+
+    onwards = mirror(pair.b, pair.destination, pair.topic, there)
+    back = mirror(pair.destination, pair.b, there, here)
+    taken = cluster_snapshot.take_snapshot("onwards", onwards, CLOCK)
+    before = start_offsets.new_starts
+
+    def copy_first(*arguments: Any) -> Any:
+        job = CopyJob("onwards", "run", taken.node, taken.destination)
+        (outcome,) = copy_ranges(job, run_plan.plan(taken).ranges)
+        assert outcome.status is Status.DONE, outcome.error
+        settled_end(taken.destination, outcome.destination)
+        return before(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start_offsets, "new_starts", copy_first)
+        snapshot = cluster_snapshot.take_snapshot("back", back, CLOCK)
+    assert [each.end_offset for each in snapshot.positions] == [5], "the copies are below the end"
+    assert run_plan.plan(snapshot).windows == []
+    (error,) = snapshot.refused.values()
+    assert "copying it would create a loop" in str(error)
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:
