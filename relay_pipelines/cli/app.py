@@ -13,11 +13,11 @@ from typer.core import TyperGroup
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.cli.request_options import asks_for
 from relay_pipelines.invocation import Invocation
-from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.offsets.request import OffsetsRequest
+from relay_pipelines.move.request import MoveRequest, MoveStep
+from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.request import ReplayRequest
-from relay_pipelines.schemas.request import SchemasRequest
+from relay_pipelines.schemas.request import SchemasAction, SchemasRequest
 
 
 class _Commands(TyperGroup):
@@ -352,14 +352,6 @@ def replay(
     return command.run(context.obj, mirror, request, command.How(dry_run, yes, as_json))
 
 
-class OffsetsAction(StrEnum):
-    """What to do with the positions of consumers."""
-
-    TRANSLATE = "translate"
-    APPLY = "apply"
-    VERIFY = "verify"
-
-
 @app.command()
 @asks_for(OffsetsRequest)
 def offsets(
@@ -382,16 +374,8 @@ def offsets(
     """Translate the positions of consumers to the other side; apply or verify that."""
     from relay_pipelines.offsets import command
 
-    how = command.How(command.Action(action), execute, backwards, as_json)
+    how = command.How(action, execute, backwards, as_json)
     return command.run(context.obj, mirror, request, how)
-
-
-class SchemasAction(StrEnum):
-    """What to do about the schemas of copied records."""
-
-    VERIFY = "verify"
-    PLAN = "plan"
-    APPLY = "apply"
 
 
 @app.command()
@@ -419,20 +403,8 @@ def schemas(
     """Compare the schemas of copied records at both registries; register what is missing."""
     from relay_pipelines.schemas import command
 
-    how = command.How(command.Do(action), execute, as_json, textfile)
+    how = command.How(action, execute, as_json, textfile)
     return command.run(context.obj, mirror, request, how)
-
-
-class MoveStep(StrEnum):
-    """The step of a move."""
-
-    PLAN = "plan"
-    REHEARSE = "rehearse"
-    FENCE = "fence"
-    CUT = "cut"
-    VERIFY = "verify"
-    BACK = "back"
-    STATUS = "status"
 
 
 @app.command()
@@ -464,7 +436,7 @@ def move(
     """Move producers and consumers to the copy, step by step, or take that back."""
     from relay_pipelines.move import command
 
-    how = command.How(command.Do(step), yes, as_json, output, sign)
+    how = command.How(step, yes, as_json, output, sign)
     return command.run(context.obj, mirror, request, how)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +16,17 @@ from relay_pipelines.move.inventory import document as group_document
 from relay_pipelines.move.move import Move, MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import Rehearsal, producer_text
-from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import State
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, format_time, stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session, StopSignal
 
-
-class Do(StrEnum):
-    """The step of a move."""
-
-    PLAN = "plan"
-    REHEARSE = "rehearse"
-    FENCE = "fence"
-    CUT = "cut"
-    VERIFY = "verify"
-    BACK = "back"
-    STATUS = "status"
-
-
 _CHANGES = {
-    Do.FENCE: "stops the producers of the source",
-    Do.CUT: "takes the topics from the mirror and moves the groups",
-    Do.BACK: "gives the topics back to the mirror and lifts the fence",
+    MoveStep.FENCE: "stops the producers of the source",
+    MoveStep.CUT: "takes the topics from the mirror and moves the groups",
+    MoveStep.BACK: "gives the topics back to the mirror and lifts the fence",
 }
 
 
@@ -54,7 +40,7 @@ class How:
         sign: the key that signs it.
     """
 
-    do: Do
+    do: MoveStep
     yes: bool
     as_json: bool
     output: Path | None = None
@@ -78,7 +64,7 @@ def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: H
     move = Move(name, found, request, session, SystemClock(), say=say)
     with stop.heard(), invocation.reporting_errors(name):
         try:
-            if how.do in {Do.PLAN, Do.REHEARSE}:
+            if how.do in {MoveStep.PLAN, MoveStep.REHEARSE}:
                 _show_rehearsal(invocation, name, move.rehearse(), how)
             elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):
                 _show(invocation, name, _step(move, how.do), how)
@@ -90,18 +76,18 @@ def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: H
     return invocation.exit_code
 
 
-def _step(move: Move, do: Do) -> MoveResult:
+def _step(move: Move, do: MoveStep) -> MoveResult:
     steps = {
-        Do.FENCE: move.fence,
-        Do.CUT: move.cut,
-        Do.VERIFY: move.verify,
-        Do.BACK: move.back,
-        Do.STATUS: move.status,
+        MoveStep.FENCE: move.fence,
+        MoveStep.CUT: move.cut,
+        MoveStep.VERIFY: move.verify,
+        MoveStep.BACK: move.back,
+        MoveStep.STATUS: move.status,
     }
     return steps[do]()
 
 
-def _is_wanted(name: str, do: Do) -> bool:
+def _is_wanted(name: str, do: MoveStep) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError(
             f"relay move {do} {_CHANGES[do]}, and nobody is there to be asked",
@@ -158,7 +144,7 @@ def _show_rehearsal(invocation: Invocation, name: str, rehearsal: Rehearsal, how
         messages.document(rehearsal_document(rehearsal))
         return
     console = stdout()
-    if how.do is Do.PLAN:
+    if how.do is MoveStep.PLAN:
         tables.show(console, _group_table(name, rehearsal))
         for line in _writer_lines(rehearsal):
             console.print(f"{name}: {line}", soft_wrap=True)

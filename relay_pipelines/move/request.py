@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from relay_pipelines.audit.request import Level, parse_time
 from relay_pipelines.errors import ConfigError
@@ -30,6 +31,18 @@ def parse_duration(label: str, text: str) -> int:
             f"{label}: {text!r} is no duration", remedy="write 500ms, 10s, 5m or 1h"
         ) from None
     return milliseconds
+
+
+class MoveStep(StrEnum):
+    """The step of a move."""
+
+    PLAN = "plan"
+    REHEARSE = "rehearse"
+    FENCE = "fence"
+    CUT = "cut"
+    VERIFY = "verify"
+    BACK = "back"
+    STATUS = "status"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from relay_pipelines.errors import DIFFERENCE
@@ -13,7 +12,7 @@ from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import Side
 from relay_pipelines.offsets.apply import State, apply, client_of
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness
-from relay_pipelines.offsets.request import OffsetsRequest
+from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
 from relay_pipelines.offsets.translate import (
     answers_to,
     committed_positions,
@@ -31,14 +30,6 @@ from relay_pipelines.settings import Mirror
 _FAILED = 1
 
 
-class Action(StrEnum):
-    """What to do with the positions of consumers."""
-
-    TRANSLATE = "translate"
-    APPLY = "apply"
-    VERIFY = "verify"
-
-
 @dataclass(frozen=True, slots=True)
 class How:
     """How the command goes about it.
@@ -48,7 +39,7 @@ class How:
         backwards: whether groups may move back.
     """
 
-    action: Action
+    action: OffsetsAction
     execute: bool
     backwards: bool
     as_json: bool
@@ -69,11 +60,11 @@ def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest
     name, mirror = the_mirror(invocation.settings(), names, "offsets are of")
     with invocation.reporting_errors(name):
         positions, ids = _positions(invocation, name, mirror, request, clock)
-        if how.action is Action.TRANSLATE:
+        if how.action is OffsetsAction.TRANSLATE:
             answers = translate(name, mirror, positions, request.to, clock, ids)
             outcomes: list[_Outcome] = []
         else:
-            do = _applied if how.action is Action.APPLY else _verified
+            do = _applied if how.action is OffsetsAction.APPLY else _verified
             answers, outcomes = do(name, mirror, positions, ids, request, how, clock)
         if any(answer.exactness is Exactness.CANNOT for answer in answers):
             invocation.raise_exit_code(_FAILED)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ _FORMATS = (
     "write CSV with the columns topic,partition,offset, or JSON: a list of objects with these keys,"
     ' or {"topic": {"0": 100}} as Spark does'
 )
+
+
+class OffsetsAction(StrEnum):
+    """What to do with the positions of consumers."""
+
+    TRANSLATE = "translate"
+    APPLY = "apply"
+    VERIFY = "verify"
 
 
 @dataclass(frozen=True, slots=True)

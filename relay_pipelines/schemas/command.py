@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,13 @@ from relay_pipelines.schemas.import_record import ImportRecord, Lease
 from relay_pipelines.schemas.inventory import Versions, read_ids, read_subjects
 from relay_pipelines.schemas.plan import Action, Step, plan, with_referenced
 from relay_pipelines.schemas.registry import Registry
-from relay_pipelines.schemas.request import SchemasRequest
+from relay_pipelines.schemas.request import SchemasAction, SchemasRequest
 from relay_pipelines.schemas.verdict import TopicVerdict, total
 from relay_pipelines.schemas.verify import registries, verify
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
 
 _FAILED = 1
-
-
-class Do(StrEnum):
-    """What to do about the schemas."""
-
-    VERIFY = "verify"
-    PLAN = "plan"
-    APPLY = "apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ class How:
         textfile: where `verify` writes metrics; None for nowhere.
     """
 
-    action: Do
+    action: SchemasAction
     execute: bool
     as_json: bool
     textfile: Path | None = None
@@ -76,7 +67,7 @@ def run(invocation: Invocation, mirror_name: str | None, request: SchemasRequest
     names = [mirror_name] if mirror_name else []
     name, mirror = the_mirror(invocation.settings(), names, "schemas are of")
     with invocation.reporting_errors(name):
-        if how.action is Do.VERIFY:
+        if how.action is SchemasAction.VERIFY:
             _verify(invocation, name, mirror, request, how)
         else:
             _register(invocation, name, mirror, request, how)
@@ -130,7 +121,7 @@ def _register(
     clock = SystemClock()
     source, destination = registries(mirror)
     options, cluster = mirror.copy_options, mirror.destination_cluster
-    applies = how.action is Do.APPLY and how.execute
+    applies = how.action is SchemasAction.APPLY and how.execute
     if applies:
         factor = mirror.destination.replication_factor
         create_state(name, cluster, factor, options, clock)
@@ -213,7 +204,7 @@ def _summary(planned: Planned, how: How) -> Iterator[str]:
     said = [f"{count(number)} {action.value}" for action, number in numbers.items() if number]
     subjects = {step.version.subject for step in planned.steps}
     yield f"{plural(len(subjects), 'subject')}; versions: {', '.join(said) or 'none'}"
-    executed = how.action is Do.APPLY and how.execute
+    executed = how.action is SchemasAction.APPLY and how.execute
     left = planned.left
     if left.modes and not executed:
         since = format_time(left.written_at_ms)
@@ -221,7 +212,7 @@ def _summary(planned: Planned, how: How) -> Iterator[str]:
             f"an import of {since} has {plural(len(left.modes), 'subject')} in import mode; if it"
             " was killed, `relay schemas apply --execute` restores them"
         )
-    if how.action is Do.APPLY and not executed:
+    if how.action is SchemasAction.APPLY and not executed:
         yield "nothing is changed; add --execute to do it"
 
 

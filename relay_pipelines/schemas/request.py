@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from relay_pipelines.audit.request import Selection
 from relay_pipelines.request import asked
+
+
+class SchemasAction(StrEnum):
+    """What to do about the schemas of copied records."""
+
+    VERIFY = "verify"
+    PLAN = "plan"
+    APPLY = "apply"
 
 
 @dataclass(frozen=True, slots=True)
