@@ -15,7 +15,7 @@ from relay_pipelines.move.gates import Gate
 from relay_pipelines.move.inventory import document as group_document
 from relay_pipelines.move.move import Move, MoveResult
 from relay_pipelines.move.record import MoveRecord
-from relay_pipelines.move.rehearsal import Rehearsal, producer_text
+from relay_pipelines.move.rehearsal import Rehearsal
 from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import State
 from relay_pipelines.output import messages, tables
@@ -182,7 +182,7 @@ def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:
 
 def _writer_lines(rehearsal: Rehearsal) -> list[str]:
     return [
-        f"{producer_text(producer_id, rehearsal.writers)} wrote to"
+        f"{rehearsal.writers.named(producer_id)} wrote to"
         f" {', '.join(sorted(str(each.topic_partition) for each in some)[:3])}, the last at"
         f" {format_time(max(each.last_ms for each in some))}"
         for producer_id, some in rehearsal.writers.producers.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,8 +22,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
-from relay_pipelines.move.gates import failing
-from relay_pipelines.move.inventory import Groups, read_groups, source_ends, writers
+from relay_pipelines.move.inventory import Groups, read_groups
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
 from relay_pipelines.move.rehearsal import (
     destination_gate,
@@ -38,7 +37,7 @@ from relay_pipelines.offsets.apply import State as Committed
 from relay_pipelines.offsets.apply import apply, client_of
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
-from relay_pipelines.plan.owners import moved_id
+from relay_pipelines.plan.owners import claimant_id, moved_id
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.protocol import groups as group_requests
@@ -105,13 +104,8 @@ class Steps:
         with client_of(
             self.name, self.mirror, Side.SOURCE, self.request.node, self.clock
         ) as source:
-            wanted = ends_of(self.record)
-            ends = source_ends(source, wanted)
-            moved = [tp for tp, end in wanted.items() if ends.high[tp] != end]
-            if moved or ends.open:
-                since_ms = self.record.fence.held_at_ms
-                active = writers(source, {*moved, *ends.open}, since_ms=0)
-                raise fence.passed(moved, ends.open, active, since_ms)
+            if error := fence.written_since(source, self.record):
+                raise error
 
     def _run(self) -> None:
         topics = frozenset(self.record.topics)
@@ -149,7 +143,7 @@ class Steps:
         gates = [group_gate(groups), schema_gate(self.name, self.mirror, snapshot, self.clock)]
         if not any(position.moved for position in snapshot.positions):
             gates += [topic_gate(snapshot), destination_gate(groups)]
-        if reasons := not_ready(failing(gates)):
+        if reasons := not_ready(gates):
             raise ConfigError(str(reasons[0]), remedy="repeat `relay move cut`, or take it back")
         return groups
 
@@ -235,31 +229,16 @@ class Steps:
         return tuple(sorted(names)), refused
 
 
-def ends_of(record: MoveRecord) -> dict[TopicPartition, int]:
-    """Return the ends of the source when the fence held."""
-    return {
-        TopicPartition(topic, partition): end
-        for topic, of_topic in record.ends.items()
-        for partition, end in of_topic.items()
-    }
-
-
-def partitions_of(
-    destination: ClusterClient, name: str, record: MoveRecord
-) -> list[TopicPartition]:
-    """Return the source topic-partitions of a move: also those that nobody has copied."""
-    known = destination.retry(partial(checkpoint.read_all, destination, name))
-    found = {*ends_of(record), *known.next_offsets, *known.owners}
-    return sorted(tp for tp in found if tp.topic in record.topics)
-
-
 def taken(destination: ClusterClient, name: str, record: MoveRecord) -> list[CutPartition]:
     """Claim the topic-partitions of a move, and return where their copies end.
 
     Raises:
         RelayError: the destination does not answer, or one cannot be claimed now.
     """
-    partitions = partitions_of(destination, name, record)
+    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    # also those that nobody has copied
+    found = {*record.source_ends, *known.next_offsets, *known.owners}
+    partitions = sorted(tp for tp in found if tp.topic in record.topics)
     failed = claim_for(destination, name, dict.fromkeys(partitions, moved_id(name)))
     for error in failed.values():
         raise error
@@ -267,19 +246,22 @@ def taken(destination: ClusterClient, name: str, record: MoveRecord) -> list[Cut
     return _positions(destination, record, known, partitions)
 
 
-def give_back(
-    destination: ClusterClient, name: str, wanted: Mapping[TopicPartition, str]
-) -> list[TopicPartition]:
-    """Give topic-partitions back to the mirror; return those that had moved.
+def give_back(destination: ClusterClient, name: str, record: MoveRecord) -> list[TopicPartition]:
+    """Give the topic-partitions of a move back to the mirror; return those that had moved.
 
     Raises:
         RelayError: the destination does not answer, or one cannot be claimed now.
     """
     known = destination.retry(partial(checkpoint.read_all, destination, name))
-    moved = {tp: owner for tp, owner in wanted.items() if known.owners.get(tp) == moved_id(name)}
-    for error in claim_for(destination, name, moved).values():
+    moved = sorted(
+        tp
+        for tp, owner in known.owners.items()
+        if tp.topic in record.topics and owner == moved_id(name)
+    )
+    wanted = dict.fromkeys(moved, claimant_id(name))
+    for error in claim_for(destination, name, wanted).values():
         raise error
-    return sorted(moved)
+    return moved
 
 
 def _positions(
@@ -313,6 +295,19 @@ def _positions(
             )
         )
     return positions
+
+
+def written_beyond(destination: ClusterClient, record: MoveRecord) -> dict[TopicPartition, int]:
+    """Return how many offsets each copy has beyond the cut; not those that have none.
+
+    Raises:
+        RelayError: the destination does not answer.
+    """
+    known = {each.destination: each.destination_end for each in record.cut}
+    existing = destination.retry(partial(destination.existing, {tp.topic for tp in known}))
+    asked = [tp for tp in known if tp.topic in existing]
+    ends = destination.retry(partial(destination.list_offsets, asked, LATEST, READ_COMMITTED))
+    return {tp: end - known[tp] for tp, end in ends.items() if end > known[tp]}
 
 
 def _ends(

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move.inventory import SourceEnds, Writers, source_ends, writers
+from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
 from relay_pipelines.protocol.admin import create_acls, delete_acls, topic_acls
@@ -126,6 +127,21 @@ def verify(
     raise passed(moved, after.open, active, since_ms, producers)
 
 
+def written_since(source: ClusterClient, record: MoveRecord) -> SourceError | None:
+    """Return the error that names who has written since the fence held; None if nobody has.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    wanted = record.source_ends
+    ends = source_ends(source, wanted)
+    moved = [tp for tp, end in wanted.items() if ends.high[tp] != end]
+    if not moved and not ends.open:
+        return None
+    active = writers(source, {*moved, *ends.open}, since_ms=0)
+    return passed(moved, ends.open, active, record.fence.held_at_ms)
+
+
 def passed(
     moved: Sequence[TopicPartition],
     opened: Sequence[TopicPartition],
@@ -142,7 +158,9 @@ def passed(
     """
     lines = [_writer(tp, active, since_ms, before.get(tp, ())) for tp in moved[:_SHOWN]]
     lines += [
-        f"{tp}: {_open(tp, active)} has a transaction open" for tp in opened[:_SHOWN] if not moved
+        f"{tp}: {active.holder(tp) or 'somebody'} has a transaction open"
+        for tp in opened[:_SHOWN]
+        if not moved
     ]
     others = len(moved or opened) - _SHOWN
     lines += [f"and {plural(others, 'more topic-partition')}"] if others > 0 else []
@@ -160,14 +178,4 @@ def _writer(
         since = format_time(since_ms)
         return f"{tp}: somebody writes, since {since}, without a producer id that the leader knows"
     last = max(new, key=lambda each: each.last_ms)
-    return f"{tp}: {_named(last.producer_id, active)} wrote, of {format_time(last.last_ms)}"
-
-
-def _open(tp: TopicPartition, active: Writers) -> str:
-    opened = [each for each in active.recent.get(tp, ()) if each.open_from >= 0]
-    return _named(opened[0].producer_id, active) if opened else "somebody"
-
-
-def _named(producer_id: int, active: Writers) -> str:
-    known = active.names.get(producer_id)
-    return f"producer id {producer_id}" + (f" with transactional id {known}" if known else "")
+    return f"{tp}: {active.named(last.producer_id)} wrote, of {format_time(last.last_ms)}"

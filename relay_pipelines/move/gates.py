@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -64,8 +64,3 @@ def looked(name: str, look: Callable[[], Gate]) -> Gate:
 def fails(where: str, text: str, remedy: str) -> Finding:
     """Return why a gate does not hold."""
     return Finding(Kind.NOT_READY, where, Severity.ERROR, text, remedy)
-
-
-def failing(gates: Iterable[Gate]) -> list[Gate]:
-    """Return those that do not hold."""
-    return [gate for gate in gates if gate.state is not GateState.HOLDS]

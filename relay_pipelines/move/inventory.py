@@ -16,6 +16,7 @@ from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translate import answers_to, topic_ids, translation_of
+from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.active_producers import (
     ActiveProducer,
@@ -60,6 +61,17 @@ class Writers:
                 found.setdefault(each.producer_id, []).append(each)
         return found
 
+    def named(self, producer_id: int) -> str:
+        """Return how people find a producer."""
+        known = self.names.get(producer_id)
+        return f"producer id {producer_id}" + (f" with transactional id {known}" if known else "")
+
+    def holder(self, tp: TopicPartition) -> str:
+        """Return whose open transaction begins first; empty if nobody knows."""
+        opened = [each for each in self.recent.get(tp, ()) if each.open_from >= 0]
+        first = min(opened, key=lambda each: each.open_from, default=None)
+        return self.named(first.producer_id) if first else ""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
@@ -86,6 +98,7 @@ class Groups:
         others: groups that have committed nothing of them.
         translation_seconds: how long reading the ledger and translating took.
         records_per_second: as copies were committed before; 0 if it is unknown.
+        translation: by which they were answered.
     """
 
     positions: Sequence[GroupPosition] = ()
@@ -93,7 +106,7 @@ class Groups:
     others: int = 0
     translation_seconds: float = 0.0
     records_per_second: float = 0.0
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    translation: Translation = field(default_factory=lambda: Translation((), {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +182,8 @@ def read_groups(
         commits, errors = source.retry(partial(groups.group_commits, source, wanted))
         began = clock.monotonic()
         topics = {position.topic_partition.topic for position in snapshot.positions}
-        ids = topic_ids(source, topics)
         ledger = read_verified_ledger(name, mirror, clock)
-        translation = translation_of(ledger, destination, ids)
+        translation = translation_of(ledger, destination, topic_ids(source, topics))
         positions = {
             group: [
                 ConsumerPosition(
@@ -202,7 +214,7 @@ def read_groups(
         for group, some in answers.items()
     ]
     rate = records_per_second(ledger.entries)
-    return Groups(found, errors, len(commits) - len(moving), seconds, rate, ids)
+    return Groups(found, errors, len(commits) - len(moving), seconds, rate, translation)
 
 
 def records_per_second(entries: Sequence[LedgerEntry]) -> float:

@@ -16,21 +16,17 @@ from functools import partial
 from relay_pipelines.errors import ConfigError, FencedError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
-from relay_pipelines.move.gates import Gate, fails
-from relay_pipelines.move.inventory import source_ends, writers
+from relay_pipelines.move.gates import fails
 from relay_pipelines.move.record import Fence, MoveRecord, MoveRecords, by_topic, require
 from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.output.formatting import count, plural
-from relay_pipelines.plan.owners import claimant_id
 from relay_pipelines.prepare.topics import create_state
 from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_COMMITTED,
     ClusterClient,
     destination_client,
 )
@@ -66,7 +62,6 @@ class MoveResult:
     record: MoveRecord
     lines: Sequence[str] = ()
     findings: Sequence[Finding] = ()
-    gates: Sequence[Gate] = ()
 
     @property
     def exit_code(self) -> int:
@@ -280,10 +275,7 @@ class Move:
             if record.state is not State.BACK:
                 _require_untouched(destination, record)
                 record = records.write(record, replace(record, state=State.LIFTING))
-            wanted = dict.fromkeys(
-                cut.partitions_of(destination, self.name, record), claimant_id(self.name)
-            )
-            given = cut.give_back(destination, self.name, wanted)
+            given = cut.give_back(destination, self.name, record)
             with self._source() as source:
                 lifted = fence.present(source, record.fence.acls)
                 fence.delete(source, lifted)
@@ -338,8 +330,8 @@ class Move:
                 return
             for acl in set(record.fence.acls) - set(there):
                 yield fails("", f"the fence is not there: {acl}", "relay move fence creates it")
-            if record.ends:
-                yield from written_since(source, record)
+            if record.ends and (error := fence.written_since(source, record)):
+                yield Finding.of(error)
 
     @contextmanager
     def _records(self) -> Iterator[tuple[MoveRecords, ClusterClient]]:
@@ -363,38 +355,17 @@ def _fenced(record: MoveRecord) -> str:
     )
 
 
-def written_since(source: ClusterClient, record: MoveRecord) -> Iterator[Finding]:
-    """Yield what was written at the source after the fence held."""
-    wanted = {
-        TopicPartition(topic, partition): end
-        for topic, of_topic in record.ends.items()
-        for partition, end in of_topic.items()
-    }
-    ends = source_ends(source, wanted)
-    moved = [tp for tp, end in wanted.items() if ends.high[tp] != end]
-    if moved or ends.open:
-        since_ms = record.fence.held_at_ms
-        active = writers(source, {*moved, *ends.open}, since_ms=0)
-        error = fence.passed(moved, ends.open, active, since_ms)
-        yield Finding.of(error)
-
-
 def _require_untouched(destination: ClusterClient, record: MoveRecord) -> None:
     """Refuse to take back what has records of others beyond the cut.
 
     Raises:
         ConfigError: it has.
     """
-    known = {each.destination: each.destination_end for each in record.cut}
-    existing = destination.retry(partial(destination.existing, {tp.topic for tp in known}))
-    asked = [tp for tp in known if tp.topic in existing]
-    ask = partial(destination.list_offsets, asked, LATEST, READ_COMMITTED)
-    ends = destination.retry(ask)
-    for tp, end in ends.items():
-        if end > known[tp]:
-            raise ConfigError(
-                f"{tp}: {plural(end - known[tp], 'offset')} written at the destination since the"
-                f" cut, from offset {count(known[tp])} on",
-                remedy="what was written there is at the source in no topic: decide with the owners"
-                " of the data, and see docs/move.md",
-            )
+    cut_at = {each.destination: each.destination_end for each in record.cut}
+    for tp, offsets in cut.written_beyond(destination, record).items():
+        raise ConfigError(
+            f"{tp}: {plural(offsets, 'offset')} written at the destination since the cut, from"
+            f" offset {count(cut_at[tp])} on",
+            remedy="what was written there is at the source in no topic: decide with the owners"
+            " of the data, and see docs/move.md",
+        )

@@ -114,6 +114,15 @@ class MoveRecord:
         since = f"since {format_time(self.state_since_ms)}, by {self.by}"
         return f"the move of {self.mirror} is {self.state} {since}"
 
+    @property
+    def source_ends(self) -> dict[TopicPartition, int]:
+        """Where the source ended when the fence held."""
+        return {
+            TopicPartition(topic, partition): end
+            for topic, of_topic in self.ends.items()
+            for partition, end in of_topic.items()
+        }
+
     def end_of(self, tp: TopicPartition) -> int:
         """Return where the source ended when the fence held; `UNKNOWN` if nobody has asked."""
         return self.ends.get(tp.topic, {}).get(tp.partition, UNKNOWN)

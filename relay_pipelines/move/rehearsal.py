@@ -100,7 +100,7 @@ def rehearse(
     snapshot = snapshot_of(name, mirror, request, record, clock, patient=False)
     partitions = [position.topic_partition for position in snapshot.positions]
     ends, active = _source(name, mirror, request, partitions, clock)
-    groups, of_groups = Groups(), Gate("groups")
+    groups = Groups()
 
     def look_at_groups() -> Gate:
         nonlocal groups
@@ -188,7 +188,11 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
 def writer_gate(ends: SourceEnds, active: Writers) -> Gate:
     """No transaction is open. Who has written lately is known."""
     findings = [
-        fails(str(tp), f"a transaction is open: {_who(tp, active)}", "end that producer")
+        fails(
+            str(tp),
+            f"a transaction is open: {active.holder(tp) or 'by a producer that nobody knows'}",
+            "end that producer",
+        )
         for tp in ends.open[:_SHOWN]
     ]
     if not active.is_told:
@@ -201,20 +205,6 @@ def writer_gate(ends: SourceEnds, active: Writers) -> Gate:
     newest = max((p.last_ms for some in producers.values() for p in some), default=-1)
     last = f", the last at {format_time(newest)}" if newest >= 0 else ""
     return Gate("writers", f"{plural(len(producers), 'producer')} wrote lately{last}", findings)
-
-
-def _who(tp: TopicPartition, active: Writers) -> str:
-    opened = [each for each in active.recent.get(tp, ()) if each.open_from >= 0]
-    if not opened:
-        return "by a producer that nobody knows"
-    first = min(opened, key=lambda each: each.open_from)
-    return producer_text(first.producer_id, active)
-
-
-def producer_text(producer_id: int, active: Writers) -> str:
-    """Return how people find a producer."""
-    known = active.names.get(producer_id)
-    return f"producer id {producer_id}" + (f" with transactional id {known}" if known else "")
 
 
 def group_gate(groups: Groups) -> Gate:

@@ -7,18 +7,18 @@ from functools import partial
 
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Side
+from relay_pipelines.move import cut, fence
 from relay_pipelines.move.inventory import read_groups
-from relay_pipelines.move.move import MoveResult, written_since
+from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.positions import Answer
-from relay_pipelines.offsets.translate import read_translation
 from relay_pipelines.offsets.verify import Comparison, Verified
 from relay_pipelines.offsets.verify import verify as compare_records
 from relay_pipelines.output.formatting import count, plural
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits
 from relay_pipelines.settings import Mirror
@@ -39,15 +39,17 @@ def verify(
             return MoveResult(record, lines, [])
         findings: list[Finding] = []
         with to_client(side=Side.SOURCE, node=request.node) as source:
-            written = list(written_since(source, record))
-            lines += [] if written else ["nothing was written at the source since the fence held"]
+            if error := fence.written_since(source, record):
+                findings.append(Finding.of(error))
+            else:
+                lines.append("nothing was written at the source since the fence held")
             snapshot = snapshot_of(name, mirror, request, record, clock)
             found = read_groups(name, mirror, request, snapshot, clock)
             moved = [each for each in found.positions if each.group.name in record.groups]
-            translation = read_translation(name, mirror, destination, found.topic_ids)
             answers = [answer for each in moved for answer in each.answers]
-            compared = compare_records(translation, source, destination, answers, Side.DESTINATION)
-        findings += written
+            compared = compare_records(
+                found.translation, source, destination, answers, Side.DESTINATION
+            )
         findings += _compared(compared)
         for each in moved:
             findings += _gone_back(each.group.name, each.answers, each.there)
@@ -62,11 +64,7 @@ def verify(
 
 
 def _written_here(destination: ClusterClient, record: MoveRecord) -> str:
-    known = {each.destination: each.destination_end for each in record.cut}
-    existing = destination.retry(partial(destination.existing, {tp.topic for tp in known}))
-    asked = [tp for tp in known if tp.topic in existing]
-    ends = destination.retry(partial(destination.list_offsets, asked, LATEST, READ_COMMITTED))
-    beyond = sum(max(0, end - known[tp]) for tp, end in ends.items())
+    beyond = sum(cut.written_beyond(destination, record).values())
     return f"{plural(beyond, 'offset')} written at the destination beyond the cut"
 
 
