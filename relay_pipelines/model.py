@@ -9,16 +9,41 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from functools import lru_cache
+from functools import lru_cache, total_ordering
 from hashlib import sha256
+from typing import Self
+
+_interned: dict[tuple[str, int], TopicPartition] = {}
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class TopicPartition:
-    """One partition of one topic."""
+    """One partition of one topic.
+
+    A process has one object of each, and never forgets it: nearly everything is looked up by
+    topic-partition, and by identity that takes a tenth of the time that comparing two fields takes.
+    """
 
     topic: str
     partition: int
+
+    def __new__(cls, topic: str, partition: int) -> Self:
+        """Return the one object of this topic-partition."""
+        key = topic, partition
+        if (known := _interned.get(key)) is None:
+            made = object.__new__(cls)
+            object.__setattr__(made, "topic", topic)
+            object.__setattr__(made, "partition", partition)
+            # another thread may have made it meanwhile
+            known = _interned.setdefault(key, made)
+        return known  # type: ignore[return-value]  # it has no subclasses
+
+    def __reduce__(self) -> tuple[type[TopicPartition], tuple[str, int]]:
+        return TopicPartition, (self.topic, self.partition)
+
+    def __lt__(self, other: TopicPartition) -> bool:
+        return (self.topic, self.partition) < (other.topic, other.partition)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

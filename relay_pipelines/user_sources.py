@@ -48,6 +48,8 @@ class Sources:
     def fix(self, record_policy: RecordPolicy) -> RecordPolicy:
         """Return the policy with the files of its classes."""
         transform = record_policy.transform
+        if transform is None and not record_policy.filters:
+            return record_policy
         return replace(
             record_policy,
             filters=tuple(self.fix_class(spec) for spec in record_policy.filters),

@@ -1,14 +1,16 @@
-"""What a mirror of very many topics costs while nothing is new: CPU, memory, connections.
+"""What a mirror of very many topics costs while nothing is new: CPU, memory, requests, connections.
 
 `python -m benchmarks.orchestration.idle_topics [--topics N] [--every 5s] [--seconds N]`: `dagster
-dev` has a session of a mirror whose topics were all copied. `benchmarks.growth looks` counts the
-requests of a look.
+dev`, with the dagster.yaml of this repository, has a session of a mirror whose topics were all
+copied. `--floor` measures Dagster alone: as many assets and checks in a code location without
+sensors.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +19,8 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from benchmarks.clusters import create_topics
+from benchmarks.request_log import RequestLog, request_log
+from relay_pipelines.demo.dagster import CONFIG_FOLDER
 from relay_pipelines.local_kafka import LocalCluster
 from tests.orchestration.dev_environment import DevEnvironment
 from tests.orchestration.soak.busy_topics import Cpu, Records, has_all, seed
@@ -35,42 +39,106 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--every", default="5s")
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--floor", action="store_true", help="Dagster alone, without sensors")
     wanted = parser.parse_args()
-    names = [f"idle-{number:05}" for number in range(wanted.topics)]
-    with TemporaryDirectory(prefix="relay-idle-") as folder, ExitStack() as stack:
-        source, destination = (
-            stack.enter_context(LocalCluster(name, folder=Path(folder) / name))
+    with TemporaryDirectory(prefix="relay-idle-") as folder:
+        if wanted.floor:
+            _floor(Path(folder), wanted.topics, wanted.seconds)
+        else:
+            _mirror(Path(folder), wanted.topics, wanted.every, wanted.seconds)
+
+
+def _mirror(folder: Path, topics: int, every: str, seconds: float) -> None:
+    names = [f"idle-{number:05}" for number in range(topics)]
+    with ExitStack() as stack:
+        clusters = [
+            stack.enter_context(LocalCluster(name, folder=folder / name))
             for name in ("source", "destination")
-        )
+        ]
+        source, destination = clusters
         create_topics(source.cluster(), names, 1, {})
-        dev = DevEnvironment(Path(folder), source, destination, "idle")
+        dev = DevEnvironment(folder, source, destination, "idle")
+        shutil.copy(CONFIG_FOLDER / "dagster.yaml", folder)  # not that of tests
         dev.configure(
-            topics={"allow": ["idle-.*"], "rename": "copy.{topic}"}, window={"every": wanted.every}
+            topics={"allow": ["idle-.*"], "rename": "copy.{topic}"}, window={"every": every}
         )
         records = Records(source.cluster(), destination.cluster(), names, "copy", 1.0)
-        operator = Operator(Path(folder))
+        operator = Operator(folder)
         stack.callback(operator.stop)
         operator.keep_running()
         seed(records)
         until(lambda: has_all(records), "the first copies", _PATIENCE_SECONDS, 1.0)
         time.sleep(_SETTLING_SECONDS)
         servers = {int(each.rpartition(":")[2]) for each in _addresses(source, destination)}
-        cpu, sampler = Cpu(operator.deployment), Sampler(dev, destination.folder)
-        before, known, began = cpu.by_role(), _connections(servers), time.monotonic()
-        seen = set(known)
-        while time.monotonic() < began + wanted.seconds:
-            time.sleep(_LOOK_SECONDS)
-            seen |= _connections(servers)
-        lasted, after, sample = time.monotonic() - began, cpu.by_role(), sampler.sample()
-    used = {role: (spent - before.get(role, 0.0)) / lasted for role, spent in after.items()}
+        known = _connections(servers)
+        cpu = Cpu(operator.deployment)
+        before, began = cpu.by_role(), time.monotonic()
+        time.sleep(seconds)
+        _print_roles(cpu, before, time.monotonic() - began, Sampler(dev, destination.folder))
+        with request_log(clusters) as log:
+            began, seen = time.monotonic(), set(known)
+            while time.monotonic() < began + seconds:
+                time.sleep(_LOOK_SECONDS)
+                seen |= _connections(servers)
+            _print_requests(log, time.monotonic() - began)
+        print(f"{len(seen - known)} new connections, {len(known)} before")
+
+
+def _print_roles(cpu: Cpu, before: dict[str, float], lasted: float, sampler: Sampler) -> None:
+    roles = sampler.sample().roles
+    used = {role: (spent - before.get(role, 0.0)) / lasted for role, spent in cpu.by_role().items()}
     for role, cores in used.items():
-        pss = sample.roles[role].pss >> 20 if role in sample.roles else 0
+        pss = roles[role].pss >> 20 if role in roles else 0
         print(f"{role}: {cores:.1%} of a core, {pss} MiB")
-    memory = sum(of.pss for of in sample.roles.values()) >> 20
+    memory = sum(of.pss for of in roles.values()) >> 20
     print(
-        f"all: {sum(used.values()):.1%} of a core, {memory:,} MiB; {len(seen - known)} new"
-        f" connections in {lasted:.0f} s, {len(known)} before; load {os.getloadavg()[0]:.1f}"
+        f"all: {sum(used.values()):.1%} of a core, {memory:,} MiB in {lasted:.0f} s; load"
+        f" {os.getloadavg()[0]:.1f}"
     )
+
+
+def _print_requests(log: RequestLog, lasted: float) -> None:
+    for cluster, counts in log.counts().items():
+        print(f"{cluster}: {counts.total() / lasted:.2f} requests a second")
+        for kind, count in counts.most_common():
+            print(f"  {count / lasted:.3f} {kind}")
+
+
+_CODE = """import dagster as dg
+names = [f"idle-{{number:05}}" for number in range({topics})]
+sources = [dg.AssetSpec(["source", name]) for name in names]
+copies = [dg.AssetSpec(["copy", name], deps=[["source", name]]) for name in names]
+
+
+@dg.multi_asset_check(specs=[dg.AssetCheckSpec("counts", asset=spec.key) for spec in copies])
+def counts():
+    yield from ()
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    return dg.Definitions(assets=[*sources, *copies], asset_checks=[counts])
+"""
+
+
+def _floor(folder: Path, topics: int, seconds: float) -> None:
+    (folder / "floor.py").write_text(_CODE.format(topics=topics))
+    (folder / "relay.yaml").write_text("")
+    (folder / "workspace.yaml").write_text(
+        "load_from: [{python_file: {relative_path: floor.py, location_name: relay_pipelines}}]\n"
+    )
+    operator = Operator(folder)
+    with ExitStack() as stack:
+        stack.callback(operator.stop)
+        operator.keep_running()
+        time.sleep(_SETTLING_SECONDS)
+        cpu = Cpu(operator.deployment)
+        before, began = cpu.by_role(), time.monotonic()
+        time.sleep(seconds)
+        lasted, roles = time.monotonic() - began, cpu.by_role()
+    for role, spent in roles.items():
+        print(f"{role}: {(spent - before.get(role, 0.0)) / lasted:.1%} of a core")
+    print(f"load {os.getloadavg()[0]:.1f}")
 
 
 def _addresses(*clusters: LocalCluster) -> list[str]:

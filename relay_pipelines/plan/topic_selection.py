@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
@@ -64,10 +65,11 @@ def select(
     Raises:
         re.error: a pattern is not a regular expression; the settings refuse those.
     """
-    allowed, denied = _Patterns(allow), _Patterns(deny)
+    allowed, denied = _patterns(tuple(allow)), _patterns(tuple(deny))
     return [_decide(topic, allowed, denied) for topic in sorted(set(all_topics))]
 
 
+@lru_cache(1 << 16)  # the same topics, from one look at a cluster to the next
 def _decide(topic: str, allow: _Patterns, deny: _Patterns) -> TopicDecision:
     if topic.startswith(INTERNAL_PREFIX):
         return TopicDecision(topic, included=False, why="internal topics are never copied")
@@ -103,6 +105,11 @@ class _Patterns:
             if pattern.fullmatch(name):
                 return self._patterns[number]
         return self._patterns[named] if named < len(self._patterns) else None
+
+
+@lru_cache(16)
+def _patterns(patterns: Sequence[str]) -> _Patterns:
+    return _Patterns(patterns)
 
 
 class RenameRule(NamedTuple):

@@ -14,7 +14,8 @@ from relay_pipelines.protocol.admin import alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.config_requests import ConfigValue
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.recent_configs import Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"
 

@@ -543,9 +543,12 @@ class ClusterClient:
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         wanted = list(topic_partitions)
         self._learn(wanted)
-        for topic_partition in wanted:
-            by_topic = grouped[self.leader(topic_partition)]
-            by_topic[topic_partition.topic].append(topic_partition.partition)
+        topics = self._metadata.topics
+        for tp in wanted:
+            topic = topics.get(tp.topic)
+            known = -1 if topic is None or topic.error_code else topic.leaders.get(tp.partition, -1)
+            leader = known if known >= 0 else self.leader(tp)
+            grouped[leader][tp.topic].append(tp.partition)
         return grouped
 
     def _any_connection(self) -> Connection:

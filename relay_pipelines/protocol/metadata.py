@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from kafka.protocol.metadata import MetadataRequest
@@ -26,7 +27,7 @@ _ERROR = struct.Struct(">h")
 _PARTITION = struct.Struct(">hiii")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the cached property
 class TopicMetadata:
     """A topic.
 
@@ -46,10 +47,10 @@ class TopicMetadata:
     is_internal: bool = False
     error_code: int = 0
 
-    @property
-    def topic_partitions(self) -> list[TopicPartition]:
+    @cached_property
+    def topic_partitions(self) -> tuple[TopicPartition, ...]:
         """All its topic-partitions, in order."""
-        return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
+        return tuple(TopicPartition(self.name, partition) for partition in sorted(self.leaders))
 
     def has_leader(self, partition: int) -> bool:
         """Whether a partition has a leader."""
@@ -80,8 +81,14 @@ def encode(topics: Sequence[str] | None) -> bytes:
 def decode(body: memoryview) -> Metadata:
     """Read the answer to `encode`, with the tags of its header."""
     data = bytes(body)
-    at = compact.after_tags(data, 0) + _INT32.size  # the throttle time
-    brokers, at = _brokers(data, at)
+    found = _decoded(data[compact.after_tags(data, 0) + _INT32.size :])  # the throttle time
+    return replace(found, brokers=dict(found.brokers), topics=dict(found.topics))
+
+
+@lru_cache(maxsize=8)
+def _decoded(data: bytes) -> Metadata:
+    """Read it once: from one look at a cluster to the next, it seldom changes."""
+    brokers, at = _brokers(data, 0)
     cluster_id, at = compact.string(data, at)
     (controller_id,) = _INT32.unpack_from(data, at)
     topics: dict[str, TopicMetadata] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.fetch import encode_string
@@ -19,6 +20,8 @@ _CONSUMER = -1
 _COUNT = struct.Struct(">i")
 _SIZE = struct.Struct(">h")
 _THROTTLE_BYTES = 4
+_KEPT = 32
+"""Of so many answers, none is decoded twice: from one look to the next, they seldom change."""
 # replica, isolation
 _LIST_OFFSETS_HEAD = struct.Struct(">ib")
 # partition, leader epoch, timestamp
@@ -49,10 +52,17 @@ def encode_list_offsets(
     return b"".join(parts)
 
 
-def decode_list_offsets(body: memoryview) -> Iterator[Answer]:
+def decode_list_offsets(body: memoryview) -> Sequence[Answer]:
     """Read the answer to `encode_list_offsets`."""
-    for topic, (partition, error_code, _, offset, _) in answers(body, _OFFSET):
-        yield TopicPartition(topic, partition), error_code, offset
+    return _offsets(bytes(body[_THROTTLE_BYTES:]))
+
+
+@lru_cache(_KEPT)
+def _offsets(data: bytes) -> Sequence[Answer]:
+    return tuple(
+        (TopicPartition(topic, partition), error_code, offset)
+        for topic, (partition, error_code, _, offset, _) in _answers(data, _OFFSET)
+    )
 
 
 def encode_epoch_ends(
@@ -73,10 +83,17 @@ def encode_epoch_ends(
     return b"".join(parts)
 
 
-def decode_epoch_ends(body: memoryview) -> Iterator[Answer]:
+def decode_epoch_ends(body: memoryview) -> Sequence[Answer]:
     """Read the answer to `encode_epoch_ends`."""
-    for topic, (error_code, partition, _, end_offset) in answers(body, _EPOCH_END):
-        yield TopicPartition(topic, partition), error_code, end_offset
+    return _epoch_ends(bytes(body[_THROTTLE_BYTES:]))
+
+
+@lru_cache(_KEPT)
+def _epoch_ends(data: bytes) -> Sequence[Answer]:
+    return tuple(
+        (TopicPartition(topic, partition), error_code, end_offset)
+        for topic, (error_code, partition, _, end_offset) in _answers(data, _EPOCH_END)
+    )
 
 
 def answers(body: memoryview, answer: struct.Struct) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -85,9 +102,12 @@ def answers(body: memoryview, answer: struct.Struct) -> Iterator[tuple[str, tupl
     Args:
         answer: the fields of one topic-partition.
     """
-    data = bytes(body)
-    (topics,) = _COUNT.unpack_from(data, _THROTTLE_BYTES)
-    at = _THROTTLE_BYTES + _COUNT.size
+    return _answers(bytes(body[_THROTTLE_BYTES:]), answer)
+
+
+def _answers(data: bytes, answer: struct.Struct) -> Iterator[tuple[str, tuple[int, ...]]]:
+    (topics,) = _COUNT.unpack_from(data)
+    at = _COUNT.size
     for _ in range(topics):
         (size,) = _SIZE.unpack_from(data, at)
         end = at + _SIZE.size + size

@@ -100,7 +100,8 @@ def _hidden(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list
     asked = list(partitions)
     high = client.list_offsets(asked, LATEST, READ_UNCOMMITTED)
     stable = client.list_offsets(asked, LATEST, READ_COMMITTED)
-    return [OffsetRange(tp, stable[tp], high[tp]) for tp in sorted(asked) if stable[tp] < high[tp]]
+    hidden = sorted(tp for tp in asked if stable[tp] < high[tp])
+    return [OffsetRange(tp, stable[tp], high[tp]) for tp in hidden]
 
 
 def _producers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
@@ -36,7 +36,6 @@ from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import (
@@ -47,6 +46,7 @@ from relay_pipelines.snapshot import (
 )
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.node_selection import NodeSelection
+from relay_pipelines.snapshot.recent_configs import Configs, RecentConfigs, TopicConfigs
 from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.user_sources import Sources
@@ -70,7 +70,6 @@ _NOT_SHOWN = frozenset(
 _WAIT_SECONDS = 3.0  # for an election, or for a node that does not answer
 
 Belongs = Callable[[str], bool]
-Configs = Mapping[str, Mapping[str, ConfigValue]]
 
 
 @dataclass(frozen=True)  # without slots, for the cached properties
@@ -292,6 +291,7 @@ def take_snapshot(
     patient: bool = True,
     refuse_loops: bool = True,
     run_id: str = "",
+    recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
     """Choose the source node to read, and ask it and the destination.
 
@@ -304,6 +304,8 @@ def take_snapshot(
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
         run_id: of the run that copies from it, as of `policies.refusal`.
+        recent: the configurations of the session's last snapshot, which are good enough if there is
+            nothing to copy.
 
     Raises:
         ConfigError: `only_topic` is not mirrored.
@@ -344,6 +346,7 @@ def take_snapshot(
                     configs=configs,
                     refuse_loops=refuse_loops,
                     waits=waits,
+                    recent=recent or RecentConfigs(),
                 )
 
         return destination.retry(ask, patient=patient)
@@ -417,6 +420,7 @@ class _SnapshotBuilder:
         configs: bool,
         refuse_loops: bool,
         waits: bool,
+        recent: RecentConfigs,
     ) -> ClusterSnapshot:
         unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
         topics = self._select_topics(only_topic, belongs)
@@ -465,19 +469,26 @@ class _SnapshotBuilder:
         positions = [
             replace(
                 position,
-                policy_superseded=superseded.get(position.topic_partition),
-                moved=moved_error(self._name).of(position.topic_partition)
-                if position.topic_partition.topic in moved
-                else None,
+                policy_superseded=superseded.get(tp),
+                moved=moved_error(self._name).of(tp) if tp.topic in moved else None,
             )
+            if (tp := position.topic_partition) in superseded or tp.topic in moved
+            else position
             for position in positions
         ]
         if waits and (passing := [each for each in unjudged.values() if each.retryable]):
             raise passing[0]
-        source_configs, destination_configs, refused = (
-            self._configs(topics, policies, existing) if configs else ({}, {}, {})
+        found = (
+            recent.find(
+                (self._source.cluster, tuple(topics.names), tuple(existing)),
+                self._source.clock.monotonic(),
+                partial(self._configs, topics, policies, existing),
+                copies=any(uncopied(positions).values()),
+            )
+            if configs
+            else TopicConfigs()
         )
-        positions = self._with_unwritable(positions, topics, destination_configs, waits=waits)
+        positions = self._with_unwritable(positions, topics, found.destination, waits=waits)
         return ClusterSnapshot(
             mirror=self._name,
             node=self._source.cluster,
@@ -492,9 +503,9 @@ class _SnapshotBuilder:
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
             at_destination=self._at_destination,
-            source_configs=source_configs,
-            destination_configs=destination_configs,
-            sizes_bytes=sizes_on_disk(self._source, topics.names) if configs else {},
+            source_configs=found.source,
+            destination_configs=found.destination,
+            sizes_bytes=found.sizes_bytes,
             node_why=selection.why,
             other_nodes=selection.others,
             same_logs={
@@ -513,10 +524,8 @@ class _SnapshotBuilder:
             deleted=deleted,
             new_starts=new_starts,
             unseen=tuple(unseen),
-            refused=refused | shared | named,
-            state_topics=(
-                state_topics.read(self._destination, self._at_destination) if configs else ()
-            ),
+            refused={**found.refused, **shared, **named},
+            state_topics=found.state_topics,
             unreadable=unreadable | leaderless | unjudged,
         )
 
@@ -845,7 +854,7 @@ class _SnapshotBuilder:
 
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
-    ) -> tuple[Configs, Configs, dict[str, RelayError]]:
+    ) -> TopicConfigs:
         keys = self._mirror.topics.config_keys
         at_source, hidden = readable_topic_configs(self._source, topics.names, keys)
         at_destination, hidden_copies = readable_topic_configs(
@@ -857,7 +866,10 @@ class _SnapshotBuilder:
             errors = [hidden.get(topic), *map(hidden_copies.get, written)]
             if error := next(filter(None, errors), None):
                 refused[topic] = error.of(TopicPartition(topic, 0))
-        return at_source, at_destination, refused
+        return TopicConfigs(
+            *(at_source, at_destination, refused, sizes_on_disk(self._source, topics.names)),
+            state_topics.read(self._destination, self._at_destination),
+        )
 
 
 def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:

@@ -9,6 +9,7 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.recent_configs import RecentConfigs
 
 
 def prepare(
@@ -22,6 +23,7 @@ def prepare(
     start: Start | None = None,
     run_id: str = "",
     looks_only: bool = False,
+    recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
     """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
 
@@ -33,6 +35,7 @@ def prepare(
         start: where topics start that were never copied; as configured if None.
         run_id: as in `take_snapshot`.
         looks_only: whether to write nothing.
+        recent: as in `take_snapshot`.
 
     Raises:
         RelayError: a cluster does not answer, or refuses.
@@ -48,6 +51,7 @@ def prepare(
         first_node=attempt,
         patient=patient,
         run_id=run_id,
+        recent=recent,
     )
     if looks_only:
         return take()

@@ -24,6 +24,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.recent_configs import RecentConfigs
 from tests.copying import KEPT, ensure_homes
 from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, until, write
@@ -163,6 +164,30 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
     }
     assert followed.differences() == {}
     assert followed.run(sync_configs=True).reconfigured == []
+
+
+def test_a_round_that_copies_nothing_may_know_them_from_the_last_one(followed: Followed) -> None:
+    """A session asks for configurations when there are records, or other topics, or a minute ago.
+
+    So it never copies by what was true before.
+    """
+    recent = RecentConfigs()
+
+    def retention() -> str | None:
+        mirror = Mirror.model_validate(followed.mirror())
+        taken = cluster_snapshot.take_snapshot(followed.name, mirror, CLOCK, recent=recent)
+        return taken.source_configs[followed.topic]["retention.ms"].value
+
+    assert retention() == KEPT["retention.ms"]
+    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
+    shown = "7000000"
+    until(
+        lambda: followed.surveyed().source_configs[followed.topic]["retention.ms"].value == shown,
+        "the configuration",
+    )
+    assert retention() == KEPT["retention.ms"]
+    followed.write(b"second")
+    assert retention() == shown
 
 
 def test_unlisted_keys_are_left_alone(followed: Followed) -> None:
