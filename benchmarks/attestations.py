@@ -1,4 +1,6 @@
-"""What `relay attest` needs as the ledger grows: `python -m benchmarks.growth attest`.
+"""What `relay attest` and `relay ledger -n 20` need as the ledger grows.
+
+`python -m benchmarks.growth attest`.
 
 The ledger is made without a copy: entries of 200 topic-partitions, and nine times as many of other
 mirrors between them.
@@ -43,8 +45,11 @@ Record = tuple[bytes, bytes, int]
 
 def measure(source: Cluster, destination: Cluster) -> None:
     """Print the table; each size adds to the ledger of the one before."""
-    print("| entries of all mirrors | of its own | CPU s | peak memory: MB | statement: MB |")
-    print(f"|{'---|' * 5}", flush=True)
+    print(
+        "| entries of all mirrors | of its own | CPU s | peak memory: MB | statement: MB |", end=""
+    )
+    print(" ledger -n 20: CPU s | peak memory: MB |")
+    print(f"|{'---|' * 7}", flush=True)
     written = [_Chains(f"attest-{number}") for number in range(_MIRRORS)]
     rows = []
     with (
@@ -60,7 +65,10 @@ def measure(source: Cluster, destination: Cluster) -> None:
             called = [str(COMMAND), "--config", str(config), "attest", "--output", str(output)]
             used = tree.measured(called, Path(folder) / "figures.json")
             sizes = used["peak_bytes"] / 1e6, output.stat().st_size / 1e6
-            rows.append([own * _MIRRORS, own, used["cpu_seconds"], *sizes])
+            listed = [str(COMMAND), "--config", str(config), "ledger", "-n", "20"]
+            shown = tree.measured(listed, Path(folder) / "figures.json", capture_output=True)
+            figures = shown["cpu_seconds"], shown["peak_bytes"] / 1e6
+            rows.append([own * _MIRRORS, own, used["cpu_seconds"], *sizes, *figures])
             show(rows[-1])
     show_exponents(rows)
 

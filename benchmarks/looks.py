@@ -17,6 +17,9 @@ from unittest.mock import patch
 
 from benchmarks import clusters
 from benchmarks.seeding import send
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.audit import begin
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.ledger import followed
@@ -108,8 +111,9 @@ def counted() -> Iterator[Traffic]:
 def measure(source: Cluster, destination: Cluster) -> None:
     """Print the tables."""
     print("| topics | status: s | CPU s | requests | connections | MB | exporter: CPU s |", end="")
-    print(" requests | new connections | plan of 10: CPU s | MB from the destination |")
-    print(f"|{'---|' * 11}", flush=True)
+    print(" requests | new connections | plan of 10: CPU s | MB from the destination |", end="")
+    print(" audit: CPU s | requests | connections |")
+    print(f"|{'---|' * 14}", flush=True)
     own = _mirrored(source, destination, "looks-own", 10)
     rows = []
     for count in _TOPICS:
@@ -119,6 +123,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
         looker.look()
         look = _cost(partial(_exported, looker, mirror), is_first=False)
         planned = _cost(partial(_planned, "looks-own", own))
+        audit = _cost(partial(_audited, name, mirror))
         rows.append(
             [
                 *(count, status.seconds, status.cpu_seconds),
@@ -128,6 +133,8 @@ def measure(source: Cluster, destination: Cluster) -> None:
                 look.traffic.connections.total(),
                 planned.cpu_seconds,
                 planned.traffic.received_bytes[destination.name] / 1e6,
+                *(audit.cpu_seconds, audit.traffic.requests.total()),
+                audit.traffic.connections.total(),
             ]
         )
         show(rows[-1])
@@ -177,6 +184,14 @@ def _exported(looker: Looker, mirror: Mirror) -> None:
 
 def _planned(name: str, mirror: Mirror) -> None:
     run_plan.plan(take_snapshot(name, mirror, _CLOCK))
+
+
+def _audited(name: str, mirror: Mirror) -> None:
+    """Do what a recount does, in one task."""
+    audit = begin(name, mirror, AuditRequest(level=Level.RECOUNT), _CLOCK)
+    done = spark_job.do_group(audit.job, audit.work)
+    audit.add(done.chunks, done.parts)
+    assert audit.exit_code == 0
 
 
 def _begun(name: str, mirror: Mirror) -> None:
