@@ -252,10 +252,11 @@ def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sampl
     for position in snapshot.positions:
         tp = position.topic_partition
         groups[tp.topic, str(tp.partition) if by_partition else ""].append(position)
-    for labels, positions in groups.items():
+    for group, positions in groups.items():
+        labels = (snapshot.mirror, *group)
         for name, value in _progress(look, positions):
             if value is not None:
-                yield Sample(name, (snapshot.mirror, *labels), value)
+                yield Sample(name, labels, value)
     yield from _hidden(look, by_partition=by_partition)
     yield from _page(page_of(look, mirror), by_partition=by_partition)
     for topic in snapshot.targets:
