@@ -170,22 +170,25 @@ def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:
         "groups": group_document(rehearsal.groups.positions),
         "writers": [
             {
+                "node": node,
                 "producer_id": producer_id,
-                "transactional_id": rehearsal.writers.names.get(producer_id),
+                "transactional_id": active.names.get(producer_id),
                 "topic_partitions": [str(each.topic_partition) for each in some],
                 "last": format_time(max(each.last_ms for each in some)),
             }
-            for producer_id, some in rehearsal.writers.producers.items()
+            for node, active in rehearsal.writers.items()
+            for producer_id, some in active.producers.items()
         ],
     }
 
 
 def _writer_lines(rehearsal: Rehearsal) -> list[str]:
     return [
-        f"{rehearsal.writers.named(producer_id)} wrote to"
-        f" {', '.join(sorted(str(each.topic_partition) for each in some)[:3])}, the last at"
-        f" {format_time(max(each.last_ms for each in some))}"
-        for producer_id, some in rehearsal.writers.producers.items()
+        f"{active.named(producer_id)} wrote to"
+        f" {', '.join(sorted(str(each.topic_partition) for each in some)[:3])} of node {node}, the"
+        f" last at {format_time(max(each.last_ms for each in some))}"
+        for node, active in rehearsal.writers.items()
+        for producer_id, some in active.producers.items()
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
-from relay_pipelines.move.inventory import Groups, read_groups
+from relay_pipelines.move.inventory import Groups, group_client, read_groups, source_nodes
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
 from relay_pipelines.move.rehearsal import (
     destination_gate,
@@ -30,11 +30,12 @@ from relay_pipelines.move.rehearsal import (
     not_ready,
     schema_gate,
     snapshot_of,
+    source_group_gate,
     topic_gate,
 )
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.offsets.apply import State as Committed
-from relay_pipelines.offsets.apply import apply, client_of
+from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.owners import claimant_id, moved_id
@@ -101,10 +102,8 @@ class Steps:
             SourceError: somebody has written.
             RelayError: the source does not answer.
         """
-        with client_of(
-            self.name, self.mirror, Side.SOURCE, self.request.node, self.clock
-        ) as source:
-            if error := fence.written_since(source, self.record):
+        with source_nodes(self.name, self.mirror, self.clock) as nodes:
+            if error := fence.written_since(nodes, self.record):
                 raise error
 
     def _run(self) -> None:
@@ -140,7 +139,8 @@ class Steps:
         self.say("looking at groups and schemas")
         snapshot = self._snapshot()
         groups = read_groups(self.name, self.mirror, self.request, snapshot, self.clock)
-        gates = [group_gate(groups), schema_gate(self.name, self.mirror, snapshot, self.clock)]
+        gates = [group_gate(groups), source_group_gate(groups, self.record)]
+        gates += [schema_gate(self.name, self.mirror, snapshot, self.clock)]
         if not any(position.moved for position in snapshot.positions):
             gates += [topic_gate(snapshot), destination_gate(groups)]
         if reasons := not_ready(gates):
@@ -225,8 +225,27 @@ class Steps:
             for each in applied
             if each.state is Committed.REFUSED
         ]
+        refused += self._gone_on(groups)
         names = {each.group.name for each in groups.positions}
         return tuple(sorted(names)), refused
+
+    def _gone_on(self, groups: Groups) -> Iterator[Finding]:
+        """Yield which groups have committed something else at the source by now."""
+        with group_client(self.name, self.mirror, self.request, self.clock) as source:
+            names = [each.group.name for each in groups.positions]
+            commits, _ = source.retry(partial(group_requests.group_commits, source, names))
+        for each in groups.positions:
+            now = commits.get(each.group.name, {})
+            for tp, offset in each.committed.items():
+                if tp in now and now[tp].offset > offset:
+                    yield Finding(
+                        Kind.NOT_READY,
+                        f"group {each.group.name}: {tp}",
+                        Severity.ERROR,
+                        f"went on at the source, from {count(offset)} to {count(now[tp].offset)},"
+                        " while it was moved",
+                        "stop it there; then repeat `relay move cut`",
+                    )
 
 
 def taken(destination: ClusterClient, name: str, record: MoveRecord) -> list[CutPartition]:
@@ -358,7 +377,7 @@ def lines(record: MoveRecord) -> list[str]:
             parts.append(f"of {count(unknown)} nobody knows what the source had besides")
         return ["; ".join(parts)]
     groups = plural(len(record.groups), "group")
-    return [f"cut: {partitions} hold all that was committed at the source, {groups} moved"]
+    return [f"cut: all that was committed at the source is copied, {partitions}; {groups} moved"]
 
 
 def findings(record: MoveRecord) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Stops the producers of the source, and verifies that nobody writes."""
+"""Stops the producers of the source, at all of its nodes, and verifies that nobody writes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
-from relay_pipelines.move.inventory import SourceEnds, Writers, source_ends, writers
-from relay_pipelines.move.record import MoveRecord
-from relay_pipelines.output.formatting import format_time, plural
+from relay_pipelines.move.inventory import Nodes, SourceEnds, Writers, source_ends, writers
+from relay_pipelines.move.record import AclsByNode, MoveRecord
+from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
 from relay_pipelines.protocol.admin import create_acls, delete_acls, topic_acls
 from relay_pipelines.protocol.client import ClusterClient
@@ -21,6 +21,15 @@ _EVERYBODY, _EVERYWHERE = "User:*", "*"
 _WINDOWS = 3
 """A fence that does not hold at once may hold when requests on their way have arrived."""
 _SHOWN = 3
+
+
+def denials(nodes: Nodes, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
+    """Return the ACLs that a fence would create, by node, as `acls_to_deny`.
+
+    Raises:
+        RelayError: as of `acls_to_deny`.
+    """
+    return {name: tuple(acls_to_deny(source, topics)) for name, source in nodes.items()}
 
 
 def acls_to_deny(source: ClusterClient, topics: Collection[str]) -> list[Acl]:
@@ -52,36 +61,55 @@ def _denial(topic: str) -> Acl:
     return Acl(topic, Permission.DENY, _EVERYBODY, _EVERYWHERE, Operation.WRITE)
 
 
-def present(source: ClusterClient, acls: Collection[Acl]) -> list[Acl]:
-    """Return those of some ACLs that are at the source.
+def present(nodes: Nodes, acls: AclsByNode) -> dict[str, list[Acl]]:
+    """Return those of some ACLs that are at the nodes.
 
     Raises:
-        RelayError: it does not answer, or refuses.
+        ConfigError: the source has no such node any more.
+        RelayError: one does not answer, or refuses.
     """
-    if not acls:
-        return []
-    known = set(source.retry(partial(topic_acls, source)) or ())
-    return [acl for acl in acls if acl in known]
+    found: dict[str, list[Acl]] = {}
+    for name, of_node in acls.items():
+        known: set[Acl] = set()
+        if of_node:
+            node = _node(nodes, name)
+            known = set(node.retry(partial(topic_acls, node)) or ())
+        found[name] = [acl for acl in of_node if acl in known]
+    return found
 
 
-def create(source: ClusterClient, acls: Sequence[Acl]) -> None:
+def _node(nodes: Nodes, name: str) -> ClusterClient:
+    if name not in nodes:
+        raise ConfigError(
+            f"the fence has ACLs at node {name}, which the source has no longer",
+            remedy="put the node back into relay.yaml until the move has ended",
+        )
+    return nodes[name]
+
+
+def create(nodes: Nodes, acls: AclsByNode) -> None:
     """Create the ACLs of a fence; those that are there stay.
 
     Raises:
-        RelayError: the source does not answer, or refuses.
+        RelayError: a node does not answer, or refuses.
     """
-    if acls:
-        source.retry(partial(create_acls, source, acls))
+    for name, of_node in acls.items():
+        if of_node:
+            node = _node(nodes, name)
+            node.retry(partial(create_acls, node, of_node))
 
 
-def delete(source: ClusterClient, acls: Sequence[Acl]) -> None:
-    """Delete the ACLs of a fence, and no others.
+def delete(nodes: Nodes, acls: AclsByNode) -> int:
+    """Delete the ACLs of a fence, and no others; return how many there were.
 
     Raises:
-        RelayError: the source does not answer, or refuses.
+        RelayError: a node does not answer, or refuses.
     """
-    if there := present(source, acls):
-        source.retry(partial(delete_acls, source, there))
+    there = present(nodes, acls)
+    for name, of_node in there.items():
+        if of_node:
+            nodes[name].retry(partial(delete_acls, nodes[name], of_node))
+    return sum(map(len, there.values()))
 
 
 def run_command(command: str) -> None:
@@ -103,43 +131,78 @@ def run_command(command: str) -> None:
 
 
 def verify(
-    source: ClusterClient, partitions: Collection[TopicPartition], still_ms: int
-) -> SourceEnds:
-    """Wait until the source has not moved for some time.
+    nodes: Nodes, partitions: Collection[TopicPartition], still_ms: int
+) -> Mapping[TopicPartition, int]:
+    """Wait until no node has moved for some time.
 
     Returns:
-        the ends, which are the last stable offsets, too.
+        where all of them end.
 
     Raises:
-        SourceError: somebody writes.
-        RelayError: the source does not answer.
+        SourceError: somebody writes, or the nodes do not end at the same offsets.
+        RelayError: a node does not answer.
     """
+    clock = next(iter(nodes.values())).clock
     for _ in range(_WINDOWS):
-        since_ms = source.clock.now_ms()
-        before = source_ends(source, partitions)
-        producers = writers(source, partitions, since_ms=0).recent
-        source.clock.sleep(still_ms / 1000)
-        after = source_ends(source, partitions)
-        if after.high == before.high and not after.open:
-            return after
-    moved = [tp for tp in partitions if after.high[tp] != before.high[tp]]
-    active = writers(source, {*moved, *after.open}, since_ms=0)
-    raise passed(moved, after.open, active, since_ms, producers)
+        since_ms = clock.now_ms()
+        before = _ends_of(nodes, partitions)
+        producers = {n: writers(node, partitions, since_ms=0).recent for n, node in nodes.items()}
+        clock.sleep(still_ms / 1000)
+        after = _ends_of(nodes, partitions)
+        if all(after[name].high == before[name].high and not after[name].open for name in nodes):
+            return _same_ends(after)
+    for name, node in nodes.items():
+        if error := _passes(node, before[name].high, after[name], since_ms, producers[name]):
+            raise error
+    return _same_ends(after)  # never: one of them has moved
 
 
-def written_since(source: ClusterClient, record: MoveRecord) -> SourceError | None:
+def _ends_of(nodes: Nodes, partitions: Collection[TopicPartition]) -> dict[str, SourceEnds]:
+    return {name: source_ends(node, partitions) for name, node in nodes.items()}
+
+
+def _same_ends(ends: Mapping[str, SourceEnds]) -> Mapping[TopicPartition, int]:
+    (first, of_first), *others = ends.items()
+    for name, of_node in others:
+        for tp, end in of_first.stable.items():
+            if of_node.stable[tp] != end:
+                raise SourceError(
+                    f"node {first} ends at {count(end)}, node {name} at"
+                    f" {count(of_node.stable[tp])}, and nobody writes",
+                    remedy="let what feeds the nodes finish, or take the shorter one out of"
+                    " relay.yaml; then repeat the step",
+                    topic_partition=tp,
+                )
+    return of_first.stable
+
+
+def written_since(nodes: Nodes, record: MoveRecord) -> SourceError | None:
     """Return the error that names who has written since the fence held; None if nobody has.
 
     Raises:
-        RelayError: the source does not answer.
+        RelayError: a node does not answer.
     """
     wanted = record.source_ends
-    ends = source_ends(source, wanted)
-    moved = [tp for tp, end in wanted.items() if ends.high[tp] != end]
-    if not moved and not ends.open:
+    for node in nodes.values():
+        ends = source_ends(node, wanted)
+        if error := _passes(node, wanted, ends, record.fence.held_at_ms):
+            return error
+    return None
+
+
+def _passes(
+    source: ClusterClient,
+    before: Mapping[TopicPartition, int],
+    after: SourceEnds,
+    since_ms: int,
+    producers: Mapping[TopicPartition, Sequence[ActiveProducer]] = MappingProxyType({}),
+) -> SourceError | None:
+    """Return the error that names who writes at a node; None if nobody does."""
+    moved = [tp for tp, end in before.items() if after.high[tp] != end]
+    if not moved and not after.open:
         return None
-    active = writers(source, {*moved, *ends.open}, since_ms=0)
-    return passed(moved, ends.open, active, record.fence.held_at_ms)
+    active = writers(source, {*moved, *after.open}, since_ms=0)
+    return passed(moved, after.open, active, since_ms, producers, str(source.cluster))
 
 
 def passed(
@@ -148,6 +211,7 @@ def passed(
     active: Writers,
     since_ms: int,
     before: Mapping[TopicPartition, Sequence[ActiveProducer]] = MappingProxyType({}),
+    node: str = "the source",
 ) -> SourceError:
     """Return the error that names who passes the fence.
 
@@ -165,7 +229,7 @@ def passed(
     others = len(moved or opened) - _SHOWN
     lines += [f"and {plural(others, 'more topic-partition')}"] if others > 0 else []
     return SourceError(
-        f"the fence does not hold: {'; '.join(lines)}",
+        f"the fence does not hold at {node}: {'; '.join(lines)}",
         remedy="stop that producer, and repeat `relay move fence`",
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
+    source_client,
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits, ListedGroup
@@ -36,6 +37,29 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _RATE_ENTRIES = 10_000
+
+Nodes = Mapping[str, ClusterClient]
+"""The nodes of the source, by name."""
+
+
+@contextmanager
+def source_nodes(name: str, mirror: Mirror, clock: Clock) -> Iterator[Nodes]:
+    """Give clients of all nodes of the source: producers may write to each."""
+    with ExitStack() as stack:
+        yield {
+            node.name: stack.enter_context(source_client(name, node, mirror.copy_options, clock))
+            for node in mirror.nodes
+        }
+
+
+def group_client(name: str, mirror: Mirror, request: MoveRequest, clock: Clock) -> ClusterClient:
+    """Return a client of the source node whose groups move.
+
+    Raises:
+        ConfigError: there are several, and none is named.
+    """
+    node = request.node or mirror.groups.node or ""
+    return client_of(name, mirror, Side.SOURCE, node, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +105,25 @@ class GroupPosition:
         answers: of what it has committed in the topics that move.
         there: what is committed for it at the destination.
         members_there: whether it has members there.
+        unread: how many offsets of the copies are behind its positions: what it may still read at
+            the source, and commit.
     """
 
     group: ListedGroup
     answers: Sequence[Answer]
     there: Commits
     members_there: bool
+    unread: int = 0
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether it may still commit something else at the source than what is translated."""
+        return self.unread > 0 and (self.group.has_members or not self.group.state)
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """What was translated, by source topic-partition."""
+        return {each.position.topic_partition: each.position.offset for each in self.answers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +206,7 @@ def read_groups(
     """
     to_client = partial(client_of, name, mirror, clock=clock)
     with ExitStack() as stack:
-        node = request.node or mirror.groups.node or ""
-        source = stack.enter_context(to_client(side=Side.SOURCE, node=node))
+        source = stack.enter_context(group_client(name, mirror, request, clock))
         destination = stack.enter_context(to_client(side=Side.DESTINATION, node=""))
         here = {g.name: g for g in source.retry(partial(groups.listed_groups, source))}
         there = {g.name: g for g in destination.retry(partial(groups.listed_groups, destination))}
@@ -201,6 +237,7 @@ def read_groups(
         for answer in answers_to(translation, destination, asked, Side.DESTINATION):
             answers[answer.position.group].append(answer)
         seconds = clock.monotonic() - began
+        ends = _copied_ends(translation, destination, asked)
         at_destination, _ = destination.retry(
             partial(groups.group_commits, destination, list(moving))
         )
@@ -210,11 +247,32 @@ def read_groups(
             some,
             at_destination.get(group, {}),
             members_there=group in there and there[group].has_members,
+            unread=sum(
+                max(0, ends.get(answer.position.topic_partition, 0) - answer.offset)
+                for answer in some
+                if answer.offset is not None
+            ),
         )
         for group, some in answers.items()
     ]
     rate = records_per_second(ledger.entries)
     return Groups(found, errors, len(commits) - len(moving), seconds, rate, translation)
+
+
+def _copied_ends(
+    translation: Translation, destination: ClusterClient, asked: Iterable[ConsumerPosition]
+) -> dict[TopicPartition, int]:
+    """Return where a consumer is that has read all that was copied, by source topic-partition.
+
+    It is not the end of the source: behind its last record may be markers, which no client counts.
+    """
+    partitions = dict.fromkeys(position.topic_partition for position in asked)
+    ends = [ConsumerPosition(tp, translation.copied_up_to(tp)) for tp in partitions]
+    return {
+        answer.position.topic_partition: answer.offset
+        for answer in answers_to(translation, destination, ends, Side.DESTINATION)
+        if answer.offset is not None
+    }
 
 
 def records_per_second(entries: Sequence[LedgerEntry]) -> float:

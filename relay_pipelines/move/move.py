@@ -9,21 +9,20 @@ import getpass
 import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
 from relay_pipelines.move.gates import fails
+from relay_pipelines.move.inventory import Nodes, source_nodes
 from relay_pipelines.move.record import Fence, MoveRecord, MoveRecords, by_topic, require
 from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
-from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.prepare.topics import create_state
 from relay_pipelines.protocol.client import (
@@ -114,7 +113,7 @@ class Move:
             SourceError: somebody writes.
             RelayError: a cluster does not answer, or refuses.
         """
-        with self._records() as (records, _), self._source() as source:
+        with self._records() as (records, _), self._nodes() as nodes:
             record = records.read()
             require(record, Action.FENCE, self.request.topics)
             snapshot = snapshot_of(self.name, self.mirror, self.request, record, self.clock)
@@ -127,22 +126,20 @@ class Move:
                     self.mirror.copy_options,
                     self.clock,
                 )
-            record = records.write(record, self._fencing(record, source, snapshot.targets))
-            self._stop_producers(records, record, source)
+            record = records.write(record, self._fencing(record, nodes, snapshot.targets))
+            self._stop_producers(records, record, nodes)
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")
-            ends = fence.verify(source, partitions, self.request.still_ms)
+            ends = fence.verify(nodes, partitions, self.request.still_ms)
             held = replace(
                 record.fence, still_ms=self.request.still_ms, held_at_ms=self.clock.now_ms()
             )
             record = records.write(
                 record,
-                replace(record, state=State.FENCED, fence=held, ends=by_topic(ends.stable)),
+                replace(record, state=State.FENCED, fence=held, ends=by_topic(ends)),
             )
         return MoveResult(record, [_fenced(record)])
 
-    def _fencing(
-        self, record: MoveRecord, source: ClusterClient, topics: Collection[str]
-    ) -> MoveRecord:
+    def _fencing(self, record: MoveRecord, nodes: Nodes, topics: Collection[str]) -> MoveRecord:
         """Return the record that is written before anything is changed."""
         if record.is_under_way:
             if record.fence.by is not self.request.by:
@@ -151,39 +148,40 @@ class Move:
                     remedy=f"go on with --by {record.fence.by}, or take it back first",
                 )
             new = set(topics) - set(record.topics)  # that have come since, of a whole mirror
-            more = fence.acls_to_deny(source, new) if new and record.fence.acls else []
+            acls = dict(record.fence.acls)
+            for name, node in nodes.items() if record.fence.by is FenceBy.ACL else ():
+                not_fenced = new if name in acls else {*record.topics, *new}
+                acls[name] = (*acls.get(name, ()), *fence.acls_to_deny(node, not_fenced))
             return replace(
                 record,
                 state=State.FENCING,
                 topics=tuple(sorted({*record.topics, *new})),
-                fence=replace(record.fence, acls=(*record.fence.acls, *more)),
+                fence=replace(record.fence, acls=acls),
             )
         by = self.request.by
-        acls = tuple(fence.acls_to_deny(source, topics)) if by is FenceBy.ACL else ()
+        denied = fence.denials(nodes, topics) if by is FenceBy.ACL else {}
         return MoveRecord(
             self.name,
             number=record.number,
             state=State.FENCING,
             topics=tuple(sorted(topics)),
             is_whole=not self.request.topics,
-            fence=Fence(by, acls),
+            fence=Fence(by, denied),
         )
 
-    def _stop_producers(
-        self, records: MoveRecords, record: MoveRecord, source: ClusterClient
-    ) -> None:
+    def _stop_producers(self, records: MoveRecords, record: MoveRecord, nodes: Nodes) -> None:
         if record.fence.by is FenceBy.COMMAND:
             self.say(f"running {self.request.command}")
             fence.run_command(self.request.command)
         if record.fence.by is not FenceBy.ACL:
             return
-        fence.create(source, record.fence.acls)
+        fence.create(nodes, record.fence.acls)
         try:
             records.require_own(record)
         except FencedError:
             # `back` may have lifted the others before these were there
             if not records.read().is_under_way:
-                fence.delete(source, record.fence.acls)
+                fence.delete(nodes, record.fence.acls)
             raise
 
     def cut(self) -> MoveResult:
@@ -276,15 +274,14 @@ class Move:
                 _require_untouched(destination, record)
                 record = records.write(record, replace(record, state=State.LIFTING))
             given = cut.give_back(destination, self.name, record)
-            with self._source() as source:
-                lifted = fence.present(source, record.fence.acls)
-                fence.delete(source, lifted)
+            with self._nodes() as nodes:
+                lifted = fence.delete(nodes, record.fence.acls)
             if record.fence.by is FenceBy.COMMAND and self.request.command:
                 self.say(f"running {self.request.command}")
                 fence.run_command(self.request.command)
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.BACK))
-        acls, topics = plural(len(lifted), "ACL"), plural(len(given), "topic-partition")
+        acls, topics = plural(lifted, "ACL"), plural(len(given), "topic-partition")
         lines = [f"taken back: {acls} lifted, {topics} given back to the mirror"]
         if record.fence.by is not FenceBy.ACL and not self.request.command:
             lines.append("start the producers at the source again")
@@ -322,15 +319,19 @@ class Move:
         """Yield what of the fence does not hold, or was not lifted."""
         if record.state is State.NONE or record.is_without_source:
             return
-        with self._source() as source:
-            there = fence.present(source, record.fence.acls)
+        with self._nodes() as nodes:
+            there = fence.present(nodes, record.fence.acls)
+            for name, acls in record.fence.acls.items():
+                for acl in acls:
+                    if record.state is State.BACK and acl in there[name]:
+                        text = f"the fence is still there: {acl}"
+                        yield fails(f"node {name}", text, "relay move back lifts it")
+                    elif record.state is not State.BACK and acl not in there[name]:
+                        text = f"the fence is not there: {acl}"
+                        yield fails(f"node {name}", text, "relay move fence creates it")
             if record.state is State.BACK:
-                for acl in there:
-                    yield fails("", f"the fence is still there: {acl}", "relay move back lifts it")
                 return
-            for acl in set(record.fence.acls) - set(there):
-                yield fails("", f"the fence is not there: {acl}", "relay move fence creates it")
-            if record.ends and (error := fence.written_since(source, record)):
+            if record.ends and (error := fence.written_since(nodes, record)):
                 yield Finding.of(error)
 
     @contextmanager
@@ -341,13 +342,14 @@ class Move:
         ) as client:
             yield MoveRecords(client, self.name, self._writer, self.by), client
 
-    def _source(self) -> ClusterClient:
-        return client_of(self.name, self.mirror, Side.SOURCE, self.request.node, self.clock)
+    def _nodes(self) -> AbstractContextManager[Nodes]:
+        return source_nodes(self.name, self.mirror, self.clock)
 
 
 def _fenced(record: MoveRecord) -> str:
     held = record.fence
-    acls = f", {plural(len(held.acls), 'ACL')}" if held.acls else ""
+    number = sum(map(len, held.acls.values()))
+    acls = f", {plural(number, 'ACL')}" if number else ""
     partitions = plural(sum(map(len, record.ends.values())), "topic-partition")
     return (
         f"fenced by {held.by}{acls}: {partitions} did not move for {held.still_ms / 1000:g} s, and"

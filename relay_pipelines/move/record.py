@@ -7,7 +7,7 @@ the one before it, and whoever was overtaken writes no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +23,8 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClien
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode
 
+AclsByNode = Mapping[str, Sequence[Acl]]
+"""Node of the source -> ACLs there."""
 _VERSION = 1
 _PREFIX = "@move/"
 UNKNOWN = -1
@@ -34,13 +36,13 @@ class Fence:
     """How the producers of the source are stopped.
 
     Args:
-        acls: that a fence by ACL has created, or is about to; those that were there are not in it.
+        acls: by node, that a fence by ACL has created, or is about to; not those that were there.
         still_ms: for how long the source was seen not to move.
         held_at_ms: when the fence was seen to hold; 0 if it was not.
     """
 
     by: FenceBy = FenceBy.HAND
-    acls: tuple[Acl, ...] = ()
+    acls: Mapping[str, tuple[Acl, ...]] = field(default_factory=dict)
     still_ms: int = 0
     held_at_ms: int = 0
 

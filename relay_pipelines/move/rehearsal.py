@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.finding import Finding, Kind, of_errors, warning
+from relay_pipelines.finding import Finding, Kind, Severity, of_errors, warning
 from relay_pipelines.model import Side, TopicPartition
-from relay_pipelines.move.fence import acls_to_deny
+from relay_pipelines.move.fence import denials
 from relay_pipelines.move.gates import Gate, fails, looked
 from relay_pipelines.move.inventory import (
     GroupPosition,
     Groups,
-    SourceEnds,
     Writers,
+    group_client,
     missing_quotas,
     read_groups,
     source_ends,
+    source_nodes,
     writers,
 )
 from relay_pipelines.move.record import MoveRecord
@@ -47,6 +48,7 @@ class Rehearsal:
     """What a look at both sides has found.
 
     Args:
+        writers: by node of the source.
         seconds: how long it took.
     """
 
@@ -55,7 +57,7 @@ class Rehearsal:
     partitions: Sequence[TopicPartition]
     waiting: int
     gates: Sequence[Gate]
-    writers: Writers
+    writers: Mapping[str, Writers]
     groups: Groups
     seconds: float = 0.0
 
@@ -99,7 +101,7 @@ def rehearse(
     began = clock.monotonic()
     snapshot = snapshot_of(name, mirror, request, record, clock, patient=False)
     partitions = [position.topic_partition for position in snapshot.positions]
-    ends, active = _source(name, mirror, request, partitions, clock)
+    opened, active = _source(name, mirror, request, partitions, clock)
     groups = Groups()
 
     def look_at_groups() -> Gate:
@@ -110,11 +112,16 @@ def rehearse(
     of_groups = looked("groups", look_at_groups)
     gates = [
         topic_gate(snapshot),
-        writer_gate(ends, active),
+        writer_gate(opened, active),
         of_groups,
-        destination_gate(groups)
-        if of_groups.is_seen
-        else Gate("destination groups", findings=of_groups.findings, is_seen=False),
+        *(
+            (source_group_gate(groups, record), destination_gate(groups))
+            if of_groups.is_seen
+            else (
+                Gate(gate, findings=of_groups.findings, is_seen=False)
+                for gate in ("source groups", "destination groups")
+            )
+        ),
         looked("schemas", partial(schema_gate, name, mirror, snapshot, clock)),
         looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
         looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
@@ -185,26 +192,47 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
     return Gate("topics", saw, [*of_errors(held), *deleted])
 
 
-def writer_gate(ends: SourceEnds, active: Writers) -> Gate:
-    """No transaction is open. Who has written lately is known."""
+def writer_gate(
+    opened: Mapping[str, Sequence[TopicPartition]], active: Mapping[str, Writers]
+) -> Gate:
+    """No transaction is open. Who has written lately is known.
+
+    Args:
+        opened: by node of the source, the topic-partitions with an open transaction.
+        active: by node of the source.
+    """
     findings = [
         fails(
-            str(tp),
-            f"a transaction is open: {active.holder(tp) or 'by a producer that nobody knows'}",
+            f"{tp} at node {node}",
+            "a transaction is open:"
+            f" {active[node].holder(tp) or 'by a producer that nobody knows'}",
             "end that producer",
         )
-        for tp in ends.open[:_SHOWN]
+        for node, of_node in opened.items()
+        for tp in of_node[:_SHOWN]
     ]
-    if not active.is_told:
-        findings.append(
-            warning(
-                Kind.NOT_READY, "", "the brokers do not say who writes", "see Kafka 2.8 or later"
-            )
+    findings += [
+        warning(
+            *(Kind.NOT_READY, f"node {node}", "its brokers do not say who writes"),
+            "see Kafka 2.8 or later",
         )
-    producers = active.producers
-    newest = max((p.last_ms for some in producers.values() for p in some), default=-1)
-    last = f", the last at {format_time(newest)}" if newest >= 0 else ""
-    return Gate("writers", f"{plural(len(producers), 'producer')} wrote lately{last}", findings)
+        for node, told in active.items()
+        if not told.is_told
+    ]
+    partitions = plural(max(map(len, opened.values()), default=0), "open transaction")
+    if not any(told.is_told for told in active.values()):
+        return Gate("writers", f"{partitions}; nobody says who wrote lately", findings)
+    times = [
+        each.last_ms
+        for told in active.values()
+        for some in told.producers.values()
+        for each in some
+    ]
+    number = sum(len(told.producers) for told in active.values())
+    last = f", the last at {format_time(max(times))}" if times else ""
+    return Gate(
+        "writers", f"{partitions}; {plural(number, 'producer')} wrote lately{last}", findings
+    )
 
 
 def group_gate(groups: Groups) -> Gate:
@@ -239,6 +267,28 @@ def _group_findings(each: GroupPosition) -> Iterator[Finding]:
 def _first(answers: Sequence[Answer]) -> str:
     more = f" and {plural(len(answers) - 1, 'more topic-partition')}" if len(answers) > 1 else ""
     return f"{answers[0].position.topic_partition}{more}"
+
+
+def source_group_gate(groups: Groups, record: MoveRecord) -> Gate:
+    """Nobody commits at the source any more what the destination would not know.
+
+    Before producers are stopped, it is only said. A group that has read everything may stay.
+    """
+    findings = [
+        Finding(
+            Kind.NOT_READY,
+            f"group {each.group.name}",
+            Severity.ERROR if record.ends and each.group.state else Severity.WARNING,
+            ("has members at the source" if each.group.state else "may have members at the source")
+            + f", and at most {plural(each.unread, 'offset')} to read",
+            "let it read to the end once producers are stopped, or stop it",
+        )
+        for each in groups.positions
+        if each.may_commit
+    ]
+    members = sum(each.group.has_members for each in groups.positions)
+    saw = f"{plural(len(groups.positions), 'group')}, {count(members)} with members at the source"
+    return Gate("source groups", saw, findings)
 
 
 def destination_gate(groups: Groups) -> Gate:
@@ -297,9 +347,9 @@ def _fence_gate(
 ) -> Gate:
     if request.by is not FenceBy.ACL:
         return Gate("fence", f"by {request.by}: it is verified when it stands")
-    with client_of(name, mirror, Side.SOURCE, request.node, clock) as source:
-        acls = acls_to_deny(source, sorted(snapshot.targets))
-    return Gate("fence", f"{plural(len(acls), 'ACL')} would be created")
+    with source_nodes(name, mirror, clock) as nodes:
+        acls = denials(nodes, sorted(snapshot.targets))
+    return Gate("fence", f"{plural(sum(map(len, acls.values())), 'ACL')} would be created")
 
 
 def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:
@@ -315,10 +365,9 @@ def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
 
 
 def _quota_gate(name: str, mirror: Mirror, request: MoveRequest, clock: Clock) -> Gate:
-    to_client = partial(client_of, name, mirror, clock=clock)
     with (
-        to_client(side=Side.SOURCE, node=request.node) as source,
-        to_client(side=Side.DESTINATION, node="") as destination,
+        group_client(name, mirror, request, clock) as source,
+        client_of(name, mirror, Side.DESTINATION, "", clock) as destination,
     ):
         missing = missing_quotas(source, destination)
     findings = [
@@ -334,16 +383,19 @@ def _source(
     request: MoveRequest,
     partitions: Sequence[TopicPartition],
     clock: Clock,
-) -> tuple[SourceEnds, Writers]:
-    with client_of(name, mirror, Side.SOURCE, request.node, clock) as source:
-        ends = source_ends(source, partitions)
-        try:
-            active = writers(source, partitions, clock.now_ms() - request.recent_ms)
-        except RelayError as error:
-            if error.retryable:
-                raise
-            active = Writers(is_told=False)  # the user may not read them
-    return ends, active
+) -> tuple[dict[str, list[TopicPartition]], dict[str, Writers]]:
+    """Return by node where a transaction is open, and who writes."""
+    opened, active = {}, {}
+    with source_nodes(name, mirror, clock) as nodes:
+        for node, source in nodes.items():
+            opened[node] = source_ends(source, partitions).open
+            try:
+                active[node] = writers(source, partitions, clock.now_ms() - request.recent_ms)
+            except RelayError as error:
+                if error.retryable:
+                    raise
+                active[node] = Writers(is_told=False)  # the user may not read them
+    return opened, active
 
 
 def not_ready(gates: Iterable[Gate]) -> list[Finding]:

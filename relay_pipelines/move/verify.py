@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
-from relay_pipelines.move.inventory import read_groups
+from relay_pipelines.move.inventory import group_client, read_groups, source_nodes
 from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import snapshot_of
@@ -32,14 +31,16 @@ def verify(
     Raises:
         RelayError: the destination does not answer.
     """
-    to_client = partial(client_of, name, mirror, clock=clock)
-    with to_client(side=Side.DESTINATION, node="") as destination:
+    with client_of(name, mirror, Side.DESTINATION, "", clock) as destination:
         lines = [record.where, _written_here(destination, record)]
         if record.is_without_source:
             return MoveResult(record, lines, [])
         findings: list[Finding] = []
-        with to_client(side=Side.SOURCE, node=request.node) as source:
-            if error := fence.written_since(source, record):
+        with (
+            source_nodes(name, mirror, clock) as nodes,
+            group_client(name, mirror, request, clock) as source,
+        ):
+            if error := fence.written_since(nodes, record):
                 findings.append(Finding.of(error))
             else:
                 lines.append("nothing was written at the source since the fence held")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, Producer
 
@@ -24,7 +25,7 @@ from relay_pipelines.move.states import FenceBy, State
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
-from tests.copying import Mirror, numbered
+from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands, consumers, independent
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.independent import Record, until, write
@@ -94,10 +95,9 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     mirror = moving.mirror
     write(mirror.source, mirror.at, numbered(5, first=10))
     seen = moving.relay("rehearse")
-    assert {gate["gate"]: gate["state"] for gate in seen["gates"]} == dict.fromkeys(
-        ("topics", "writers", "groups", "destination groups", "schemas", "fence", "acls", "quotas"),
-        "holds",
-    )
+    gates = ("topics", "writers", "groups", "source groups", "destination groups")
+    gates += ("schemas", "fence", "acls", "quotas")
+    assert {gate["gate"]: gate["state"] for gate in seen["gates"]} == dict.fromkeys(gates, "holds")
     assert (seen["offsets_to_copy"], seen["move"]["state"]) == (5, "not begun")
     assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 1)]
     assert moving.position() < 0
@@ -246,7 +246,7 @@ def test_a_writer_that_passes_the_fence(moving: Moving) -> None:
     assert moving.move().record().state is State.FENCING
     moving.move().fence()
     send()
-    with pytest.raises(SourceError, match=r"the fence does not hold: .* producer id \d+ wrote"):
+    with pytest.raises(SourceError, match=r"the fence does not hold at .* producer id \d+ wrote"):
         moving.move().cut()
     found = moving.move().status()
     assert (found.record.state, found.exit_code) == (State.FENCED, 1)
@@ -274,6 +274,60 @@ def test_a_group_that_was_started_too_early(moving: Moving) -> None:
         moving.move().cut()
     done = moving.move(without_groups=(moving.group,)).cut()
     assert (done.record.state, done.record.groups) == (State.CUT, ())
+
+
+def test_a_group_that_still_reads(moving: Moving) -> None:
+    """It would commit what the destination does not know; one that has read everything may stay."""
+    mirror = moving.mirror
+    moving.move().fence()
+    real = cut.apply
+
+    def while_it_commits(*arguments: Any, **more: Any) -> Any:
+        consumers.commit(mirror.source, moving.group, mirror.at, 8)
+        return real(*arguments, **more)
+
+    with patch.object(cut, "apply", while_it_commits):
+        stopped = moving.move().cut()
+    assert stopped.record.state is State.CUTTING
+    assert "went on at the source, from 7 to 8, while it was moved" in str(stopped.findings[0])
+    with consumers.consumer(mirror.source, moving.group) as member:
+        member.subscribe([mirror.topic])
+        until(lambda: member.poll(0.1) or member.assignment(), "a member")
+        with pytest.raises(RelayError, match="members at the source, and at most 3 offsets"):
+            moving.move().cut()
+        at = confluent_kafka.TopicPartition(mirror.topic, 0, 10)
+        member.commit(offsets=[at], asynchronous=False)
+        assert moving.move().cut().record.state is State.CUT
+    assert moving.position() == independent.settled_end(mirror.destination, mirror.at)
+
+
+def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> None:
+    """Producers may write to any of them: the line names the node; nodes that differ stop it."""
+    mirror, two = moving.mirror, source_cluster.cluster()
+    nodes = moving.section["source"]["nodes"]
+    moving.section["source"]["nodes"] = [*nodes, {"name": "two", **commands.at(two)}]
+    moving.config = configured(moving.folder, {mirror.name: moving.section})
+    independent.create(two, mirror.topic, 1, KEPT)
+    write(two, mirror.at, numbered(9))
+    by_hand = {"by": FenceBy.HAND, "node": mirror.source.name}
+    with pytest.raises(SourceError, match=rf"node {mirror.source.name} ends at 10, node two at 9"):
+        moving.move(**by_hand).fence()
+
+    def send() -> None:
+        write(two, mirror.at, numbered(1))
+
+    with pytest.raises(SourceError, match="the fence does not hold at two"):
+        moving.move(clock=Writing(send), **by_hand).fence()
+    missing = 10 - independent.settled_end(two, mirror.at)
+    assert missing < 0
+    write(mirror.source, mirror.at, numbered(-missing, first=10))
+    moving.move(**by_hand).fence()
+    send()
+    with pytest.raises(SourceError, match="the fence does not hold at two"):
+        moving.move(**by_hand).cut()
+    moving.move(**by_hand).back()
+    with pytest.raises(RelayError, match=r"two .* has no authorizer"):
+        moving.move().fence()
 
 
 def test_schemas_are_a_gate(moving: Moving) -> None:

@@ -28,7 +28,13 @@ from relay_pipelines.move.inventory import (
     records_per_second,
 )
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
-from relay_pipelines.move.rehearsal import Rehearsal, destination_gate, group_gate, writer_gate
+from relay_pipelines.move.rehearsal import (
+    Rehearsal,
+    destination_gate,
+    group_gate,
+    source_group_gate,
+    writer_gate,
+)
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.protocol.active_producers import ActiveProducer
 from relay_pipelines.protocol.group_requests import CommittedOffset
@@ -78,6 +84,25 @@ def test_a_group_that_nobody_may_see_fails_the_gate() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "unread", "ends", "state", "findings"),
+    [
+        ("Empty", 3, {}, GateState.HOLDS, 0),
+        ("Stable", 3, {}, GateState.HOLDS, 1),
+        ("Stable", 3, {"a": {0: 9}}, GateState.FAILS, 1),
+        ("Stable", 0, {"a": {0: 9}}, GateState.HOLDS, 0),
+        ("", 3, {"a": {0: 9}}, GateState.HOLDS, 1),  # an old broker does not say it
+    ],
+)
+def test_a_group_may_stay_when_it_has_read_everything(
+    status: str, unread: int, ends: dict[str, dict[int, int]], state: GateState, findings: int
+) -> None:
+    """Before the fence it is only said."""
+    active = replace(group(), group=ListedGroup("g", state=status), unread=unread)
+    gate = source_group_gate(Groups([active]), MoveRecord("m", ends=ends))
+    assert (gate.state, len(gate.findings)) == (state, findings)
+
+
+@pytest.mark.parametrize(
     ("more", "text"),
     [
         ({}, ""),
@@ -94,13 +119,19 @@ def test_no_group_has_been_started_at_the_destination(more: dict[str, Any], text
 
 def test_an_open_transaction_has_a_name() -> None:
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000, open_from=4)]}, {9: "orders"})
-    gate = writer_gate(SourceEnds({AT: 5}, {AT: 4}), active)
-    assert (
-        "a transaction is open: producer id 9 with transactional id orders" in gate.findings[0].text
+    assert SourceEnds({AT: 5, TO: 3}, {AT: 4, TO: 3}).open == [AT]
+    gate = writer_gate({"one": [], "two": [AT]}, {"one": Writers(), "two": active})
+    (found,) = gate.findings
+    assert found.where == "a-0 at node two"
+    assert "a transaction is open: producer id 9 with transactional id orders" in found.text
+    held = writer_gate({"one": []}, {"one": active})
+    assert (held.state, held.saw[:40]) == (
+        GateState.HOLDS,
+        "0 open transactions; 1 producer wrote lately"[:40],
     )
-    assert writer_gate(SourceEnds({AT: 5}, {AT: 5}), active).state is GateState.HOLDS
-    untold = writer_gate(SourceEnds({AT: 5}, {AT: 5}), Writers(is_told=False))
+    untold = writer_gate({"one": []}, {"one": Writers(is_told=False)})
     assert (untold.state, len(untold.findings)) == (GateState.HOLDS, 1)
+    assert untold.saw == "0 open transactions; nobody says who wrote lately"
 
 
 def test_who_passes_the_fence_is_named() -> None:
@@ -165,7 +196,7 @@ def test_the_rate_is_that_of_the_runs() -> None:
 
 def test_a_rehearsal_in_a_line() -> None:
     groups = Groups([group(), group(rereads=380, why="x")], records_per_second=50.0)
-    found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], Writers(), groups, seconds=2.0)
+    found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], {}, groups, seconds=2.0)
     assert found.summary == (
         "now: 1 group exact, 1 re-read at most 380 records, 500 offsets to copy, the cut would take"
         " about 14 s"

@@ -70,7 +70,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     tp = TopicPartition("a", 0)
     record = MoveRecord(
         *("m", 3, State.CUT, "w", "ann@host", 5, 6, ("a",), True),
-        fence=Fence(FenceBy.ACL, (acl,), 10, 20),
+        fence=Fence(FenceBy.ACL, {"a": (acl,), "b": ()}, 10, 20),
         ends=by_topic({tp: 7}),
         cut=(CutPartition(tp, 7, 0, TopicPartition("b", 0), 9, 2, "ff"),),
         groups=("g",),
