@@ -29,7 +29,8 @@ from tests.orchestration.soak.sampling import Sampler
 from tests.support.independent import until
 
 _PATIENCE_SECONDS = 1_200.0
-_SETTLING_SECONDS = 60.0
+_SETTLING_SECONDS = 300.0  # a planner reports what is new of 50 topics in each tick
+_FLOOR_SETTLING_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 
 
@@ -70,13 +71,13 @@ def _mirror(folder: Path, topics: int, every: str, seconds: float) -> None:
         until(lambda: has_all(records), "the first copies", _PATIENCE_SECONDS, 1.0)
         time.sleep(_SETTLING_SECONDS)
         servers = {int(each.rpartition(":")[2]) for each in _addresses(source, destination)}
-        known = _connections(servers)
         cpu = Cpu(operator.deployment)
         before, began = cpu.by_role(), time.monotonic()
         time.sleep(seconds)
         _print_roles(cpu, before, time.monotonic() - began, Sampler(dev, destination.folder))
         with request_log(clusters) as log:
-            began, seen = time.monotonic(), set(known)
+            known, began = _connections(servers), time.monotonic()
+            seen = set(known)
             while time.monotonic() < began + seconds:
                 time.sleep(_LOOK_SECONDS)
                 seen |= _connections(servers)
@@ -131,7 +132,7 @@ def _floor(folder: Path, topics: int, seconds: float) -> None:
     with ExitStack() as stack:
         stack.callback(operator.stop)
         operator.keep_running()
-        time.sleep(_SETTLING_SECONDS)
+        time.sleep(_FLOOR_SETTLING_SECONDS)
         cpu = Cpu(operator.deployment)
         before, began = cpu.by_role(), time.monotonic()
         time.sleep(seconds)

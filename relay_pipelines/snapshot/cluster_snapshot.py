@@ -561,6 +561,8 @@ class _SnapshotBuilder:
         belongs: Belongs,
     ) -> dict[TopicPartition, RelayError]:
         """Return why topic-partitions that only another node has, or may have, are not copied."""
+        if not selection.unread:
+            return {}
         at_node = {tp for topic in self._at_source.topics.values() for tp in topic.topic_partitions}
         # of a topic of which only the start is decided, nobody knows the partitions
         started = checkpoints.starts.keys() - {tp.topic for tp in checkpoints.checkpoints}
