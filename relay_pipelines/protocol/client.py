@@ -33,6 +33,7 @@ _MANY_COORDINATORS = 4  # the version of FindCoordinator that takes several keys
 _OPTIONS, _CLOCK = CopyOptions(), SystemClock()
 
 T = TypeVar("T")
+_ByLeader = Mapping[int, Mapping[str, Sequence[int]]]
 
 
 class ClusterClient:
@@ -66,6 +67,8 @@ class ClusterClient:
         self._client_id = "-".join(filter(None, ("relay", mirror, purpose)))
         self._metadata = Metadata()
         self._asked_at: dict[str, float] = {}  # by topic, in monotonic seconds
+        # what was asked about last: a look asks for several offsets of the same topic-partitions
+        self._grouped: tuple[tuple[TopicPartition, ...], _ByLeader] = (), {}
         self._control: dict[int, Connection] = {}
         self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
         self._leased: set[Connection] = set()
@@ -225,6 +228,7 @@ class ClusterClient:
         self._metadata.brokers = answer.brokers
         self._metadata.topics.update(answer.topics)
         self._asked_at.update(dict.fromkeys(answer.topics, self.clock.monotonic()))
+        self._grouped = (), {}  # leaders may have changed
         return answer
 
     @property
@@ -508,6 +512,7 @@ class ClusterClient:
         """Drop the cached metadata: the next call asks again."""
         self._metadata.topics.clear()
         self._asked_at.clear()
+        self._grouped = (), {}
 
     def close(self) -> None:
         """Close every connection; a later call connects again."""
@@ -536,19 +541,17 @@ class ClusterClient:
         bootstrap = [] if self._bootstrap is None else [self._bootstrap]
         return [*self._control.values(), *idle, *bootstrap]
 
-    def _by_leader(
-        self, topic_partitions: Iterable[TopicPartition]
-    ) -> Mapping[int, Mapping[str, Sequence[int]]]:
+    def _by_leader(self, topic_partitions: Iterable[TopicPartition]) -> _ByLeader:
         """Broker id -> topic -> partitions."""
+        wanted = tuple(topic_partitions)
+        known, found = self._grouped
+        if found and known == wanted:
+            return found
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        wanted = list(topic_partitions)
         self._learn(wanted)
-        topics = self._metadata.topics
         for tp in wanted:
-            topic = topics.get(tp.topic)
-            known = -1 if topic is None or topic.error_code else topic.leaders.get(tp.partition, -1)
-            leader = known if known >= 0 else self.leader(tp)
-            grouped[leader][tp.topic].append(tp.partition)
+            grouped[self.leader(tp)][tp.topic].append(tp.partition)
+        self._grouped = wanted, grouped
         return grouped
 
     def _any_connection(self) -> Connection:
