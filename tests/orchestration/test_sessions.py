@@ -68,7 +68,7 @@ class Sessions:
         self._threads = threads
 
     def write(self, allow: list[str], **mirror: Any) -> None:
-        window = {"every": "200ms", "session": "60s"} | mirror.pop("window", {})
+        window = {"every": "200ms", "session": "300s"} | mirror.pop("window", {})
         self.environment.write(allow, window=window, **mirror)
 
     def start(
