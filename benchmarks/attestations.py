@@ -50,7 +50,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
     )
     print(" ledger -n 20: CPU s | peak memory: MB |")
     print(f"|{'---|' * 7}", flush=True)
-    written = [_Chains(f"attest-{number}") for number in range(_MIRRORS)]
+    written = [Chains(f"attest-{number}") for number in range(_MIRRORS)]
     rows = []
     with (
         ClusterClient(destination, DestinationError, purpose="growth") as client,
@@ -73,7 +73,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
     show_exponents(rows)
 
 
-class _Chains:
+class Chains:
     """The chains of a mirror of 200 topic-partitions."""
 
     def __init__(self, mirror: str) -> None:

@@ -1,8 +1,9 @@
 """What moving and following groups needs as they grow: `python -m benchmarks.growth offsets`.
 
 Groups with positions in 50 topic-partitions each. `relay offsets apply` is a command of its own;
-what follows groups is measured in this process: when all have news, the time after, when a
-hundredth has news, and when none has.
+what follows groups is measured in this process: when all have news, the time after, which reads
+what was committed for all, when none has news, when a hundredth has, and when the mirror has copied
+besides. Half of the groups are at the ends of what is copied, as consumers are that keep up.
 """
 
 from __future__ import annotations
@@ -18,17 +19,15 @@ import yaml
 from benchmarks import clusters, tree
 from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.looks import show, show_exponents
-from benchmarks.seeding import send
+from benchmarks.seeding import commit, send
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
 from relay_pipelines.offsets.following import follow
 from relay_pipelines.offsets.group_look import GroupLooker
 from relay_pipelines.plan.owners import with_owners
-from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from tests.support import commands
@@ -37,23 +36,26 @@ _GROUPS = (10, 100, 1_000)
 _PARTITIONS = 50
 _RECORDS = 200
 _CHUNKS = 10
+_CHUNK = 15
+_COPIED = _CHUNKS * _CHUNK
+_BUSY = 5  # topic-partitions that get another chunk in the last column
 _MIRROR = "moves"
 _CLOCK = SystemClock()
 
 
 def measure(source: Cluster, destination: Cluster) -> None:
     """Print the table."""
-    partitions = _copied(source, destination)
-    print(
-        "| groups | apply: s | CPU s | peak memory: MB | follow, all with news: s | CPU s |", end=""
-    )
-    print(" the time after: s | CPU s | a hundredth: s | CPU s | none: s | CPU s |")
-    print(f"|{'---|' * 12}", flush=True)
+    job = CopyJob(_MIRROR, "run", source, destination)
+    partitions = _copied(job)
+    print("| groups | apply: s | CPU s | peak memory: MB |", end="")
+    for news in ("all with news", "the time after", "none", "a hundredth", "and a copy"):
+        print(f" follow, {news}: s | CPU s |", end="")
+    print(f"\n|{'---|' * 14}", flush=True)
     rows = []
     with tempfile.TemporaryDirectory(prefix="relay-growth-") as folder:
-        for count in _GROUPS:
-            names = [f"moves-{count}-{number:04}" for number in range(count)]
-            _commit(source, names, partitions, _RECORDS // 4)
+        for number, count in enumerate(_GROUPS):
+            names = [f"moves-{count}-{each:04}" for each in range(count)]
+            commit(source, names, partitions, _COPIED // 4)
             section = commands.mirror(
                 source, destination, "moves-.*", groups={"allow": [f"moves-{count}-.*"]}
             )
@@ -65,49 +67,42 @@ def measure(source: Cluster, destination: Cluster) -> None:
             with output.open("w") as shown:
                 used = tree.measured(called, Path(folder) / "figures.json", stdout=shown)
             figures = [used["seconds"], used["cpu_seconds"], used["peak_bytes"] / 1e6]
+            few = names[: max(1, count // 100)]
             with closing(GroupLooker(_MIRROR, Mirror.model_validate(section), _CLOCK)) as looker:
-                _commit(source, names, partitions, _RECORDS // 2)
+                commit(source, names[: count // 2], partitions, _COPIED // 2)
+                commit(source, names[count // 2 :], partitions, _COPIED)
                 figures += _followed(looker)
                 figures += _followed(looker)
-                _commit(source, names[: max(1, count // 100)], partitions, _RECORDS)
                 figures += _followed(looker)
+                commit(source, few, partitions, _COPIED // 2 + 1)
+                figures += _followed(looker)
+                commit(source, few, partitions, _COPIED // 2 + 2)
+                _copy(job, partitions[:_BUSY], _COPIED + number * _CHUNK)
                 figures += _followed(looker)
             rows.append([count, *figures])
             show(rows[-1])
     show_exponents(rows)
 
 
-def _copied(source: Cluster, destination: Cluster) -> list[TopicPartition]:
-    """Copy topics in several chunks each."""
+def _copied(job: CopyJob) -> list[TopicPartition]:
+    """Copy topics in several chunks each, and leave some records for later."""
     partitions = [TopicPartition(f"moves-{number:02}", 0) for number in range(_PARTITIONS)]
-    for cluster in (source, destination):
+    for cluster in (job.node, job.destination):
         clusters.create_topics(cluster, [tp.topic for tp in partitions], 1, {})
     record = encode(b"key", bytes(100), 1_700_000_000_000)
-    with ClusterClient(source, SourceError, purpose="growth") as client:
+    with ClusterClient(job.node, SourceError, purpose="growth") as client:
         for tp in partitions:
             for _ in range(_RECORDS):
                 send(client, tp, iter([record]))
-    job = CopyJob(_MIRROR, "run", source, destination)
-    size = _RECORDS // _CHUNKS
-    for start in range(0, _RECORDS, size):
-        ranges = [CopyRange(OffsetRange(tp, start, start + size), tp) for tp in partitions]
-        owned = with_owners(_MIRROR, "", ranges, {})
-        assert not any(each.error for each in copy_ranges(job, owned))
+    for start in range(0, _COPIED, _CHUNK):
+        _copy(job, partitions, start)
     return partitions
 
 
-def _commit(
-    source: Cluster, names: Sequence[str], partitions: Sequence[TopicPartition], offset: int
-) -> None:
-    commits = dict.fromkeys(partitions, CommittedOffset(offset))
-    with ClusterClient(source, SourceError, purpose="growth") as client:
-
-        def commit() -> None:
-            for errors in groups.commit_offsets(client, dict.fromkeys(names, commits)).values():
-                for error in errors.values():  # such as a coordinator that loads
-                    raise error
-
-        client.retry(commit)
+def _copy(job: CopyJob, partitions: Sequence[TopicPartition], start: int) -> None:
+    ranges = [CopyRange(OffsetRange(tp, start, start + _CHUNK), tp) for tp in partitions]
+    owned = with_owners(_MIRROR, "", ranges, {})
+    assert not any(each.error for each in copy_ranges(job, owned))
 
 
 def _followed(looker: GroupLooker) -> list[float]:

@@ -4,8 +4,8 @@
 requests and connections; then it runs `relay run` and `relay plan` for the same. `executors` copies
 the same topic on Spark standalone with 1, 2 and 4 executors of a core each, in turn; on a machine
 with fewer cores this shows what executors cost, not how much faster they are. `looks`, `attest`,
-`offsets`, `moves` and `definitions` are modules of their own. The model in docs/cost.md takes its
-constants from these tables.
+`offsets`, `schemas`, `moves` and `definitions` are modules of their own. The model in docs/cost.md
+takes its constants from these tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
-from benchmarks import attestations, clusters, group_offsets, looks, moves, tree
+from benchmarks import attestations, clusters, group_offsets, looks, moves, schema_ids, tree
 from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.contenders.relay_spark import cpu_by_process
 from benchmarks.inputs import Input
@@ -51,7 +51,9 @@ from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import cluster_size, connect, end
 from tests.support import commands
 
-_PARTS = ["topics", "executors", "looks", "attest", "offsets", "moves", "definitions"]
+_PARTS = [
+    *("topics", "executors", "looks", "attest", "offsets", "schemas", "moves", "definitions"),
+]
 _TOPICS = (1, 10, 100, 1_000)
 _EXECUTORS = (1, 2, 4)
 _ROUNDS = 3
@@ -95,6 +97,7 @@ def main(parts: list[str]) -> None:
         "looks": looks.measure,
         "attest": attestations.measure,
         "offsets": group_offsets.measure,
+        "schemas": schema_ids.measure,
         "moves": moves.measure,
     }
     if not (asked := [measures[part] for part in parts if part in measures]):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks import clusters
 from benchmarks.looks import show
-from benchmarks.seeding import send
+from benchmarks.seeding import commit, send
 from relay_pipelines import settings
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, SourceError
@@ -21,10 +21,8 @@ from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.prepare.owners import claim_for
-from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.run.session import Session
 from tests.support import commands
@@ -44,7 +42,11 @@ def measure(source: Cluster, destination: Cluster) -> None:
     for partitions, number in _SIZES:
         name = f"move{partitions}"
         copied = _copied(source, destination, name, partitions)
-        _commit(source, [f"{name}-{each:03}" for each in range(number)], copied)
+        commit(
+            source,
+            [f"{name}-{each:03}" for each in range(number)],
+            *(copied[:_POSITIONS], _RECORDS // 2),
+        )
         section = commands.mirror(source, destination, f"{name}-.*", node=source.name)
         mirror = settings.Mirror.model_validate(section)
         request = MoveRequest(by=FenceBy.HAND, still_ms=_STILL_MS)
@@ -83,15 +85,3 @@ def _copied(source: Cluster, destination: Cluster, name: str, count: int) -> lis
             claim_for(client, name, {each.source.topic_partition: each.owner for each in owned})
         assert not any(each.error for each in copy_ranges(job, owned))
     return found
-
-
-def _commit(source: Cluster, names: list[str], copied: list[TopicPartition]) -> None:
-    commits = dict.fromkeys(copied[:_POSITIONS], CommittedOffset(_RECORDS // 2))
-    with ClusterClient(source, SourceError, purpose="growth") as client:
-
-        def commit() -> None:
-            for errors in groups.commit_offsets(client, dict.fromkeys(names, commits)).values():
-                for error in errors.values():  # such as a coordinator that loads
-                    raise error
-
-        client.retry(commit)

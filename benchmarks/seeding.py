@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.inputs import Input
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol import error_codes, producer
+from relay_pipelines.protocol import error_codes, groups, producer
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.fetch import encode_string
+from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.records import BatchBuilder
 
 _DISTINCT_BATCHES = 64
@@ -71,12 +72,16 @@ def _records(spec: Input, partition: int) -> Iterator[Record]:
 
 
 def _packed(spec: Input, records: Iterable[Record]) -> Iterator[Batch]:
-    """Fill batches up to the input's size; the first record of a batch always fits."""
-    builder = BatchBuilder(spec.codec, spec.batch_bytes)
+    return packed(spec.codec, spec.batch_bytes, records)
+
+
+def packed(codec: int, batch_bytes: int, records: Iterable[Record]) -> Iterator[Batch]:
+    """Fill batches up to a size; the first record of a batch always fits."""
+    builder = BatchBuilder(codec, batch_bytes)
     remaining = iter(records)
     while (unfitting := builder.extend(remaining)) is not None:
         yield builder.build()
-        builder = BatchBuilder(spec.codec, spec.batch_bytes)
+        builder = BatchBuilder(codec, batch_bytes)
         builder.append(unfitting)
     if builder.records:
         yield builder.build()
@@ -102,6 +107,21 @@ def send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) ->
             waiting.append(connection.send(producer.API_KEY, producer.VERSION, *request))
         while waiting:
             take_answer()
+
+
+def commit(
+    cluster: Cluster, names: Sequence[str], partitions: Iterable[TopicPartition], offset: int
+) -> None:
+    """Commit an offset for each of these groups, in each topic-partition."""
+    commits = dict.fromkeys(partitions, CommittedOffset(offset))
+    with ClusterClient(cluster, SourceError, purpose="seeding") as client:
+
+        def ask() -> None:
+            for errors in groups.commit_offsets(client, dict.fromkeys(names, commits)).values():
+                for error in errors.values():  # such as a coordinator that loads
+                    raise error
+
+        client.retry(ask)
 
 
 def ledger_entry(

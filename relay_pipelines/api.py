@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
+from relay_pipelines.output.messages import Say, say_nothing
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.plan.positions import data_loss, lag_records
 from relay_pipelines.prepare import prepared_snapshot
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
     from relay_pipelines.schemas.verdict import TopicVerdict
 
 _CLOCK = SystemClock()
-
-
-def _say_nothing(_line: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +196,7 @@ class Mirror:
         with self.followed_groups():
             return self.copy(planned, topic)
 
-    def followed_groups(self, say: Callable[[str], None] = _say_nothing) -> FollowedGroups:
+    def followed_groups(self, say: Say = say_nothing) -> FollowedGroups:
         """Return a context that keeps the groups of relay.yaml up to date, also at its end.
 
         Args:

@@ -20,6 +20,7 @@ from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run import preflight
 from relay_pipelines.run.session import Session, StopSignal
+from relay_pipelines.schemas import preflight as schemas_preflight
 from relay_pipelines.settings import Mirror
 
 
@@ -34,6 +35,7 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
         for name, mirror in mirrors.items():
             found.append(preflight.check(name, mirror, clock, taken))
             found.append(preflight.check_sql(name, mirror, session))
+            found.append(schemas_preflight.check(name, mirror))
         try:
             for finding in chain.from_iterable(found):
                 stdout().print(tables.finding(finding), soft_wrap=True)

@@ -92,9 +92,14 @@ class LedgerFollower:
         self._positions = self.client.retry(ask, patient=patient)
         return dict(self._positions)
 
-    def rewind(self) -> None:
-        """Begin at the oldest entry that the topic still holds."""
-        self._positions = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+    def rewind(self, since_ms: int | None = None) -> None:
+        """Begin at the oldest entry that the topic still holds, or that was committed since."""
+        by_time = EARLIEST if since_ms is None else since_ms
+        starts = self.client.list_offsets(_HOMES, by_time, READ_COMMITTED)
+        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        self._positions = {
+            home: start if start >= 0 else ends[home] for home, start in starts.items()
+        }
 
     def poll(self) -> list[LedgerEntry]:
         """Return the entries committed since; none while the destination is not reachable."""

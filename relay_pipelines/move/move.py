@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import socket
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.output.messages import Say, say_nothing
 from relay_pipelines.prepare.topics import create_state
 from relay_pipelines.protocol.client import (
     ClusterClient,
@@ -32,12 +33,6 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
-
-Say = Callable[[str], None]
-
-
-def _say_nothing(_line: str) -> None:
-    pass
 
 
 def who_am_i() -> str:
@@ -84,7 +79,7 @@ class Move:
     session: Session
     clock: Clock
     by: str = field(default_factory=who_am_i)
-    say: Say = _say_nothing
+    say: Say = say_nothing
     _writer: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
 
     def record(self) -> MoveRecord:

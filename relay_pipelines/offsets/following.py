@@ -17,6 +17,7 @@ from relay_pipelines.model import Side
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, any_topic
 from relay_pipelines.offsets.mark import marked
+from relay_pipelines.output.messages import Say
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -98,7 +99,7 @@ class FollowedGroups:
     name: str
     mirror: Mirror
     clock: Clock
-    say: Callable[[str], None]
+    say: Say
     belongs: Callable[[str], bool] = any_topic
     looks: Sequence[GroupLook] | None = field(default=None, init=False)
     """What the last time has found; None before the first, and after a failure."""

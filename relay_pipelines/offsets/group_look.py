@@ -90,13 +90,13 @@ class _Translated(NamedTuple):
 
     Args:
         commits: at the source, as they were read.
-        logs, state: as of `Translation`; no `state` if it holds whatever is copied besides.
+        logs, states: as of `Translation`; of answers that hold whatever is copied, no state.
     """
 
     commits: Commits
     answers: Sequence[Answer]
     logs: object
-    state: object
+    states: Mapping[TopicPartition, object]
 
 
 _Known = tuple[_Translated, Commits, GroupLook]
@@ -126,7 +126,7 @@ class GroupLooker:
     clock: Clock
     belongs: Callable[[str], bool] = any_topic
     _ledger: FollowedLedger = field(init=False)
-    _logs: tuple[object, object] = field(default=(None, None), init=False)
+    _logs: object = field(default=None, init=False)
     _read: tuple[Read, Read] = field(default_factory=lambda: ({}, {}), init=False)
     _translated: dict[str, _Translated] = field(default_factory=dict, init=False)
     _looks: dict[str, _Known] = field(default_factory=dict, init=False)
@@ -195,19 +195,16 @@ class GroupLooker:
         self, translation: Translation, client: ClusterClient, here: Mapping[str, Commits]
     ) -> None:
         """Translate the positions of groups of which something has changed."""
-        logs, state = translation.logs, translation.state
-        if logs == self._logs[0]:  # so that they are compared once
-            logs = self._logs[0]
-        if state == self._logs[1]:
-            state = self._logs[1]
-        self._logs = logs, state
+        states = translation.states
+        if (logs := translation.logs) != self._logs:  # so that they are compared once
+            self._logs = logs
         self._translated = {
             group: known
             for group, commits in here.items()
             if (known := self._translated.get(group))
             and known.commits is commits
-            and known.logs is logs
-            and (known.state is None or known.state is state)
+            and known.logs is self._logs
+            and known.states.items() <= states.items()
         }
         sources = translation.topic_partitions(Side.SOURCE)
         answers: dict[str, list[Answer]] = {
@@ -225,8 +222,13 @@ class GroupLooker:
         for answer in answers_to(translation, client, asked, Side.DESTINATION):
             answers[answer.position.group].append(answer)
         for group, of_group in answers.items():
-            holds_for = None if _are_final(of_group, translation) else state
-            self._translated[group] = _Translated(here[group], of_group, logs, holds_for)
+            unsure = {
+                tp: states[tp]
+                for answer in of_group
+                if (tp := answer.position.topic_partition) in states
+                and not _is_final(answer, translation)
+            }
+            self._translated[group] = _Translated(here[group], of_group, self._logs, unsure)
 
     def _selected(self, names: Iterable[str]) -> list[str]:
         chosen = self.mirror.groups
@@ -290,13 +292,10 @@ class GroupLooker:
         )
 
 
-def _are_final(answers: Sequence[Answer], translation: Translation) -> bool:
-    """Whether answers stay true, whatever is copied: others may become better."""
-    return all(
-        not answer.rereads
-        and answer.position.offset < translation.copied_up_to(answer.position.topic_partition)
-        for answer in answers
-    )
+def _is_final(answer: Answer, translation: Translation) -> bool:
+    """Whether an answer stays true, whatever is copied: others may become better."""
+    copied_up_to = translation.copied_up_to(answer.position.topic_partition)
+    return not answer.rereads and answer.position.offset < copied_up_to
 
 
 def _went_back(answer: Answer, there: int) -> str:

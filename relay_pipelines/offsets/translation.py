@@ -239,9 +239,15 @@ class Translation:
         return here, {tp: (log.low, log.topic_id) for tp, log in self._destinations.items()}
 
     @property
-    def state(self) -> tuple[object, object]:
-        """All that answers depend on."""
-        return {tp: each.end for tp, each in self._partitions.items()}, dict(self._destinations)
+    def states(self) -> dict[TopicPartition, object]:
+        """How far is copied what the answers of each source topic-partition depend on."""
+        return {
+            tp: (
+                self._destinations.get(partition.destination),
+                *(source.end for source in self._sources[partition.destination]),
+            )
+            for tp, partition in self._partitions.items()
+        }
 
     def copies_between(self, destination: TopicPartition, start: int, end: int) -> int:
         """Return how many copies at most lie in destination offsets, of all sources."""

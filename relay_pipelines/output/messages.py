@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Callable
 from typing import IO, Any
 
 from relay_pipelines.redaction import redacted
+
+Say = Callable[[str], None]
+"""Gets lines for people, as they come."""
+
+
+def say_nothing(_line: str) -> None:
+    """Drop a line."""
 
 
 def error(line: str) -> None:

@@ -11,6 +11,7 @@ plan           what must be registered so that ids mean the same: no I/O
 import_record  what an import has to restore, in the mirrors' state at the destination
 apply          registers what is missing, and reads it back
 metrics        what `verify` has found, for Prometheus
+preflight      what `relay check` says of the registries
 request        what the command and the check are asked for
 checks         the check `schemas` of a topic's windows
 command        the command `relay schemas`

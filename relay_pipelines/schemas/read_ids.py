@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
-from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.schemas.ids import named_by
 from relay_pipelines.schemas.request import SchemasRequest
@@ -73,10 +75,55 @@ class TopicIds:
             self.first.setdefault(number, Place(tp, offset, part))
 
 
+class _Chunk(NamedTuple):
+    """Where the copies of a chunk are; the offsets are half-open."""
+
+    start: int
+    end: int
+    records: int
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Where the copies of a source topic-partition are: 24 bytes a chunk, of which there are many.
+
+    Args:
+        to: the topic-partition of the copies.
+    """
+
+    to: TopicPartition
+    _numbers: array[int] = field(default_factory=partial(array, "q"))
+
+    def add(self, entry: LedgerEntry) -> None:
+        """Take the chunk of an entry in."""
+        self._numbers.extend((entry.destination.start, entry.destination.end, entry.records))
+
+    @property
+    def records(self) -> int:
+        """How many copies there are."""
+        return sum(chunk.records for chunk in self.chunks())
+
+    def chunks(self, *, only_some: bool = False) -> Iterator[_Chunk]:
+        """Yield all chunks, or some at even distances, of which the newest is one."""
+        size = len(_Chunk._fields)
+        count = len(self._numbers) // size
+        numbers: Iterable[int] = range(count)
+        if only_some and count > _CHUNKS:
+            numbers = ((count - 1) * number // (_CHUNKS - 1) for number in range(_CHUNKS))
+        for number in numbers:
+            yield _Chunk(*self._numbers[number * size : (number + 1) * size])
+
+
+_ByTopic = Mapping[str, Sequence[_Copies]]
+"""By source topic."""
+
+
 def read_ids(
     client: ClusterClient, name: str, mirror: Mirror, request: SchemasRequest, clock: Clock
 ) -> Iterator[TopicIds]:
     """Yield what the copied records of each topic name, sorted by topic.
+
+    What it keeps of the ledger is 24 bytes an entry, and of the records one fetched answer.
 
     Args:
         client: of the destination.
@@ -84,35 +131,49 @@ def read_ids(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    ledger = read_ledger(
-        mirror.destination_cluster, name, mirror.copy_options, clock, request.since_ms, settled=True
-    )
-    yield from ids_of(client, (record.entry for record in ledger), request)
+    options, cluster = mirror.copy_options, mirror.destination_cluster
+    with closing(LedgerFollower(cluster, name, None, options, clock)) as follower:
+
+        def ask() -> _ByTopic:
+            if not follower.client.has_topic(ledger_topic.TOPIC):
+                return {}  # nothing was ever mirrored to this destination
+            follower.rewind(request.since_ms)
+            return _copies((record.entry for record in follower.settled()), request)
+
+        # retention may delete the oldest entries before they are read
+        copies = follower.client.retry(ask, also=(DataLossError,))
+    yield from _ids_of(client, copies, request)
 
 
 def ids_of(
     client: ClusterClient, entries: Iterable[LedgerEntry], request: SchemasRequest
 ) -> Iterator[TopicIds]:
     """Yield which schemas the copies of some ledger entries name, as of `read_ids`."""
-    by_topic: dict[str, dict[TopicPartition, list[LedgerEntry]]] = {}
+    yield from _ids_of(client, _copies(entries, request), request)
+
+
+def _copies(entries: Iterable[LedgerEntry], request: SchemasRequest) -> _ByTopic:
+    by_topic: dict[str, dict[tuple[TopicPartition, TopicPartition], _Copies]] = {}
     for entry in entries:
-        tp = entry.source.topic_partition
+        tp, to = entry.source.topic_partition, entry.destination.topic_partition
         if request.has(tp) and request.wants(entry) and _is_chunk(entry, request):
-            by_topic.setdefault(tp.topic, {}).setdefault(tp, []).append(entry)
-    copies = {
-        chunk.destination.topic_partition.topic
-        for of_topic in by_topic.values()
-        for chunks in of_topic.values()
-        for chunk in chunks
-    }
-    existing = client.retry(partial(client.existing, copies)) if copies else set()
+            by_topic.setdefault(tp.topic, {}).setdefault((tp, to), _Copies(to)).add(entry)
+    return {topic: list(of_topic.values()) for topic, of_topic in by_topic.items()}
+
+
+def _ids_of(
+    client: ClusterClient, by_topic: _ByTopic, request: SchemasRequest
+) -> Iterator[TopicIds]:
+    topics = {copies.to.topic for of_topic in by_topic.values() for copies in of_topic}
+    existing = client.retry(partial(client.existing, topics)) if topics else set()
     for topic, of_topic in sorted(by_topic.items()):
         found = TopicIds(topic)
-        for chunks in of_topic.values():
-            there = [each for each in chunks if each.destination.topic_partition.topic in existing]
-            found.not_looked_at[GONE] += _records_of(chunks) - _records_of(there)
-            _look(client, there if request.full else _some(there), found, full=request.full)
-        copied = sum(map(_records_of, of_topic.values()))
+        for copies in of_topic:
+            if copies.to.topic in existing:
+                _look(client, copies, found, full=request.full)
+            else:
+                found.not_looked_at[GONE] += copies.records
+        copied = sum(copies.records for copies in of_topic)
         found.left_out = max(0, copied - found.records - found.not_looked_at[GONE])
         yield found
 
@@ -124,49 +185,41 @@ def _is_chunk(entry: LedgerEntry, request: SchemasRequest) -> bool:
     return bool(entry.records) and not entry.gap and begins_before and ends_after
 
 
-def _records_of(chunks: Iterable[LedgerEntry]) -> int:
-    return sum(chunk.records for chunk in chunks)
-
-
-def _some(chunks: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Return chunks at even distances; the newest is one of them."""
-    if len(chunks) <= _CHUNKS:
-        return list(chunks)
-    last = len(chunks) - 1
-    return [chunks[last * number // (_CHUNKS - 1)] for number in range(_CHUNKS)]
-
-
-def _look(
-    client: ClusterClient, chunks: Sequence[LedgerEntry], found: TopicIds, *, full: bool
-) -> None:
-    for chunk in chunks:
-        copies = chunk.destination
-        end = copies.end if full else min(copies.end, copies.start + _OFFSETS)
-        wanted = OffsetRange(copies.topic_partition, copies.start, end)
+def _look(client: ClusterClient, copies: _Copies, found: TopicIds, *, full: bool) -> None:
+    for chunk in copies.chunks(only_some=not full):
+        end = chunk.end if full else min(chunk.end, chunk.start + _OFFSETS)
+        records = _Records(client, OffsetRange(copies.to, chunk.start, end), found)
+        before = found.records
         try:
-            records = client.retry(partial(_records, client, wanted))
+            client.retry(records.see)
         except (DataLossError, CorruptBatchError) as error:
             why = GONE if isinstance(error, DataLossError) else "their batch is corrupt"
-            found.not_looked_at[why] += chunk.records
-            continue
-        for record in records:
-            found.see(copies.topic_partition, record)
+            found.not_looked_at[why] += chunk.records - (found.records - before)
 
 
-def _records(client: ClusterClient, wanted: OffsetRange) -> list[object]:
-    """Return the records of a range: of a chunk, which is small."""
-    records: list[object] = []
-    try:
-        with closing(read(client, wanted, _FETCH_BYTES)) as fetches:
-            for spans in fetches:
-                for span in spans:
-                    if span.run is not None:
-                        records += (
-                            record
-                            for record in decode(span.run.data)
-                            if span.start <= record.offset < span.end
-                        )
-    except RelayError:
-        client.forget()
-        raise
-    return records
+@dataclass(slots=True)
+class _Records:
+    """The records of a range, each of which is seen once, whatever fails in between."""
+
+    client: ClusterClient
+    wanted: OffsetRange
+    found: TopicIds
+
+    def see(self) -> None:
+        """Take the records in that were not; those of a batch together."""
+        wanted = self.wanted
+        try:
+            with closing(read(self.client, wanted, _FETCH_BYTES)) as fetches:
+                for spans in fetches:
+                    for span in spans:
+                        self._see(span)
+        except RelayError:
+            self.client.forget()
+            raise
+
+    def _see(self, span: FetchedSpan) -> None:
+        if span.run is not None:
+            for record in list(decode(span.run.data)):
+                if span.start <= record.offset < span.end:
+                    self.found.see(self.wanted.topic_partition, record)
+        self.wanted = replace(self.wanted, start=span.end)

@@ -117,6 +117,15 @@ class Registry:
         answer = self._get(f"/schemas/ids/{number}", **more)
         return None if answer is None else self._schema(answer)
 
+    def default_mode(self) -> str:
+        """Return the mode of subjects that have none of their own."""
+        if self._prefix:
+            return self.mode("", inherited=True) or ""
+        answer = self._get("/mode")
+        if not isinstance(answer, dict) or "mode" not in answer:
+            raise self._odd("a mode without its name")
+        return str(answer["mode"])
+
     def mode(self, subject: str, *, inherited: bool = False) -> str | None:
         """Return the mode of a subject; None if it has none of its own.
 

@@ -511,14 +511,14 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
     session = SparkSession.builder.config(map=named).getOrCreate()
     if not verbose:
         # these print tracebacks when the JVM is killed, and a run reports that in one line
-        session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
+        session.sparkContext._accumulatorServer.handle_error = _ignore_error  # noqa: SLF001
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(_is_not_of_py4j)
     package_archive.ship(session)
     return session
 
 
-def _say_nothing(*_: object) -> None:
+def _ignore_error(*_: object) -> None:
     """Handle an error of PySpark's server of accumulators."""
 
 

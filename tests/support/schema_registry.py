@@ -80,7 +80,7 @@ class FakeRegistry:
         with self.lock:
             return self._routed(method, path, query, body)
 
-    def _routed(  # noqa: C901, PLR0911 - a table of routes
+    def _routed(  # noqa: C901, PLR0911, PLR0912 - a table of routes
         self, method: str, path: list[str], query: dict[str, str], body: Any
     ) -> Answer:
         deleted = query.get("deleted") == "true"
@@ -102,6 +102,8 @@ class FakeRegistry:
                 return (
                     (404, _error(40403, "Schema not found")) if content is None else (200, content)
                 )
+            case "GET", ["mode"]:
+                return 200, {"mode": self.modes[""]}
             case "GET", ["mode", subject]:
                 own = self.modes.get(subject)
                 if own is None and query.get("defaultToGlobal") != "true":

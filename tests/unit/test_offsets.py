@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,14 +26,18 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.offsets import apply, verify
 from relay_pipelines.offsets.apply import State
+from relay_pipelines.offsets.group_look import GroupLooker
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
 from relay_pipelines.offsets.verify import Comparison
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.group_requests import CommittedOffset
 
 HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
+ELSEWHERE = TopicPartition("parcels", 0)
 LOG = DestinationLog(0, 41, "id")
 
 
@@ -69,6 +74,19 @@ def translation(
     chain = Chain(HERE, records=[LedgerRecord(each, b"", LEDGER, 0) for each in entries], **more)
     partition = CopiedPartition(checkpoint, chain, source_topic_id)
     return Translation([partition], {} if log is None else {there: log})
+
+
+def partition(tp: TopicPartition, end: int) -> CopiedPartition:
+    """Return a topic-partition that is copied up to an offset, in one chunk."""
+    offsets = OffsetRange(tp, 0, end)
+    to = THERE if tp == HERE else tp
+    copies = replace(
+        entry(1, 0, end, 0), source=offsets, destination=replace(offsets, topic_partition=to)
+    )
+    checkpoint = replace(
+        Checkpoint.initial("m", tp, to, end), copies=DestinationPosition(to, end, "id")
+    )
+    return CopiedPartition(checkpoint, Chain(tp, records=[LedgerRecord(copies, b"", LEDGER, 0)]))
 
 
 def asked(found: Translation, offset: int, *, back: bool = False) -> str:
@@ -221,6 +239,30 @@ def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.Monke
     same = [replace(answer, offset=7) for answer in answers]
     for each in move({"g": same}, execute=False)["g"]:
         assert each.state is State.WOULD
+
+
+def test_what_is_copied_elsewhere_changes_no_answer() -> None:
+    """A group that waits at the end of a topic is translated again when that is copied further."""
+    mirror: Any = SimpleNamespace(copy_options=None)
+    looker = GroupLooker("m", mirror, SystemClock())
+    here = {
+        group: {tp: CommittedOffset(40)} for group, tp in (("waits", HERE), ("others", ELSEWHERE))
+    }
+
+    def kept(*partitions: CopiedPartition) -> set[str]:
+        before = dict(looker._translated)
+        logs = dict.fromkeys((THERE, ELSEWHERE), LOG)
+        client: Any = None  # nothing is to be read
+        looker._translate(Translation(partitions, logs), client, here)
+        return {group for group, each in looker._translated.items() if each is before.get(group)}
+
+    first, other, further = partition(HERE, 40), partition(ELSEWHERE, 40), partition(HERE, 50)
+    assert kept(first, other) == set()
+    assert kept(first, other) == {"waits", "others"}
+    assert kept(further, other) == {"others"}
+    here["others"] = {ELSEWHERE: CommittedOffset(39)}
+    assert kept(further, other) == {"waits"}
+    assert kept(further, partition(ELSEWHERE, 50)) == {"waits", "others"}  # 39 stays where it is
 
 
 def test_what_is_not_mirrored_has_an_answer() -> None:

@@ -17,20 +17,27 @@ import pytest
 
 from relay_pipelines.errors import (
     ConfigError,
+    CorruptBatchError,
     FencedError,
     PermissionDeniedError,
     RelayError,
     RetriableError,
 )
-from relay_pipelines.model import TopicPartition
-from relay_pipelines.schemas import metrics
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.output import tables
+from relay_pipelines.protocol.batch import BatchRun
+from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import encode_all
+from relay_pipelines.schemas import metrics, preflight
+from relay_pipelines.schemas import read_ids as reading
 from relay_pipelines.schemas import registry as registries
 from relay_pipelines.schemas.apply import Applied, Import, State
 from relay_pipelines.schemas.import_record import LEASE_MS
 from relay_pipelines.schemas.inventory import Versions, read_ids, read_subjects
 from relay_pipelines.schemas.plan import Action, Step, plan, with_referenced
-from relay_pipelines.schemas.read_ids import BY_HEADER, TopicIds
+from relay_pipelines.schemas.read_ids import BY_HEADER, TopicIds, ids_of
 from relay_pipelines.schemas.registry import Registry
+from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import State as Verdict
 from relay_pipelines.schemas.verdict import TopicVerdict, total
 from relay_pipelines.schemas.verify import Comparison, verdicts
@@ -109,6 +116,38 @@ def found_in(*records: Any) -> TopicIds:
     for record in records:
         ids.see(ORDERS, record)
     return ids
+
+
+@pytest.mark.parametrize(("full", "records", "left_out"), [(False, 200, 100), (True, 300, 0)])
+def test_each_record_is_seen_once(
+    monkeypatch: pytest.MonkeyPatch, *, full: bool, records: int, left_out: int
+) -> None:
+    """Reading goes on where it has failed, and what it cannot decode was not looked at."""
+    whole = OffsetRange(ORDERS, 0, 300)
+    entry = LedgerEntry(*("m", whole, whole, 300, 0, 1, 0, {}, "", "node1", "", "r", 0), number=1)
+    (batch,) = encode_all((None, with_id(5 + number % 2), 0) for number in range(300))
+    span = FetchedSpan(0, 300, BatchRun(batch.header, batch.header, batch.data, 300), None)
+    failures: list[RelayError] = [RetriableError("away")]
+
+    def read(_client: Any, wanted: OffsetRange, _bytes: int) -> Iterator[list[FetchedSpan]]:
+        yield [span._replace(start=at, end=at + 50) for at in range(wanted.start, 150, 50)]
+        if failures:
+            raise failures.pop()
+        yield [span._replace(start=max(150, wanted.start), end=wanted.end)]
+
+    def retry(ask: Any) -> Any:
+        with suppress(RetriableError):
+            return ask()
+        return ask()
+
+    monkeypatch.setattr(reading, "read", read)
+    client: Any = SimpleNamespace(existing=set, retry=retry, forget=list)
+    (found,) = ids_of(client, [entry], SchemasRequest(full=full))
+    assert (found.records, found.left_out, found.not_looked_at.total()) == (records, left_out, 0)
+    assert sum(found.ids.values()) == records
+    failures.append(CorruptBatchError("not a batch"))
+    (found,) = ids_of(client, [entry], SchemasRequest(full=full))
+    assert (found.records, dict(+found.not_looked_at)) == (150, {"their batch is corrupt": 150})
 
 
 def verdict_of(here: FakeRegistry, there: FakeRegistry, *records: Any) -> TopicVerdict:
@@ -232,6 +271,40 @@ def test_a_password_is_sent_and_never_shown(there: FakeRegistry) -> None:
     ):
         registry.subjects(deleted=True)
     assert "wrong-password" not in str(raised.value)
+
+
+def checked(**declared: FakeRegistry | None) -> list[str]:
+    sides = {
+        side: SimpleNamespace(schema_registry=each and SchemaRegistry(url=each.url))
+        for side, each in declared.items()
+    }
+    mirror: Any = SimpleNamespace(**sides)
+    return [tables.finding(each).plain for each in preflight.check("orders", mirror)]
+
+
+def test_what_check_says_of_registries(here: FakeRegistry, there: FakeRegistry) -> None:
+    """One line each: whether it answers and lets the user in, and its mode."""
+    one, other = checked(source=here, destination=there)
+    says = "answers with 3 subjects, in mode READWRITE"
+    assert one == f"ok      orders: the source's registry {here.url}: {says}"
+    assert other.startswith("ok ")
+    there.modes[""], here.password = "READONLY", "secret"
+    one, other = checked(source=here, destination=there)
+    assert one.startswith("error ")
+    assert "refuses GET /subjects (401)" in one
+    assert other.startswith("warning ")
+    assert "in mode READONLY; relay schemas apply registers nothing" in other
+    here.before = lambda *_: (404, None)
+    there.before = lambda _, path: (403, {}) if path == "/mode" else None
+    one, other = checked(source=here, destination=there)
+    assert one.startswith("error ")
+    assert "write where Confluent's REST API is" in one
+    assert other.startswith("warning ")
+    assert "does not say its mode" in other
+    _, other = checked(source=None, destination=there)
+    assert other.startswith("warning ")
+    assert "the source has no schema registry" in other
+    assert checked(source=None, destination=None) == []
 
 
 def test_an_import_makes_ids_mean_the_same(here: FakeRegistry, there: FakeRegistry) -> None:

@@ -1,0 +1,50 @@
+"""Whether the registries of a mirror answer, and let its user in, for `relay check`.
+
+It writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.finding import Finding, Kind, Severity, warning
+from relay_pipelines.output.formatting import plural
+from relay_pipelines.schemas.registry import READ_ONLY, Registry
+from relay_pipelines.settings import Mirror
+
+
+def check(name: str, mirror: Mirror) -> Iterator[Finding]:
+    """Yield a finding on each registry that is declared, and one if only one is."""
+    declared = {
+        "source": mirror.source.schema_registry,
+        "destination": mirror.destination.schema_registry,
+    }
+    for side, settings in declared.items():
+        if settings is not None:
+            with Registry(settings, side) as registry:
+                yield _look(registry).inside(name)
+    missing = [side for side, settings in declared.items() if settings is None]
+    if len(missing) == 1:
+        (side,) = missing
+        what = f"the {side} has no schema registry: nothing compares the ids of copied records"
+        yield warning(Kind.NOT_VERIFIED, name, what, f"write {side}.schema_registry.url")
+
+
+def _look(registry: Registry) -> Finding:
+    where = str(registry)
+    try:
+        subjects = registry.subjects(deleted=False)
+    except RelayError as error:
+        return Finding.of(error).inside(where)
+    answers = f"answers with {plural(len(subjects), 'subject')}"
+    try:
+        mode = registry.default_mode()
+    except RelayError as error:
+        what = f"{answers}, and does not say its mode: {error.what}"
+        remedy = "relay schemas apply needs it; verify does not"
+        return warning(Kind.NOT_VERIFIED, where, what, remedy)
+    if mode == READ_ONLY and registry.side == "destination":
+        remedy = "relay schemas apply registers nothing there until somebody changes it"
+        return warning(Kind.NOT_READY, where, f"{answers}, in mode {mode}", remedy)
+    return Finding(Kind.OK, where, Severity.OK, f"{answers}, in mode {mode}")
