@@ -6,7 +6,7 @@ Runs in a task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
@@ -15,7 +15,14 @@ from relay_pipelines.errors import InvalidRecordError, RecordTooLargeError, Rela
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
 from relay_pipelines.protocol.batch import CODECS, Batch, BatchRun, SmallBatch, verify
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, corrupt_at
+from relay_pipelines.protocol.records import (
+    AscendingOffsets,
+    BatchBuilder,
+    DecodedRecords,
+    checked_records,
+    codec_of,
+    corrupt_at,
+)
 
 _CHEAPER_MERGED = SmallBatch(
     (
@@ -90,13 +97,13 @@ class RecordMerger:
         """How many records it has taken."""
 
     def add(
-        self, records: Iterable[Any], codec: int, note: Callable[[int], None] | None = None
+        self, records: Iterable[Any], codec: int, offsets: AscendingOffsets | None = None
     ) -> Merged:
         """Take records; return the batches that became full.
 
         Args:
             codec: the compression codec they had, as numbered in a batch's attributes.
-            note: gets the offset of each, in order; not of those without a required key.
+            offsets: gets that of each, in order; not of those without a required key.
 
         Raises:
             InvalidRecordError: a record has no key, and the destination is compacted.
@@ -104,14 +111,15 @@ class RecordMerger:
         """
         merged = Merged([], None, [])
         own, codec = codec, codec if self._codec is None else self._codec
-        records = iter(records)
+        if not isinstance(records, DecodedRecords):  # which is faster as it is
+            records = iter(records)
         if self._range.requires_keys:
             records = self._with_keys(records, merged.refused)
         if self._pending is not None and self._pending.codec != codec:
             merged = self._finish(merged)
         builder = self._pending or self._begin(codec, own)
         held_back = builder.records
-        while (unfitting := builder.extend(records, note)) is not None:
+        while (unfitting := builder.extend(records, offsets)) is not None:
             self.taken += builder.records - held_back
             merged = self._finish(merged)
             builder = self._begin(codec, own)
@@ -229,7 +237,7 @@ class Batching:
         if span.leader_epoch >= 0:
             portion.leader_epoch, portion.leader_epoch_end = span.leader_epoch, span.end
         if span.run is None:
-            portion.copied = ()
+            portion.copied = AscendingOffsets(span.start)
             if span.skipped is not None:
                 portion.skipped[span.skipped] = span.end - span.start
         elif self._goes_verbatim(span, span.run):
@@ -267,7 +275,7 @@ class Batching:
 
     def _reencode(self, portion: Portion, span: FetchedSpan, run: BatchRun) -> None:
         """Merge the run's records inside the span, and count those that compaction removed."""
-        records: Iterator[Any] = checked_records(run, span.end)
+        records: Iterable[Any] = checked_records(run, span.end)
         is_cut = span.start > run.first.base_offset or span.end <= run.last.last_offset
         if is_cut:
             records = (record for record in records if span.start <= record.offset < span.end)
@@ -280,9 +288,8 @@ class Batching:
             if takes_all:
                 merged = self._merger.add(records, codec_of(run.first))
             else:
-                offsets: list[int] = []
-                portion.copied = offsets
-                merged = self._merger.add(records, codec_of(run.first), offsets.append)
+                portion.copied = AscendingOffsets(span.start)
+                merged = self._merger.add(records, codec_of(run.first), portion.copied)
         merged.add_to(portion)
         accounted = self._merger.taken - taken
         if record_filter is not None:

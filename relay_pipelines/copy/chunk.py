@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,12 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.offset_runs import FULL_BYTES, MOST_BYTES, OffsetRuns, RunEncoder
 from relay_pipelines.model import Fingerprint, Skipped
 from relay_pipelines.protocol.batch import Batch, BatchHeader
-from relay_pipelines.protocol.records import chained_digest, decode, digest_of
+from relay_pipelines.protocol.records import (
+    AscendingOffsets,
+    chained_digest,
+    decode,
+    digest_of,
+)
 
 NO_RECORD = frozenset({Skipped.CONTROL, Skipped.ABORTED})
 """Why an offset never had a committed record."""
@@ -46,7 +50,7 @@ class Portion:
     skipped: dict[Skipped, int] = field(default_factory=dict)
     quarantined: list[tuple[Any, RelayError]] = field(default_factory=list)
     last: Any = None
-    copied: Sequence[int] | None = None
+    copied: AscendingOffsets | None = None
     leader_epoch: int = -1
     leader_epoch_end: int = -1
     ends_chunk: bool = False
@@ -107,7 +111,7 @@ class Chunk:
         """Count a portion that is being sent."""
         if portion.end >= 0:
             if portion.copied is not None:
-                self._note_copied(portion.copied)
+                self._runs_until_now().add(portion.copied)
                 self._all_since = portion.end
             self.end = portion.end
         else:
@@ -157,16 +161,14 @@ class Chunk:
         """Free what is committed: a task keeps all its chunks for their counts."""
         self.source_runs = ""
 
-    def _note_copied(self, offsets: Sequence[int]) -> None:
+    def _runs_until_now(self) -> RunEncoder:
         self._runs = self._runs or RunEncoder(self.start)
         self._runs.add_run(self._all_since, self.end)
-        self._runs.add(offsets)
+        return self._runs
 
     def _encoded_runs(self) -> str:
         """Return which offsets have a copy; nothing if it takes too much room."""
-        self._note_copied(())
-        runs = self._runs
-        assert runs is not None, "it has just been made"
+        runs = self._runs_until_now()
         if self._refused:
             known = OffsetRuns.of_text(runs.text(), self.start)
             runs = known.without(self._refused, self.start)

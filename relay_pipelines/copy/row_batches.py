@@ -21,7 +21,7 @@ from relay_pipelines.model import (
     NodeIdentity,
     Skipped,
 )
-from relay_pipelines.protocol.records import Record
+from relay_pipelines.protocol.records import AscendingOffsets, Record
 
 
 class RowBatches:
@@ -180,11 +180,14 @@ class RowBatches:
             skipped[Skipped.FILTERED] += dropped
         if failed:
             skipped[Skipped.QUARANTINED] += len(failed)
+        copied = None
+        if len(rows) < marker.end - position:
+            copied = AscendingOffsets.of(position, (row.offset for row in rows))
         portion = Portion(
             end=marker.end,
             skipped=dict(skipped),
             quarantined=list(failed),
-            copied=[row.offset for row in rows] if len(rows) < marker.end - position else None,
+            copied=copied,
             leader_epoch=marker.leader_epoch,
             leader_epoch_end=marker.leader_epoch_end,
         )

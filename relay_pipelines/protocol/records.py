@@ -17,10 +17,11 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import dropwhile
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from itertools import chain, dropwhile
+from typing import Any, NamedTuple, Self
 
 from aiokafka.codec import (
     gzip_decode,
@@ -85,13 +86,13 @@ def corrupt_at(offset: int) -> Iterator[None]:
         ) from error
 
 
-def checked_records(run: BatchRun, end: int) -> Iterator[Any]:
-    """Yield the records, as `decode` does, of a run's batches that begin before `end`.
+def checked_records(run: BatchRun, end: int) -> DecodedRecords:
+    """Return the records, as `decode` does, of a run's batches that begin before `end`.
 
     Raises:
         CorruptBatchError: the bytes of a batch do not match their CRC.
     """
-    return _records_of(run.data, _checked(run, end))
+    return DecodedRecords(run.data, _checked(run, end))
 
 
 def decode(data: memoryview) -> Iterator[Any]:
@@ -104,7 +105,7 @@ def decode(data: memoryview) -> Iterator[Any]:
         CorruptBatchError: they cannot be decompressed or do not match their own lengths.
     """
     with corrupt_at(int.from_bytes(data[:8], "big")):
-        yield from _records_of(data, _batches_of(data))
+        yield from DecodedRecords(data, _batches_of(data))
 
 
 def _batches_of(data: memoryview) -> Iterator[Any]:
@@ -130,16 +131,76 @@ def _checked(run: BatchRun, end: int) -> Iterator[Any]:
         yield batch
 
 
-def _records_of(data: memoryview, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the records of `batches`, which are those of `data`."""
-    runs = split(data)
-    for batch in batches:
-        try:
-            yield from batch
-        except UnicodeDecodeError:
-            bytes_of = next(run.data for run in runs if run.first.base_offset == batch.base_offset)
-            # the compiled codec has yielded all records before the first one that it cannot decode
-            yield from dropwhile(has_utf8_names, records(bytes_of))
+class DecodedRecords:
+    """The records of batches, in order.
+
+    A loop over `remaining` is the compiled codec's alone, and costs a tenth less than one over this
+    object. It ends with `UnicodeDecodeError` at a header name that is not UTF-8; after `recover`,
+    `remaining` begins with that record.
+
+    Args:
+        data: of the batches.
+        batches: as of `_batches_of`.
+    """
+
+    __slots__ = ("_batch", "_batches", "_runs", "remaining")
+
+    def __init__(self, data: memoryview, batches: Iterator[Any]) -> None:
+        self._runs = split(data)
+        self._batch: Any = None
+        self._batches = self._noted(batches)
+        self.remaining: Iterator[Any] = chain.from_iterable(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            try:
+                yield from self.remaining
+            except UnicodeDecodeError:
+                self.recover()
+            else:
+                return
+
+    def recover(self) -> None:
+        """Let `remaining` go on with the record that the compiled codec cannot decode."""
+        first = self._batch.base_offset
+        bytes_of = next(run.data for run in self._runs if run.first.base_offset == first)
+        # the compiled codec has yielded all records before that one
+        rest = dropwhile(has_utf8_names, records(bytes_of))
+        self.remaining = chain(rest, chain.from_iterable(self._batches))
+
+    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._batch = batch
+            yield batch
+
+
+@dataclass(slots=True)
+class AscendingOffsets:
+    """Offsets, each by its distance from the one before, which costs a loop over records least.
+
+    Args:
+        start: from where the distance of the first one counts.
+    """
+
+    start: int
+    distances: list[int] = field(default_factory=list)
+    last: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = self.start
+
+    @classmethod
+    def of(cls, start: int, offsets: Iterable[int]) -> Self:
+        """Return these offsets."""
+        found = cls(start)
+        for offset in offsets:
+            found.add(offset)
+        return found
+
+    def add(self, offset: int) -> None:
+        """Add the next one."""
+        self.distances.append(offset - self.last)
+        self.last = offset
 
 
 class BatchBuilder:
@@ -166,67 +227,75 @@ class BatchBuilder:
         """Add a record; False if the batch is full, which leaves it as it was."""
         return self.extend((record,)) is None
 
-    def extend(self, records: Iterable[Any], note: Callable[[int], None] | None = None) -> Any:
+    def extend(self, records: Iterable[Any], offsets: AscendingOffsets | None = None) -> Any:
         """Add records until the batch is full; return the one that did not fit, None if all did.
 
         Args:
-            note: gets the offset of each record that was taken, also of the one that did not fit.
+            records: an iterator, or `DecodedRecords`, goes on with the next record afterwards.
+            offsets: gets that of each record that was taken, also of the one that did not fit.
 
         A record with header names that are not UTF-8 fits only a batch that begins with such a
         record and is built in Python. The loop over records is the whole cost of rewriting, so
         nothing else happens in it.
         """
-        remaining = iter(records)
-        if not self.records and not self._append_first(remaining, note):
-            return None
-        if note is not None:
-            return self._extend_and_note(remaining, note)
-        append, count, last = self._append, self.records, self.last
-        unfitting = None
-        for record in remaining:
+        if not isinstance(records, DecodedRecords):
+            return self._extend(iter(records), offsets)
+        while True:
             try:
-                if (
-                    append(count, record.timestamp, record.key, record.value, record.headers)
-                    is None
-                ):
-                    unfitting = record
-                    break
-            except UnicodeEncodeError:  # from the compiled builder, before it writes anything
-                unfitting = record
-                break
-            count += 1
-            last = record
-        self.records, self.last = count, last
-        return unfitting
+                return self._extend(records.remaining, offsets)
+            except UnicodeDecodeError:
+                records.recover()
 
-    def _extend_and_note(self, remaining: Iterator[Any], note: Callable[[int], None]) -> Any:
+    def _extend(self, remaining: Iterator[Any], offsets: AscendingOffsets | None) -> Any:
+        if not self.records and not self._append_first(remaining, offsets):
+            return None
+        if offsets is not None:
+            return self._extend_and_note(remaining, offsets)
+        append, count, last = self._append, self.records, self.last
+        try:
+            for record in remaining:
+                try:
+                    if (
+                        append(count, record.timestamp, record.key, record.value, record.headers)
+                        is None
+                    ):
+                        return record
+                except UnicodeEncodeError:  # from the compiled builder, before it writes anything
+                    return record
+                count += 1
+                last = record
+        finally:  # also if the codec cannot decode the next record
+            self.records, self.last = count, last
+        return None
+
+    def _extend_and_note(self, remaining: Iterator[Any], offsets: AscendingOffsets) -> Any:
         """Do the same with offsets: a loop of its own, so that others do not pay for it."""
         append, count, last = self._append, self.records, self.last
-        unfitting = None
-        for record in remaining:
-            note(record.offset)
-            try:
-                if (
-                    append(count, record.timestamp, record.key, record.value, record.headers)
-                    is None
-                ):
-                    unfitting = record
-                    break
-            except UnicodeEncodeError:  # as above
-                unfitting = record
-                break
-            count += 1
-            last = record
-        self.records, self.last = count, last
-        return unfitting
+        distances, before = offsets.distances, offsets.last
+        try:
+            for record in remaining:
+                offset = record.offset
+                distances.append(offset - before)
+                before = offset
+                try:
+                    if (
+                        append(count, record.timestamp, record.key, record.value, record.headers)
+                        is None
+                    ):
+                        return record
+                except UnicodeEncodeError:  # as above
+                    return record
+                count += 1
+                last = record
+        finally:
+            self.records, self.last, offsets.last = count, last, before
+        return None
 
-    def _append_first(
-        self, remaining: Iterator[Any], note: Callable[[int], None] | None = None
-    ) -> bool:
+    def _append_first(self, remaining: Iterator[Any], offsets: AscendingOffsets | None) -> bool:
         """Add the first record and choose how to add the others; False if there is none."""
         for first in remaining:
-            if note is not None:
-                note(first.offset)
+            if offsets is not None:
+                offsets.add(first.offset)
             if not has_utf8_names(first):
                 self._builder = Builder(self.codec, self._limit_bytes)
             self._builder.append(0, first.timestamp, first.key, first.value, first.headers)

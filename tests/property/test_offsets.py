@@ -44,7 +44,7 @@ from relay_pipelines.protocol.batch import (
 )
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.records import Builder, decode
+from relay_pipelines.protocol.records import AscendingOffsets, Builder, decode
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, DESTINATION, Clock, checkpoints_of, destination, job
 from tests.support.fake_cluster import FakeCluster, FakeSocket, Log
@@ -94,7 +94,7 @@ def _encoded(offsets: Sequence[int], start: int) -> RunEncoder:
     while rest:
         some, rest = rest[: (count := random.randint(1, 20))], rest[count:]
         if random.random() < 0.5:
-            encoder.add(some)
+            encoder.add(AscendingOffsets.of(random.randint(start, some[0]), some))
         else:
             for offset in some:
                 encoder.add_run(offset, offset + 1)
