@@ -10,7 +10,6 @@ from contextlib import closing
 from functools import partial, partialmethod
 from itertools import count
 from pathlib import Path
-from random import Random
 from typing import Any, Self
 
 import confluent_kafka
@@ -45,6 +44,7 @@ from tests.support.independent import (
     until,
     write,
 )
+from tests.support.moving_groups import process, transactions
 
 
 class Moved:
@@ -427,8 +427,9 @@ class Traffic:
         self._mirror = mirror
         self._ended = threading.Event()
         self._errors: list[BaseException] = []
+        writes = transactions(mirror.source, mirror.at, 7)
         self._threads = [
-            threading.Thread(target=self._run, args=[step]) for step in (self._write(), self._copy)
+            threading.Thread(target=self._run, args=[step]) for step in (writes, self._copy)
         ]
 
     def __enter__(self) -> Self:
@@ -449,41 +450,9 @@ class Traffic:
         except BaseException as error:  # noqa: BLE001 - the test fails with it
             self._errors.append(error)
 
-    def _write(self) -> Callable[[], object]:
-        at = self._mirror.at
-        sender, random = transactional(self._mirror.source, f"load-{at.topic}"), Random(7)
-        numbers = count(1_000)
-
-        def write_some() -> None:
-            sender.begin_transaction()
-            for _ in range(random.randint(1, 20)):
-                put(sender, at, numbered(1, first=next(numbers)))
-            assert sender.flush(30) == 0
-            end = sender.abort_transaction if random.random() < 0.3 else sender.commit_transaction
-            end(30)
-
-        return write_some
-
     def _copy(self) -> None:
         outcome = self._mirror.try_copy()
         assert outcome.error == "", outcome.error
-
-
-def process(cluster: Cluster, group: str, topic: str, done: list[bytes], least: int) -> None:
-    """Read as a member of a group, until so many records are processed, and commit them."""
-    options = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    with consumer(cluster, group, **options) as member:
-        member.subscribe([topic])
-        wanted = len(done) + least
-
-        def has_enough() -> bool:
-            for message in member.consume(50, 0.2):
-                assert not message.error(), message.error()
-                done.append(message.value())
-            return len(done) >= wanted
-
-        until(has_enough, f"{least} records")
-        member.commit(asynchronous=False)
 
 
 @pytest.mark.parametrize("moves", [2, pytest.param(10, marks=pytest.mark.long)])
