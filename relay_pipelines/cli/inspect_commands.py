@@ -113,7 +113,7 @@ def _add_groups(
         invocation.raise_exit_code(error.exit_code)
         return [f"groups: nothing is known: {error}"]
     document["groups"] = [look.document() for look in looks]
-    return list(lines_of(looks))
+    return list(lines_of(looks, follows=bool(mirror.groups.allow)))
 
 
 def show_page(invocation: Invocation, shown: Page) -> None:

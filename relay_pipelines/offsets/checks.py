@@ -6,7 +6,7 @@ from contextlib import closing
 import dagster as dg
 
 from relay_pipelines.offsets.following import FollowedGroups
-from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
+from relay_pipelines.offsets.group_look import NONE_FOUND, Following, GroupLook, GroupLooker
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
@@ -34,7 +34,7 @@ def result(groups: Groups, looks: Sequence[GroupLook]) -> CheckResult:
     moved = sum(look.state is Following.MOVED for look in looks)
     words = f"{plural(followed, 'group')} up to date, {count(moved)} moved"
     if not looks:
-        words = "no group that relay.yaml names has committed what is copied: nothing is known"
+        words = NONE_FOUND
     if lines:
         words = f"{lines[0]} (and {len(lines) - 1} more)" if lines[1:] else lines[0]
     rows = [

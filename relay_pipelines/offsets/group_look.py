@@ -316,9 +316,18 @@ def looked_at(name: str, mirror: Mirror, clock: Clock) -> list[GroupLook]:
         return looker.look()
 
 
-def lines_of(looks: Sequence[GroupLook]) -> Iterator[str]:
-    """Yield a line for all groups, and one for each that cannot be followed; none without any."""
+NONE_FOUND = "no group that relay.yaml names has committed what is copied: nothing is known"
+
+
+def lines_of(looks: Sequence[GroupLook], *, follows: bool) -> Iterator[str]:
+    """Yield a line for all groups, and one for each that cannot be followed.
+
+    Args:
+        follows: whether the mirror follows groups; it yields nothing if not.
+    """
     if not looks:
+        if follows:
+            yield f"groups: {NONE_FOUND}"
         return
     followed = [look for look in looks if look.state is Following.FOLLOWED]
     behind = max((look.lag_seconds for look in followed), default=0.0)

@@ -91,12 +91,16 @@ class OffsetsRequest:
                 f"--from: cannot read {self.file}: {error}", remedy=_FORMATS
             ) from error
         try:
-            rows = list(_rows(text))
-            return [_position(row) for row in rows]
+            found = [_position(row) for row in _rows(text)]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"--from: {self.file} holds no positions: {error}", remedy=_FORMATS
             ) from error
+        if not found:  # of nothing, all is true
+            raise ConfigError(
+                f"--from: {self.file} holds no positions: it is empty", remedy=_FORMATS
+            )
+        return found
 
 
 def _rows(text: str) -> Iterator[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.offsets import apply, verify
 from relay_pipelines.offsets.apply import State
-from relay_pipelines.offsets.group_look import GroupLooker
+from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, lines_of
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
@@ -265,6 +265,16 @@ def test_what_is_copied_elsewhere_changes_no_answer() -> None:
     assert kept(further, partition(ELSEWHERE, 50)) == {"waits", "others"}  # 39 stays where it is
 
 
+def test_what_status_says_of_groups() -> None:
+    """A mirror that follows groups and finds none says so."""
+    look = GroupLook("invoices", Following.FOLLOWED)
+    assert list(lines_of([], follows=False)) == []
+    (line,) = lines_of([], follows=True)
+    assert line.endswith("nothing is known")
+    (line,) = lines_of([look], follows=True)
+    assert line == "groups: 1 followed; 0 moved"
+
+
 def test_what_is_not_mirrored_has_an_answer() -> None:
     """A group reads other topics, too."""
     (there,) = translation(*TWO).to_destination([ConsumerPosition(THERE, 1)])
@@ -317,6 +327,9 @@ def test_offsets_of_a_stream_of_spark(tmp_path: Path) -> None:
         "topic,partition,offset\norders,0\n",
         "topic,partition,offset\norders,x,1\n",
         "topic,partition,offset\norders,0,-1\n",
+        "topic,partition,offset\n",
+        "[]",
+        '{"orders": {}}',
         "{}x",
         '{"orders": 7}',
         "[7]",
