@@ -45,6 +45,7 @@ from tests.orchestration.in_process_environment import (
     failure,
 )
 from tests.support.commands import SOON, at
+from tests.support.consumers import commit, committed
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -311,6 +312,7 @@ def test_a_changed_configuration_is_used_from_the_next_window_on(
     """The session goes on with it, and its log and the planner's tick say what has changed.
 
     A topic that is denied stays where it is. What is renamed is held back, and the reason is said.
+    Groups are followed from then on, and for as long as the session lasts.
     """
     running = sessions.start()
     sessions.copied(topics[1], "b49", partition=1)
@@ -338,8 +340,17 @@ def test_a_changed_configuration_is_used_from_the_next_window_on(
     environment.fill(topics[0], ["renamed"])
     until(lambda: said(f"held back: {topics[0]}-"), "why the topic is held back")
     assert environment.read(topics[0])[-1] == "later"
-    sessions.write([re.escape(topics[0])])
+    group, here = f"readers-of-{environment.name}", TopicPartition(topics[0], 0)
+    there = TopicPartition(f"{environment.name}.{topics[0]}", 0)
+    commit(environment.source.cluster(), group, here, 3)
+    sessions.write([re.escape(topics[0])], groups={"allow": [group], "every": "200ms"})
     sessions.copied(topics[0], "renamed")
+    for offset in (3, 7):  # the second one, although nothing is copied meanwhile
+        commit(environment.source.cluster(), group, here, offset)
+        until(
+            lambda: committed(environment.destination.cluster(), group, there)[0] == offset,  # noqa: B023 - it is called at once
+            f"the group at {offset}",
+        )
     assert len(said("held back: ")) == 1
     assert said("no topic-partition is held back any more")
     assert not running.done()
