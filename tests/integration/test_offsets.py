@@ -17,12 +17,14 @@ import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
 import relay_pipelines as relay
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups, follow
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
+from relay_pipelines.protocol import groups
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import load
@@ -45,6 +47,9 @@ from tests.support.independent import (
     write,
 )
 from tests.support.moving_groups import process, transactions
+from tests.support.streams_member import streams_member
+
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 class Moved:
@@ -91,9 +96,11 @@ def moved(
     destination_cluster: LocalCluster,
     topic_name: str,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> Moved:
-    """The topic is copied."""
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    """The topic is copied; a parameter is its configuration at the source."""
+    clusters = source_cluster.cluster(), destination_cluster.cluster()
+    mirror = Mirror(*clusters, topic_name, getattr(request, "param", {}))
     sender = transactional(mirror.source, mirror.topic)
     for first, commits in ((0, True), (5, False), (10, True)):
         sender.begin_transaction()
@@ -108,6 +115,12 @@ def moved(
     return Moved(mirror, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "moved",
+    [{}, {"message.timestamp.type": "LogAppendTime"}],
+    ids=["", "append time"],
+    indirect=True,
+)
 def test_every_position_of_a_group(moved: Moved) -> None:
     """From each offset that a group has committed, it reads what it had not read, and once."""
     mirror = moved.mirror
@@ -363,6 +376,23 @@ def test_a_share_group_is_not_moved(moved: Moved) -> None:
     assert ([each.offset for each in answers], list(failed)) == ([answer["to_offset"]], [shared])
     assert "has committed nothing" in str(failed[shared])
     assert list(moved.looks(follow)) == [moved.group]
+
+
+def test_a_group_of_kafka_streams_is_moved_once_it_is_stopped(moved: Moved) -> None:
+    """A group of its own type: it keeps its text, and refuses while the application runs there."""
+    mirror, group = moved.mirror, f"streams-{moved.group}"
+    with streams_member(mirror.source, group, mirror.topic):
+        pass
+    moved.commit(mirror.source, 12, group, metadata="AgAAAZ")
+    with ClusterClient(mirror.source, SourceError) as source:
+        types = {listed.name: listed.type for listed in groups.listed_groups(source)}
+    assert types[group] == "streams"
+    with streams_member(mirror.destination, group, mirror.topic):
+        (busy,) = moved.relay("apply", "--group", group, "--execute", code=1)
+        assert "has members" in busy["state_why"]
+    (done,) = moved.relay("apply", "--group", group, "--execute")
+    assert (done["state"], done["exactness"]) == ("committed", "exact")
+    assert moved.committed(mirror.destination, group) == (done["to_offset"], "AgAAAZ")
 
 
 class KilledError(RelayError):
