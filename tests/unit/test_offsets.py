@@ -29,6 +29,7 @@ from relay_pipelines.offsets.apply import State
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, lines_of
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
+from relay_pipelines.offsets.spark_function import _function
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
 from relay_pipelines.offsets.verify import Comparison
 from relay_pipelines.protocol import groups
@@ -263,6 +264,16 @@ def test_what_is_copied_elsewhere_changes_no_answer() -> None:
     here["others"] = {ELSEWHERE: CommittedOffset(39)}
     assert kept(further, other) == {"waits"}
     assert kept(further, partition(ELSEWHERE, 50)) == {"waits", "others"}  # 39 stays where it is
+
+
+def test_a_row_of_spark() -> None:
+    """A task does not look at the logs: it answers before what others may have written."""
+    function = _function(translation(*TWO))
+    assert function("orders", 0, 20) == ("eu.orders", 0, 11, "exact", 0, None, None)
+    others = _function(translation(TWO[0], entry(2, 20, 40, 15)))
+    assert others("orders", 0, 20) == ("eu.orders", 0, 10, "exact", 0, None, None)
+    assert others("orders", 0, 21) == ("eu.orders", 0, 16, "exact", 0, None, None)
+    assert function("orders", 0, None) is None  # type: ignore[arg-type]  # as SQL has it
 
 
 def test_what_status_says_of_groups() -> None:
