@@ -1,21 +1,32 @@
 """What a ledger entry pays to say which offsets have a copy: `python -m benchmarks.offset_maps`.
 
 Prints, for chunks of 300,000 records with gaps of different kinds, the length of the text, the CPU
-time to make it, per record, and to answer for one offset.
+time to make it, per record, and to answer for one offset. Then what the loop that merges records
+pays to note their offsets, and what is the least that such a loop can pay.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Any
 
 from relay_pipelines.ledger.offset_runs import OffsetRuns, RunEncoder
-from relay_pipelines.protocol.records import AscendingOffsets
+from relay_pipelines.protocol.batch import BatchRun
+from relay_pipelines.protocol.records import (
+    AscendingOffsets,
+    BatchBuilder,
+    Record,
+    checked_records,
+)
 
 _RECORDS = 300_000
 _QUESTIONS = 300
 _SPAN = 1_000  # records of a batch
+_LIMIT_BYTES = 1 << 20
+_ROUNDS = 400
 
 
 def main() -> None:
@@ -52,6 +63,41 @@ def main() -> None:
             f"{name} | {len(text):,} | {making / encoder.count * 1e9:.0f} | {first * 1e3:.1f}"
             f" | {again / _QUESTIONS * 1e6:.0f}"
         )
+    _loops()
+
+
+def _loops() -> None:
+    """Print the CPU time of the loop that merges, per record of 100 bytes; the least of many."""
+    builder = BatchBuilder(0, _LIMIT_BYTES)
+    builder.extend(Record(0, number, b"%08x" % number, bytes(100), []) for number in range(_SPAN))
+    batch = builder.build()
+    run = BatchRun(batch.header, batch.header, batch.data, _SPAN)
+
+    def merge(records: Iterable[Any], offsets: AscendingOffsets | None = None) -> None:
+        assert BatchBuilder(0, _LIMIT_BYTES).extend(records, offsets) is None
+
+    def attribute_alone() -> None:
+        for record in checked_records(run, _SPAN).remaining:
+            record.offset  # noqa: B018 - what it costs to read it
+
+    ways: dict[str, Callable[[], object]] = {
+        "merge, through a generator": lambda: merge(iter(checked_records(run, _SPAN))),
+        "merge": lambda: merge(checked_records(run, _SPAN)),
+        "merge, and note distances": lambda: merge(
+            checked_records(run, _SPAN), AscendingOffsets(0)
+        ),
+        "decode": lambda: deque(checked_records(run, _SPAN).remaining, 0),
+        "decode, and read each offset": attribute_alone,
+    }
+    least = dict.fromkeys(ways, float("inf"))
+    for _ in range(_ROUNDS):  # in turn, as others use the machine
+        for name, way in ways.items():
+            began = time.thread_time()
+            way()
+            least[name] = min(least[name], time.thread_time() - began)
+    print("\nloop | ns a record")
+    for name, seconds in least.items():
+        print(f"{name} | {seconds / _SPAN * 1e9:.0f}")
 
 
 def _runs(encoder: RunEncoder, length: int) -> None:
