@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.errors import ConfigError, DestinationError, SourceError
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    PermissionDeniedError,
+    SourceError,
+)
 from relay_pipelines.ledger.chain import Chain, ChainBreak, Tampering
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord, from_record, to_record
 from relay_pipelines.model import (
@@ -27,15 +32,18 @@ from relay_pipelines.model import (
 from relay_pipelines.offsets import apply, verify
 from relay_pipelines.offsets.apply import State
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, lines_of
+from relay_pipelines.offsets.metrics import group_samples
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.spark_function import _function
+from relay_pipelines.offsets.translate import committed_positions
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
 from relay_pipelines.offsets.verify import Comparison
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.group_requests import CommittedOffset
+from relay_pipelines.settings.groups import Groups
 
 HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
 ELSEWHERE = TopicPartition("parcels", 0)
@@ -240,6 +248,61 @@ def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.Monke
     same = [replace(answer, offset=7) for answer in answers]
     for each in move({"g": same}, execute=False)["g"]:
         assert each.state is State.WOULD
+
+
+def test_a_group_that_the_user_may_not_see_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one line, where it is read and where it is moved."""
+    hidden = PermissionDeniedError("the user lacks Describe on group hidden")
+    commits = {"ok": {HERE: CommittedOffset(7)}}
+    monkeypatch.setattr(groups, "group_commits", lambda *_: (commits, {"hidden": hidden}))
+    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    positions, failed = committed_positions(client, ["ok", "hidden"], "")
+    assert (positions, failed) == ([ConsumerPosition(HERE, 7, "ok")], {"hidden": hidden})
+    answers = {
+        group: [Answer(ConsumerPosition(HERE, 9, group), THERE, 9)] for group in ("ok", "hidden")
+    }
+    low, both = {THERE: 0}, partial(apply._move, client, answers, execute=False)
+    applied = both(low=low, to=Side.DESTINATION, backwards=False)
+    states = {group: (each.state, each.why) for group, (each,) in applied.items()}
+    assert states == {"ok": (State.WOULD, ""), "hidden": (State.REFUSED, hidden.what)}
+
+
+@pytest.mark.parametrize("found", [None, 8])
+def test_what_is_read_back_is_compared(monkeypatch: pytest.MonkeyPatch, found: int | None) -> None:
+    """A commit that was acknowledged, and is not there, is no success."""
+    after = {} if found is None else {THERE: CommittedOffset(found)}
+    reads = iter([({}, {}), ({"g": after}, {})])
+    monkeypatch.setattr(groups, "group_commits", lambda *_: next(reads))
+    monkeypatch.setattr(groups, "commit_offsets", lambda *_: {"g": {}})
+    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    answers = {"g": [Answer(ConsumerPosition(HERE, 9, "g"), THERE, 9)]}
+    moved = apply._move(
+        client, answers, {THERE: 0}, Side.DESTINATION, execute=True, backwards=False
+    )
+    (applied,) = moved["g"]
+    assert applied.state is State.REFUSED
+    assert f"{'nothing' if found is None else found} was read back" in applied.why
+
+
+def test_gauges_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many groups are in each state, and how far those are behind that are followed."""
+    looks = [
+        GroupLook("a", Following.FOLLOWED, lag_records=3, lag_seconds=1.5),
+        GroupLook("b", Following.MOVED),
+        GroupLook("c", Following.FAILS, lag_records=9),
+    ]
+    monkeypatch.setattr(GroupLooker, "look", lambda _: looks)
+
+    def served(**chosen: Any) -> set[tuple[str, tuple[str, ...], float]]:
+        mirror: Any = SimpleNamespace(copy_options=None, groups=Groups(**chosen))
+        return {tuple(each) for each in group_samples("m", mirror, SystemClock())()}
+
+    assert served() == set()
+    assert served(allow=["a"]) == {
+        ("group_lag_records", ("m", "a"), 3),
+        ("group_lag_seconds", ("m", "a"), 1.5),
+        *(("groups", ("m", state), 1) for state in ("followed", "moved", "fails")),
+    }
 
 
 def test_what_is_copied_elsewhere_changes_no_answer() -> None:
