@@ -670,8 +670,11 @@ def wait_for_open_transactions(
     Raises:
         DestinationError: one of them stays open for longer than any transaction may last.
     """
-    for tp, end in client.list_offsets(partitions, LATEST, READ_UNCOMMITTED).items():
-        wait_until_stable(client, tp, end, unblock)
+    ends = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
+    stable = client.list_offsets(ends, LATEST, READ_COMMITTED)
+    for tp, end in ends.items():
+        if stable[tp] < end:
+            wait_until_stable(client, tp, end, unblock)
 
 
 def _latest(

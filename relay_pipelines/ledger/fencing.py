@@ -72,6 +72,21 @@ def commit(
         RelayError: the destination does not answer, or refuses; or an open transaction hides the
             records for longer than any may last.
     """
+    # a snapshot in between would miss this
+    wait_for_open_transactions(client, commit_unseen(producer, batches))
+
+
+def commit_unseen(
+    producer: TransactionalProducer, batches: Sequence[tuple[TopicPartition, Batch]]
+) -> set[TopicPartition]:
+    """Commit batches, as `commit`; EndTxn is answered before its markers are written.
+
+    Returns:
+        where readers see them once the transactions that are open there have ended.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
     written = {topic_partition for topic_partition, _ in batches}
     producer.add(written)
     for topic_partition, batch in batches:
@@ -79,5 +94,4 @@ def commit(
     producer.drain()
     producer.commit()
     producer.release()
-    # EndTxn is answered before its markers are written: a snapshot in between would miss this
-    wait_for_open_transactions(client, written)
+    return written

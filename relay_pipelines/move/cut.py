@@ -291,14 +291,15 @@ def _positions(
 ) -> list[CutPartition]:
     copies = {
         tp: found.copies.topic_partition if found.copies else found.destination
-        for tp, found in known.checkpoints.items()
-        if tp in partitions
+        for tp in partitions
+        if (found := known.checkpoints.get(tp))
     }
     ends = _ends(destination, set(copies.values()))
+    next_offsets = known.next_offsets
     positions = []
     for tp in partitions:
         found = known.checkpoints.get(tp)
-        next_offset = known.next_offsets.get(tp, 0)
+        next_offset = next_offsets.get(tp, 0)
         end = record.end_of(tp)
         missing = UNKNOWN if end == UNKNOWN else max(0, end - next_offset)
         to = copies.get(tp, tp)

@@ -18,17 +18,21 @@ from relay_pipelines.errors import FencedError, RelayError, TransactionPendingEr
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, OwnerRecord
-from relay_pipelines.ledger.fencing import abort_leftovers, commit, fence, take_over
+from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
+from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import impatient
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MOST_WAITS = 3
+_AT_ONCE = 100
+"""Owners that are held at the same time; who takes one of them in between fences the claim."""
 
 
 def claim(
@@ -83,12 +87,10 @@ def claim_for(
         known = None  # each attempt begins with what is committed by then
         if not foreign:
             return
-        for owner, claimed in foreign.items():
-            if owner not in failed:
-                try:
-                    _claim(client, mirror, owner, claimed)
-                except TransactionPendingError as error:
-                    failed[owner] = error
+        owners = sorted(foreign.keys() - failed.keys())
+        for first in range(0, len(owners), _AT_ONCE):
+            some = {owner: foreign[owner] for owner in owners[first : first + _AT_ONCE]}
+            failed.update(_claim(client, mirror, some))
         foreign = _foreign(mirror, wanted, checkpoints.read_all(client, mirror))
         if foreign.keys() - failed.keys():
             raise FencedError(
@@ -144,28 +146,43 @@ def _foreign(
 
 
 def _claim(
-    client: ClusterClient,
-    mirror: str,
-    owner: str,
-    claimed: Mapping[TopicPartition, str],
-) -> None:
-    """Commit new owners under the present one, for what it still owns once we hold it."""
-    producer = take_over(client, owner, patient=False)  # `claim` is patient
-    homes = checkpoints.homes(checkpoints.TOPIC)
-    planned = set(claimed.values()) - {owner}
+    client: ClusterClient, mirror: str, foreign: _Foreign
+) -> dict[str, TransactionPendingError]:
+    """Commit new owners under the present ones, for what these still own once we hold them all.
+
+    One look serves all of them: it comes after the `InitProducerId` of each (invariant O).
+
+    Returns:
+        the owners that cannot be held: their last transaction does not end.
+    """
+    held: dict[str, TransactionalProducer] = {}
+    pending: dict[str, TransactionPendingError] = {}
+    for owner in foreign:
+        try:
+            held[owner] = take_over(client, owner, patient=False)  # `claim_for` is patient
+        except TransactionPendingError as error:
+            pending[owner] = error
+    planned = {new for of in foreign.values() for new in of.values()} - foreign.keys()
     unblock = partial(abort_leftovers, client, planned)
-    checkpoints.wait_for_open_transactions(client, homes, unblock)
-    still = _foreign(mirror, claimed, checkpoints.read_all(client, mirror)).get(owner, {})
+    checkpoints.wait_for_open_transactions(client, checkpoints.homes(checkpoints.TOPIC), unblock)
+    seen = checkpoints.read_all(client, mirror)
+    written: set[TopicPartition] = set()
+    for owner, producer in held.items():
+        still = _foreign(mirror, foreign[owner], seen).get(owner, {})
+        if batches := _owner_batches(mirror, still, client.clock.now_ms()):
+            written |= commit_unseen(producer, batches)
+    checkpoints.wait_for_open_transactions(client, written)
+    return pending
+
+
+def _owner_batches(
+    mirror: str, owners: Mapping[TopicPartition, str], now_ms: int
+) -> list[tuple[TopicPartition, Batch]]:
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-    for source, wants in still.items():
+    for source, owner in owners.items():
         home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
-        owner_record = OwnerRecord(mirror, source, wants, client.clock.now_ms())
-        records[home].append(checkpoints.owner_record(owner_record))
-    batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
-    if batches:
-        commit(client, producer, batches)
-    else:
-        producer.release()
+        records[home].append(checkpoints.owner_record(OwnerRecord(mirror, source, owner, now_ms)))
+    return [(home, batch) for home, some in records.items() for batch in encode_all(some)]
 
 
 def set_quarantine(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> None:

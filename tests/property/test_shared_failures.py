@@ -27,7 +27,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import moved_id
+from relay_pipelines.plan.owners import moved_id, own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.client import ClusterClient
@@ -301,6 +301,41 @@ def test_lanes_that_start_together_all_get_their_ranges() -> None:
     with served(Requests(), destination=copies), patch.object(FakeCluster, "_add", fenced):
         claim(ranges())
     assert len(owned(copies)) == len(TOPICS)
+
+
+@pytest.mark.parametrize("at", ["_init", "_add"])
+def test_many_owners_are_held_before_one_look(at: str) -> None:
+    """A rival claims from one of them before it is held, or after the look: nothing is skipped."""
+    copies, rival = destination(), TopicPartition("j", 0)
+    init, add = FakeCluster._init, FakeCluster._add
+    inits, pending = [], [rival]
+    own = {TopicPartition(topic, 0): own_id("m", TopicPartition(topic, 0)) for topic in TOPICS}
+
+    def claim_all(wanted: Mapping[TopicPartition, str]) -> None:
+        with ClusterClient(DESTINATION, SourceError, "m", IMPATIENT, Clock()) as client:
+            assert owners.claim_for(client, "m", wanted) == {}
+
+    def overtaken_at(request: str) -> None:
+        if at == request and pending:
+            claim_all({pending.pop(): OWNER})
+
+    def inited(self: FakeCluster, asked: Any) -> Any:
+        overtaken_at("_init")
+        inits.append(asked.transactional_id)
+        return init(self, asked)
+
+    def added(self: FakeCluster, asked: Any) -> Any:
+        overtaken_at("_add")
+        return add(self, asked)
+
+    with served(Requests(), destination=copies):
+        claim_all(own)
+        with patch.object(FakeCluster, "_init", inited), patch.object(FakeCluster, "_add", added):
+            claim_all(dict.fromkeys(own, moved_id("m")))
+        with ClusterClient(DESTINATION, SourceError, clock=Clock()) as client:
+            assert set(checkpoint.read_all(client, "m").owners.values()) == {moved_id("m")}
+    assert {*own.values()} <= {*inits}
+    assert inits.count(OWNER) == 1  # the rival's is claimed from its new owner
 
 
 def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
