@@ -429,6 +429,18 @@ def move(
             "--sign", metavar="KEY", help="Sign it with this Ed25519 private key, a PEM file."
         ),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="FILE", help="A statement of the cut, with which verify compares."
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="KEY", help="The public key, in PEM, that must have signed it."
+        ),
+    ] = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a change.")] = False,
     as_json: Json = False,
@@ -436,7 +448,7 @@ def move(
     """Move producers and consumers to the copy, step by step, or take that back."""
     from relay_pipelines.move import command
 
-    how = command.How(step, yes, as_json, output, sign)
+    how = command.How(step, yes, as_json, output, sign, against, key)
     return command.run(context.obj, mirror, request, how)
 
 

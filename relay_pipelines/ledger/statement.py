@@ -263,14 +263,7 @@ def read_statement(path: Path, trusted: Path | None = None) -> Statement:
         ConfigError: there is no such file, it is no statement, or another one has signed it.
         TamperedError: it was changed after it was signed.
     """
-    document = _document(path)
-    signer = _signer(path, document)
-    if trusted is not None and signer != (expected := _public_key(trusted)):
-        raise ConfigError(
-            f"the statement {path} is {f'signed by {signer}' if signer else 'not signed'}, and not"
-            f" by {expected}",
-            remedy="ask its author for the signed statement, or for the right public key",
-        )
+    document, signer = read_signed(path, _KIND, _VERSION, trusted)
     try:
         attested = tuple(_attested(some) for some in document["topic_partitions"])
         return Statement(
@@ -284,16 +277,42 @@ def read_statement(path: Path, trusted: Path | None = None) -> Statement:
         raise _no_statement(path, "it is incomplete") from error
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_signed(
+    path: Path, kind: str, version: int, trusted: Path | None = None
+) -> tuple[dict[str, Any], str]:
+    """Read a document that may be signed, and check its signature.
+
+    Args:
+        kind, version: what it must say of itself.
+        trusted: as of `read_statement`.
+
+    Returns:
+        the document; and the public key that the signature fits, empty if it is not signed.
+
+    Raises:
+        ConfigError, TamperedError: as of `read_statement`.
+    """
+    document = _document(path, kind, version)
+    signer = _signer(path, document)
+    if trusted is not None and signer != (expected := _public_key(trusted)):
+        raise ConfigError(
+            f"the statement {path} is {f'signed by {signer}' if signer else 'not signed'}, and not"
+            f" by {expected}",
+            remedy="ask its author for the signed statement, or for the right public key",
+        )
+    return document, signer
+
+
+def _document(path: Path, kind: str, version: int) -> dict[str, Any]:
     text = _bytes_of("statement", path, _NEW_STATEMENT)
     try:
         document = json.loads(text)
     except ValueError:
         raise _no_statement(path, "it is no JSON") from None
-    if not isinstance(document, dict) or document.get("kind") != _KIND:
-        raise _no_statement(path, f"it does not say {_KIND!r}")
-    if document.get("version") != _VERSION:
-        raise _no_statement(path, f"its version is {document.get('version')}, not {_VERSION}")
+    if not isinstance(document, dict) or document.get("kind") != kind:
+        raise _no_statement(path, f"it does not say {kind!r}")
+    if document.get("version") != version:
+        raise _no_statement(path, f"its version is {document.get('version')}, not {version}")
     return document
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class How:
         yes: whether nobody is asked.
         output: where the statement of a cut is written; None for nowhere.
         sign: the key that signs it.
+        against: a statement to compare with; `key`, the public key that must have signed it.
     """
 
     do: MoveStep
@@ -45,10 +46,16 @@ class How:
     as_json: bool
     output: Path | None = None
     sign: Path | None = None
+    against: Path | None = None
+    key: Path | None = None
 
     def __post_init__(self) -> None:
         if self.sign is not None and self.output is None:
             raise ConfigError("--sign signs a statement", remedy="name its file with --output")
+        if self.against is not None and self.do is not MoveStep.VERIFY:
+            raise ConfigError("--against is of `relay move verify`", remedy="leave it out")
+        if self.key is not None and self.against is None:
+            raise ConfigError("--key is of a statement", remedy="name its file with --against")
         if self.output is not None and not self.output.parent.is_dir():
             raise ConfigError(
                 f"--output: there is no folder {self.output.parent}", remedy="create it first"
@@ -67,7 +74,7 @@ def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: H
             if how.do in {MoveStep.PLAN, MoveStep.REHEARSE}:
                 _show_rehearsal(invocation, name, move.rehearse(), how)
             elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):
-                _show(invocation, name, _step(move, how.do), how)
+                _show(invocation, name, _step(move, how), how)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; `relay move status` says where the move stands")
@@ -76,15 +83,19 @@ def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: H
     return invocation.exit_code
 
 
-def _step(move: Move, do: MoveStep) -> MoveResult:
-    steps = {
+def _step(move: Move, how: How) -> MoveResult:
+    if how.against is not None:
+        from relay_pipelines.move.cut_statement import read_cut_statement
+
+        return move.verify(read_cut_statement(how.against, how.key))
+    steps: dict[MoveStep, Callable[[], MoveResult]] = {
         MoveStep.FENCE: move.fence,
         MoveStep.CUT: move.cut,
         MoveStep.VERIFY: move.verify,
         MoveStep.BACK: move.back,
         MoveStep.STATUS: move.status,
     }
-    return steps[do]()
+    return steps[how.do]()
 
 
 def _is_wanted(name: str, do: MoveStep) -> bool:
@@ -138,7 +149,7 @@ def record_document(record: MoveRecord) -> dict[str, Any]:
 
 def _show_rehearsal(invocation: Invocation, name: str, rehearsal: Rehearsal, how: How) -> None:
     for gate in rehearsal.gates:
-        for finding in gate.findings:
+        for finding in gate.reasons:
             invocation.raise_exit_code(finding.exit_code)
     if how.as_json:
         messages.document(rehearsal_document(rehearsal))
@@ -155,7 +166,9 @@ def _show_rehearsal(invocation: Invocation, name: str, rehearsal: Rehearsal, how
 
 
 def _named(gates: Sequence[Gate]) -> list[Finding]:
-    return [finding.inside(gate.name) for gate in gates for finding in gate.findings]
+    return [
+        finding.inside(gate.name) for gate in gates for finding in gate.findings or gate.reasons
+    ]
 
 
 def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:

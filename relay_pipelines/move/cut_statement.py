@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.ledger import statement
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
 from relay_pipelines.output.formatting import format_time
@@ -38,6 +40,54 @@ def cut_statement(record: MoveRecord, key: Path | None) -> dict[str, Any]:
     if key is not None:
         document["signature"] = statement.signature_of(document, statement.read_key(key))
     return document
+
+
+def read_cut_statement(path: Path, trusted: Path | None = None) -> dict[str, Any]:
+    """Read the statement of a cut, and check its signature.
+
+    Args:
+        trusted: PEM file with the public key that must have signed it; None if any may, or none.
+
+    Raises:
+        ConfigError: there is no such file, it is no statement, or another one has signed it.
+        TamperedError: it was changed after it was signed.
+    """
+    document, _ = statement.read_signed(path, KIND, VERSION, trusted)
+    return document
+
+
+def differences(document: Mapping[str, Any], record: MoveRecord) -> list[Finding]:
+    """Return where a statement and the record of the cut say something else."""
+    known = cut_statement(record, None)
+    found = [
+        _difference(f"its {field} is {document.get(field)!r}, and the record has {known[field]!r}")
+        for field in known
+        if field not in _OF_ITS_OWN and document.get(field) != known[field]
+    ]
+    stated = _by_partition(document)
+    for where, partition in _by_partition(known).items():
+        if (other := stated.pop(where, None)) != partition:
+            found.append(_difference(f"it says {other}, and the record {partition}", where))
+    return found + [_difference("the record does not have it", where) for where in stated]
+
+
+_OF_ITS_OWN = ("relay_pipelines", "topic_partitions")
+
+
+def _difference(text: str, where: str = "") -> Finding:
+    place = f"the statement: {where}" if where else "the statement"
+    return Finding(Kind.OTHER_RECORDS, place, Severity.DIFFERENCE, text)
+
+
+def _by_partition(document: Mapping[str, Any]) -> dict[str, Any]:
+    some = document.get("topic_partitions")
+    if not isinstance(some, list):
+        return {}
+    return {
+        f"{each.get('topic')}-{each.get('partition')}": each
+        for each in some
+        if isinstance(each, dict)
+    }
 
 
 def text_of(document: dict[str, Any]) -> bytes:

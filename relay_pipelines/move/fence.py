@@ -12,6 +12,7 @@ from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move.inventory import Nodes, SourceEnds, Writers, source_ends, writers
 from relay_pipelines.move.record import AclsByNode, MoveRecord
+from relay_pipelines.move.states import State
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
 from relay_pipelines.protocol.admin import create_acls, delete_acls, topic_acls
@@ -21,6 +22,10 @@ _EVERYBODY, _EVERYWHERE = "User:*", "*"
 _WINDOWS = 3
 """A fence that does not hold at once may hold when requests on their way have arrived."""
 _SHOWN = 3
+_TAKE_BACK = (
+    "stop that producer, take the move back with `relay move back`, and begin again with `relay"
+    " move fence`"
+)
 
 
 def denials(nodes: Nodes, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
@@ -186,6 +191,8 @@ def written_since(nodes: Nodes, record: MoveRecord) -> SourceError | None:
     for node in nodes.values():
         ends = source_ends(node, wanted)
         if error := _passes(node, wanted, ends, record.fence.held_at_ms):
+            if record.state in {State.CUTTING, State.CUT}:  # its ends are decided
+                error.remedy = _TAKE_BACK
             return error
     return None
 

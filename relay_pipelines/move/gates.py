@@ -35,12 +35,19 @@ class Gate:
     is_seen: bool = True
 
     @property
+    def reasons(self) -> Sequence[Finding]:
+        """Why it does not hold: one at least, unless it does."""
+        found = [finding for finding in self.findings if finding.exit_code]
+        if found or self.is_seen:
+            return found
+        return [fails("", "nobody could look at it", "see what else failed, and repeat the step")]
+
+    @property
     def state(self) -> GateState:
         """A gate that nobody could look at does not hold."""
         if not self.is_seen:
             return GateState.NOT_SEEN
-        fails = any(finding.exit_code for finding in self.findings)
-        return GateState.FAILS if fails else GateState.HOLDS
+        return GateState.FAILS if self.reasons else GateState.HOLDS
 
     @property
     def document(self) -> dict[str, Any]:

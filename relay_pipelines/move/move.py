@@ -8,10 +8,11 @@ from __future__ import annotations
 import getpass
 import socket
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from relay_pipelines.errors import ConfigError, FencedError, RelayError
 from relay_pipelines.finding import Finding, Severity
@@ -199,7 +200,7 @@ class Move:
                 self.name, self.mirror, self.request, record, self.session, self.clock, self.say
             )
             steps.require_still()
-            record = records.write(record, replace(record, state=State.CUTTING))
+            record = steps.record = records.write(record, replace(record, state=State.CUTTING))
             steps.copy_rest()
             groups = steps.look()
             record = records.write(record, replace(record, audited_until_ms=steps.audit()))
@@ -237,21 +238,25 @@ class Move:
         groups = cut.groups_at_destination(self.name, destination, record)
         return MoveResult(record, [*cut.lines(record), *groups], cut.findings(record))
 
-    def verify(self) -> MoveResult:
+    def verify(self, statement: Mapping[str, Any] | None = None) -> MoveResult:
         """Look at both sides after the cut; changes nothing.
+
+        Args:
+            statement: of the cut, as it was read from a file, with which its record is compared.
 
         Raises:
             ConfigError: nothing is cut.
             RelayError: a cluster does not answer, or refuses.
         """
-        from relay_pipelines.move.verify import verify
+        from relay_pipelines.move.verify import verify, with_statement
 
         record = self.record()
         if record.state is not State.CUT:
             raise ConfigError(
                 f"{record.where}: there is nothing to verify", remedy="`relay move cut` comes first"
             )
-        return verify(self.name, self.mirror, self.request, record, self.clock)
+        result = verify(self.name, self.mirror, self.request, record, self.clock)
+        return result if statement is None else with_statement(result, statement)
 
     def back(self) -> MoveResult:
         """Give the topics back to the mirror, and lift the fence.

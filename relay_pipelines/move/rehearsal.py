@@ -400,9 +400,4 @@ def _source(
 
 def not_ready(gates: Iterable[Gate]) -> list[Finding]:
     """Return why gates do not hold, with their names."""
-    return [
-        finding.inside(f"gate {gate.name}")
-        for gate in gates
-        for finding in gate.findings
-        if finding.exit_code
-    ]
+    return [finding.inside(f"gate {gate.name}") for gate in gates for finding in gate.reasons]

@@ -117,9 +117,9 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     assert moving.position() == 7
     stale = relay_here(moving.config, "run")
     assert (stale.returncode, "it has moved to the destination" in stale.stderr) == (3, True)
-    assert (
-        "nothing was written at the source since the fence held" in moving.relay("verify")["lines"]
-    )
+    lines = moving.relay("verify", "--against", str(file))["lines"]
+    assert "nothing was written at the source since the fence held" in lines
+    assert lines[-1] == "the statement is that of this cut"
     assert moving.relay("cut", "--yes")["state"] == "cut"
 
     back = moving.relay("back", "--yes")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError
+from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError, TamperedError
 from relay_pipelines.model import (
     Acl,
     LedgerEntry,
@@ -16,8 +20,13 @@ from relay_pipelines.model import (
     Permission,
     TopicPartition,
 )
-from relay_pipelines.move import cut
-from relay_pipelines.move.cut_statement import cut_statement
+from relay_pipelines.move import cut, fence
+from relay_pipelines.move.cut_statement import (
+    cut_statement,
+    differences,
+    read_cut_statement,
+    text_of,
+)
 from relay_pipelines.move.fence import acls_to_deny, passed, run_command
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
 from relay_pipelines.move.inventory import (
@@ -32,16 +41,20 @@ from relay_pipelines.move.rehearsal import (
     Rehearsal,
     destination_gate,
     group_gate,
+    not_ready,
     source_group_gate,
     writer_gate,
 )
+from relay_pipelines.move.states import State
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.protocol.active_producers import ActiveProducer
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.groups import ListedGroup
+from tests.support.certificates import private_pem
 
 AT, TO = TopicPartition("a", 0), TopicPartition("copy", 0)
 ALLOWED = Acl("a", Permission.ALLOW, "User:ann", "*", Operation.ALL)
+CUT_AT = CutPartition(AT, 7, 0, TO, 9, 2, "ff")
 DENIED = Acl("a", Permission.DENY, "User:*", "*", Operation.WRITE)
 
 
@@ -56,6 +69,9 @@ def test_a_gate_that_nobody_could_look_at_does_not_hold() -> None:
         raise SourceError("it is away")
 
     assert looked("x", refused).state is GateState.NOT_SEEN
+    unseen = Gate("x", is_seen=False)
+    (reason,) = not_ready([unseen, Gate("y")])
+    assert (unseen.state, str(reason).startswith("gate x")) == (GateState.NOT_SEEN, True)
     assert Gate("x").state is GateState.HOLDS
     assert Gate("x", "", [fails("", "no", "do it")]).state is GateState.FAILS
 
@@ -217,3 +233,49 @@ def test_a_cut_without_the_source_says_what_is_missing() -> None:
     ]
     (one, other) = cut_statement(record, None)["topic_partitions"]
     assert (one["missing_offsets"], other["missing_offsets"]) == (3, None)
+
+
+def written(folder: Path, document: dict[str, Any]) -> Path:
+    file = folder / "cut.json"
+    file.write_bytes(text_of(document))
+    return file
+
+
+def test_a_statement_of_a_cut(tmp_path: Path) -> None:
+    """A signature that does not fit, another signer, and what the record does not say."""
+    key, record = Ed25519PrivateKey.generate(), MoveRecord("m", cut=(CUT_AT,), groups=("g",))
+    pem, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    pem.write_bytes(private_pem(key))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    signed = cut_statement(record, pem)
+    assert differences(read_cut_statement(written(tmp_path, signed), public), record) == []
+    with pytest.raises(TamperedError, match="it was changed after it was signed"):
+        read_cut_statement(written(tmp_path, signed | {"groups": []}))
+    unsigned = cut_statement(replace(record, cut=(replace(CUT_AT, source_end=8),)), None)
+    with pytest.raises(ConfigError, match="is not signed, and not by"):
+        read_cut_statement(written(tmp_path, unsigned), public)
+    (found,) = differences(read_cut_statement(written(tmp_path, unsigned)), record)
+    assert (found.exit_code, str(found).startswith("the statement: a-0: it says")) == (4, True)
+    assert next(found.text for found in differences(unsigned | {"groups": []}, record)) == (
+        "its groups is [], and the record has ['g']"
+    )
+    assert len(differences(signed | {"topic_partitions": None}, record)) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [(State.FENCED, "repeat `relay move fence`"), (State.CUTTING, "take the move back")],
+)
+def test_a_fence_that_was_passed_has_a_way_on(state: State, remedy: str) -> None:
+    """When the ends are decided, `fence` cannot be repeated."""
+    record = MoveRecord("m", state=state, ends={"a": {0: 5}})
+    ends = SourceEnds({AT: 6}, {AT: 6})
+    with (
+        patch.object(fence, "source_ends", return_value=ends),
+        patch.object(fence, "writers", return_value=Writers()),
+    ):
+        error = fence.written_since({"n": Mock()}, record)
+    assert error is not None
+    assert remedy in error.remedy
