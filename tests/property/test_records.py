@@ -27,6 +27,7 @@ from relay_pipelines.protocol.batch import (
     verify,
 )
 from relay_pipelines.protocol.records import (
+    AscendingOffsets,
     BatchBuilder,
     checked_records,
     codec_of,
@@ -103,6 +104,30 @@ def test_records_survive_being_rewritten(wanted: list[Record], first: int, secon
     once = [each for data in built(wanted, first) for each in decode(data)]
     twice = [seen(each) for data in built(once, second) for each in decode(data)]
     assert twice == wanted
+
+
+@given(st.lists(records, min_size=1, max_size=20), codecs, st.booleans())
+def test_merging_takes_each_record_once(wanted: list[Record], codec: int, notes: bool) -> None:  # noqa: FBT001
+    """It goes on in the middle of a batch, also where the compiled codec cannot read a name."""
+    found: list[Record] = []
+    for data in built(wanted, codec):
+        (run,) = split(data)
+        merged, offsets = checked_records(run, run.records), AscendingOffsets(0)
+        builder, unfitting = BatchBuilder(0, 1 << 20), None
+        while True:
+            if unfitting is not None:
+                assert builder.append(unfitting)
+            unfitting = builder.extend(merged, offsets if notes else None)
+            batch = builder.build()
+            assert batch.header.records == builder.records
+            found += map(seen, decode(batch.data))
+            if unfitting is None:
+                break
+            builder = BatchBuilder(0, 1 << 20)
+        if notes:
+            assert offsets.distances == [0] + [1] * (run.records - 1)
+            assert offsets.last == run.records - 1
+    assert found == wanted
 
 
 @given(
