@@ -1,6 +1,7 @@
 """Decides what to copy: pure functions, without any I/O.
 
 topic_selection     which topics to copy, and what their copies are called
+ways                whether records come back by way of several mirrors
 positions           what each topic-partition has that is new, and what it lost
 node_choice         which node to read
 policies            whether another configuration decided what is copied

@@ -107,7 +107,7 @@ class _Patterns:
         return self._patterns[named] if named < len(self._patterns) else None
 
 
-@lru_cache(16)
+@lru_cache(256)  # two for each mirror of a file
 def _patterns(patterns: Sequence[str]) -> _Patterns:
     return _Patterns(patterns)
 

@@ -6,5 +6,6 @@ spark_jobs      submits ranges to Spark and collects their outcomes
 silent_tasks    ends tasks that hang, so that Spark starts them again
 result          what the run did, and its exit code
 session         the Spark session, which starts with its first use; Ctrl-C and SIGTERM
-preflight       what `relay check` reports
+preflight       what `relay check` reports of a mirror
+across_mirrors  what it reports across the mirrors of a relay.yaml
 """

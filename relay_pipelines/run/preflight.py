@@ -16,13 +16,14 @@ from relay_pipelines.errors import (
     together,
 )
 from relay_pipelines.finding import Finding, Kind, Severity, warning
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.model import Cluster
 from relay_pipelines.plan.topic_selection import matches_nothing, named_without_match, select
 from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
+from relay_pipelines.run.across_mirrors import Survey
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
@@ -33,16 +34,15 @@ _TOPICS_SHOWN = 3
 _TASK_REMEDY = "executors need a way to every broker, and certificate files at the same paths"
 
 
-Taken = dict[tuple[str, TopicPartition], str]
-"""Destination cluster id and topic-partition -> the mirror that copies to it."""
-
-
-def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -> Iterator[Finding]:
+def check(
+    name: str, mirror: Mirror, clock: Clock, survey: Survey | None = None
+) -> Iterator[Finding]:
     """Yield findings on classes, on every cluster, and, if all clusters answer, on topics.
 
     Args:
-        taken: where the mirrors that were checked before copy to; it grows.
+        survey: what the checks of other mirrors have seen; it grows.
     """
+    survey = survey or Survey()
     yield from _classes(name, mirror)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
         *((node, SourceError) for node in mirror.nodes),
@@ -51,7 +51,7 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
     all_answer = True
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, name, mirror.copy_options, clock) as client:
-            for finding in _probe(name, mirror, client, at_source=kind is SourceError):
+            for finding in _probe(name, mirror, client, survey, at_source=kind is SourceError):
                 all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding
     if all_answer:
@@ -60,7 +60,7 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
             yield from _topics(name, mirror, snapshot)
             yield from _state_topics(name, snapshot)
             yield from _hidden(name, mirror, snapshot, clock)
-            yield from _shared(name, mirror, snapshot, {} if taken is None else taken)
+            yield from _shared(name, mirror, snapshot, survey)
         except RelayError as error:
             yield _error(name, error)
 
@@ -138,7 +138,7 @@ def _classes(name: str, mirror: Mirror) -> Iterator[Finding]:
 
 
 def _probe(
-    name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool
+    name: str, mirror: Mirror, client: ClusterClient, survey: Survey, *, at_source: bool
 ) -> Iterator[Finding]:
     where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
     try:
@@ -155,6 +155,7 @@ def _probe(
         for topic, shown in metadata.topics.items()
         if not shown.is_internal and not shown.error_code
     )
+    survey.add(client.cluster, metadata.cluster_id, visible)
     if at_source:
         decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
         visible = [decision.topic for decision in decisions if decision.included]
@@ -201,7 +202,7 @@ def _hidden(
 
 
 def _shared(
-    name: str, mirror: Mirror, snapshot: ClusterSnapshot, taken: Taken
+    name: str, mirror: Mirror, snapshot: ClusterSnapshot, survey: Survey
 ) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
     unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
@@ -214,7 +215,7 @@ def _shared(
         cluster_id = client.metadata().cluster_id
     configured = defaultdict[str, set[str]](set)
     for tp in partitions:
-        other = taken.setdefault((cluster_id, tp), name)
+        other = survey.taken.setdefault((cluster_id, tp), name)
         if other != name:
             configured[other].add(tp.topic)
     for other, names in configured.items():
