@@ -157,6 +157,8 @@ def reader(
     """A reader whose shared mirror has copied a topic."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, TOPIC, 2)
+    for cluster in (source, destination):  # of docs/how-to/both-directions.md
+        create(cluster, "shop.orders")
     now = (CREATE_TIME, time.time_ns() // 1_000_000)
     write(source, TopicPartition(TOPIC, 0), [Record(b"k", b"v", (), now)] * 100)
     addresses = {
