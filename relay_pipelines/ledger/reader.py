@@ -46,6 +46,7 @@ _HOMES = homes(ledger_topic.TOPIC)
 _FETCH_BYTES = 1 << 20
 _OFFSETS_AT_ONCE = 4_096
 _OFFSETS_PER_ENTRY = 2  # of a transaction with one entry: the other one is its marker
+_MOST_OFFSETS = 8_192  # that are decoded together: a ledger of years must fit in little memory
 
 
 class LedgerFollower:
@@ -212,12 +213,14 @@ class LedgerFollower:
         while end > offset_range.start and len(found) < count:
             start = max(offset_range.start, end - size)
             read = self._read(replace(offset_range, start=start, end=end))
-            found[:0] = [
+            wanted = [
                 record
                 for record in read
                 if topic in {None, record.entry.source.topic_partition.topic}
             ]
-            end, size = start, size * 2  # few requests, also where other mirrors have most entries
+            found[:0] = wanted[-count:]
+            # few requests, also where other mirrors have most entries
+            end, size = start, min(size * 2, max(size, _MOST_OFFSETS))
         return found
 
     def close(self) -> None:
