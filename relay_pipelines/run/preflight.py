@@ -16,10 +16,11 @@ from relay_pipelines.errors import (
     together,
 )
 from relay_pipelines.finding import Finding, Kind, Severity, warning
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import Cluster
 from relay_pipelines.plan.topic_selection import matches_nothing, named_without_match, select
 from relay_pipelines.prepare import findings, permissions, topics
-from relay_pipelines.protocol import admin
+from relay_pipelines.protocol import admin, error_codes
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
@@ -157,12 +158,27 @@ def _probe(
     )
     survey.add(client.cluster, metadata.cluster_id, visible)
     if at_source:
+        yield from _copies_of_others(where, client)
         decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
         visible = [decision.topic for decision in decisions if decision.included]
     try:
         admin.topic_configs(client, visible[:1], NEEDED_CONFIGS)
     except RelayError as error:
         yield _error(where, error)
+
+
+def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
+    """Yield that nobody can see which topics of a source are copies, if so."""
+    topic = checkpoint.TOPIC
+    shown = client.metadata([topic]).topics[topic]
+    is_hidden = shown.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED
+    if is_hidden or (not shown.error_code and admin.unreadable(client, [topic])):
+        yield warning(
+            *(Kind.UNREADABLE, where),
+            "nobody can see which of its topics are copies: records that others have from the"
+            " destination would go round",
+            f"let the user read {topic} there, or deny copies by their names",
+        )
 
 
 def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:

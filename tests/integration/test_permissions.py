@@ -177,7 +177,11 @@ def test_check_names_the_missing_permission(
         independent.create(guarded.cluster(), f"{topic}-copy")
     grant(guarded, user, topic)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username=user)
-    found = errors(checked(tmp_path, way, way, topic))
+    looked = checked(tmp_path, way, way, topic)
+    assert any("which of its topics are copies" in str(each) for each in looked) == (
+        user == "unread"
+    )
+    found = errors(looked)
     if user == "relay":
         assert found == []
     else:
