@@ -97,12 +97,17 @@ COME_BACK = {
             " (mirror bc); add 'orders' to topics.deny of mirror 'bc'"
         ),
     ),
-    "within one cluster in between": (
-        [mirror("ab", rename={"orders": "in"}), mirror("bb", rename={"in": "out"}), mirror("ba")],
+    "a copy within the cluster where the way begins, and within the other": (
+        [
+            mirror("aa", allow=["ord.*"], rename="in"),
+            mirror("ab", allow=["i.*"]),
+            mirror("bb", allow=["i.*"], rename="out"),
+            mirror("ba", allow=["out"]),
+        ],
         {"A": ["orders"]},
         (
-            "records would come back: orders at a -> in at b (mirror ab) -> in at a (mirror ba);"
-            " add 'in' to topics.deny of mirror 'ba'"
+            "records would come back: in at a -> in at b (mirror ab) -> out at b (mirror bb) -> out"
+            " at a (mirror ba); add 'out' to topics.deny of mirror 'ba'"
         ),
     ),
     "many topics are one line, with the first patterns": (
