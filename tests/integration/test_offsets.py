@@ -128,7 +128,11 @@ def test_every_position_of_a_group(moved: Moved) -> None:
     rows = [{"topic": mirror.topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
     file = moved.config.parent / "positions.json"
     file.write_text(json.dumps(rows))
-    here, there = read(mirror.source, mirror.at), read(mirror.destination, mirror.at)
+    # the time of a source that sets it is the copy's own
+    here, there = (
+        [(offset, record._replace(timestamp=record.timestamp[1:])) for offset, record in each]
+        for each in (read(mirror.source, mirror.at), read(mirror.destination, mirror.at))
+    )
     for answer in moved.relay("verify", "--from", str(file)):
         assert (answer["exactness"], answer["state"]) == ("exact", "same")
         unread = [record for offset, record in here if offset >= answer["offset"]]
