@@ -27,6 +27,7 @@ from relay_pipelines.checks import (
 )
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
+from relay_pipelines.move import jobs as move_jobs
 from relay_pipelines.offsets import checks as group_checks
 from relay_pipelines.orchestration import code_server, naming
 from relay_pipelines.orchestration.event_budget import Shares, budgets
@@ -65,9 +66,12 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())
     shares = budgets(catalog.lanes(loaded), loaded)
+    move = move_jobs.build(loaded, prefix)
     with resolved_types_taken_as_they_are():
         parts = [
-            _mirror(name, mirror, catalog, prefix, change, shares, automation=loaded.automation)
+            _mirror(
+                name, mirror, catalog, prefix, change, shares, move, automation=loaded.automation
+            )
             for name, mirror in loaded.mirrors.items()
         ]
     kafka = KafkaResource(config_path=str(config.absolute()))
@@ -78,6 +82,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
             backfill_by_date.build(loaded, catalog, prefix),
             job.build(loaded, catalog, prefix),
             jobs.build(loaded, catalog, prefix),
+            move,
         ],
         resources={kafka_key(prefix): kafka, spark_key(prefix): SparkResource(kafka=kafka)},
     )
@@ -91,6 +96,7 @@ def _mirror(
     prefix: tuple[str, ...],
     change: Change,
     shares: Shares,
+    move: dg.JobDefinition,
     *,
     automation: bool,
 ) -> dg.Definitions:
@@ -112,6 +118,7 @@ def _mirror(
             *external.sources(path, mirror, lanes),
             *external.nodes(path, mirror),
             *external.audits(path, mirror, lanes),
+            *move_jobs.asset(path, mirror),
         ],
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
@@ -122,6 +129,7 @@ def _mirror(
                 for topic_checks in build_checks(lane, mirror)
             ),
             *(group_checks.build(lane) for lane in lanes if lane.topics and mirror.groups.allow),
+            *move_jobs.checks(name, mirror, prefix),
             *(check.build(name, node, prefix) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),
@@ -129,7 +137,10 @@ def _mirror(
             planner.build(lanes, list(lane_jobs.values()), catalog, status),
             health.build(name, mirror, status, prefix),
         ],
-        schedules=[sample_audit] if sample_audit else [],
+        schedules=[
+            *([sample_audit] if sample_audit else []),
+            *move_jobs.scheduled(name, mirror, move, schedule_status, prefix),
+        ],
     )
 
 

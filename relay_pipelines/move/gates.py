@@ -10,6 +10,12 @@ from typing import Any
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
 
+GATES = (
+    *("topics", "writers", "groups", "source groups", "destination groups"),
+    *("schemas", "fence", "acls", "quotas"),
+)
+"""Their names, in the order in which a rehearsal looks at them."""
+
 
 class GateState(StrEnum):
     """What was found."""

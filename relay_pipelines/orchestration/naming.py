@@ -136,6 +136,16 @@ def sample_audit(mirror: str) -> str:
     return f"sample_audit_{group(mirror)}"
 
 
+def move_asset(mirror: str) -> dg.AssetKey:
+    """The asset of a mirror's move; a topic's has no such last part, nor has a lane's plan."""
+    return dg.AssetKey([*mirror.split("/"), "move", "gates"])
+
+
+def rehearsal(mirror: str) -> str:
+    """The schedule of these rehearsals."""
+    return f"rehearse_move_{group(mirror)}"
+
+
 def identifier(mirror: str, lane: str) -> str:
     """The part of a lane in names of ops, sensors and pools, which must not have dashes."""
     return f"{group(mirror)}__{lane}"

@@ -3,7 +3,7 @@
 Sizes are in bytes, durations in milliseconds. A key without a value (null) has its default. `repr`
 never shows a secret.
 
-The audit that Dagster repeats by itself.
+The audit, and the rehearsal of a move, that Dagster repeats by itself.
 
 The key `start`: where a mirror starts.
 """
@@ -179,6 +179,15 @@ class AuditSettings(Section):
     """Whether whatever an audit notes, or cannot verify, fails the check as a difference does."""
 
 
+class MoveSettings(Section):
+    """The rehearsal of a move that Dagster repeats."""
+
+    schedule: Annotated[str, AfterValidator(_cron)] | None = None
+    """When, as a cron schedule in UTC; never by default."""
+    by: Literal["acl", "hand"] = "acl"
+    """What would stop the producers: see `relay move`."""
+
+
 VERSION: Final = 1
 """Grows when a key changes its meaning or goes away, not when one is added."""
 _NO_OVERRIDE = Override()
@@ -311,6 +320,8 @@ class Mirror(RecordSettings):
     """How Dagster creates windows; `relay run` copies everything at once."""
     audit: AuditSettings = AuditSettings()
     """The audit that Dagster repeats by itself; `relay audit` does not use it."""
+    move: MoveSettings = MoveSettings()
+    """The rehearsal of a move that Dagster repeats by itself; `relay move` does not use it."""
     groups: Groups = Groups()
     """Which consumer groups are kept up to date at the destination, until they move there."""
     lanes: dict[LaneName, LaneSettings] = Field(default={})

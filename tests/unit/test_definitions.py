@@ -201,6 +201,7 @@ class TestNames:
             "mirror_to_eu",
             "mirror_to_eu__big",
             "mirror_to_eu__idle",
+            "move",
             "replay",
         }
 

@@ -76,6 +76,7 @@ def test_each_project_keeps_its_executor_and_its_resources(config, executor, exp
         "backfill_by_date": "in_process",
         "replay": "in_process",
         "audit": "in_process",
+        "move": "in_process",
         "sample_audit_shop": "in_process",
         "invoicing": expected,
         "__ASSET_JOB": expected,
@@ -130,7 +131,7 @@ def test_two_relay_files_in_one_project(config, tmp_path):
         "sample_audit_shop",
         "sample_audit_eu_north_shop",
     }
-    jobs = ("mirror_once", "backfill_by_date", "replay", "audit")
+    jobs = ("mirror_once", "backfill_by_date", "replay", "audit", "move")
     assert {"mirror_eu_north_shop", *(f"eu_north_{job}" for job in jobs)} < set(
         repository.job_names
     )
@@ -170,10 +171,13 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
     definitions = relay.definitions(config, key_prefix=prefix)
     repository = definitions.get_repository_def()
     start = f"{prefix}_" if prefix else ""
-    every_mirror = ("mirror_once", "backfill_by_date", "replay", "audit")
+    every_mirror = ("mirror_once", "backfill_by_date", "replay", "audit", "move")
     for job in (*(f"{start}{job}" for job in every_mirror), f"sample_audit_{start}shop"):
-        span = {f"{start}copy_time_span": {"config": {"from": "2026-01-01"}}}
-        ops = span if "backfill" in job else {}
+        needed = {
+            f"{start}backfill_by_date": (f"{start}copy_time_span", {"from": "2026-01-01"}),
+            f"{start}move": (f"{start}step_of_move", {"mirror": "shop"}),
+        }
+        ops = {needed[job][0]: {"config": needed[job][1]}} if job in needed else {}
         with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
             repository.get_job(job).execute_in_process(run_config={"ops": ops})
     context = dg.build_sensor_context(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
+import dagster as dg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -36,6 +37,7 @@ from relay_pipelines.move.inventory import (
     Writers,
     records_per_second,
 )
+from relay_pipelines.move.jobs import check_result
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
 from relay_pipelines.move.rehearsal import (
     Rehearsal,
@@ -262,6 +264,22 @@ def test_a_statement_of_a_cut(tmp_path: Path) -> None:
         "its groups is [], and the record has ['g']"
     )
     assert len(differences(signed | {"topic_partitions": None}, record)) == 1
+
+
+@pytest.mark.parametrize(
+    ("gate", "passed", "is_warning", "description"),
+    [
+        (Gate("x", "3 topics"), True, False, "3 topics"),
+        (Gate("x", "", [fails("", "no", "do it")]), False, False, "no; do it"),
+        (Gate("x", is_seen=False), False, True, "could not be looked at; nobody could"),
+    ],
+)
+def test_a_gate_is_a_check(
+    gate: Gate, passed: object, is_warning: object, description: str
+) -> None:
+    found = check_result(gate)
+    assert (found.passed, found.severity is dg.AssetCheckSeverity.WARN) == (passed, is_warning)
+    assert found.description.startswith(description)
 
 
 @pytest.mark.parametrize(
