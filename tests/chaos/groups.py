@@ -41,7 +41,7 @@ MOVING, FOLLOWED = "moving", "followed"
 _TOPIC = "orders"
 _CONTEXT = get_context("forkserver")
 # so that a process begins within milliseconds, and is killed at work
-_CONTEXT.set_forkserver_preload([__spec__.name, "relay_pipelines.offsets.command"])
+_CONTEXT.set_forkserver_preload(["tests.copying", "relay_pipelines.offsets.command"])
 _LEAST_SECONDS, _MOST_SECONDS = 0.05, 2.0
 _PAUSE_SECONDS = 0.05
 _RECORDS = 20
