@@ -287,6 +287,23 @@ class DestinationPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class Hop:
+    """A step of a record's way over several mirrors: from a topic of one cluster to one of another.
+
+    Args:
+        mirror: which copied it; its name is unique at the destination alone.
+        cluster_id, topic: where it was read.
+        to_cluster_id, to_topic: where its copy is.
+    """
+
+    mirror: str
+    cluster_id: str
+    topic: str
+    to_cluster_id: str
+    to_topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """How far a mirror has copied one source topic-partition; committed together with the records.
 
@@ -314,6 +331,7 @@ class Checkpoint:
         ledger_head: the ledger entry that was committed together with the checkpoint.
         policy: what decides the records from `next_offset` on, as `RecordPolicy.digests`.
         superseded: the ids of the policies that decided before it, the oldest first.
+        passed: the hops of other mirrors by which its records came to the source. It only grows.
     """
 
     mirror: str
@@ -334,6 +352,7 @@ class Checkpoint:
     ledger_head: LedgerHead = CHAIN_START
     policy: dict[str, str] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
+    passed: tuple[Hop, ...] = ()
 
     @property
     def bound_to(self) -> TopicPartition | None:
@@ -361,6 +380,12 @@ class Checkpoint:
             policy=policy,
             superseded=(*former, policy_id(self.policy))[-_MOST_SUPERSEDED:],
         )
+
+    def after(self, passed: tuple[Hop, ...]) -> Checkpoint:
+        """Return the checkpoint with further hops."""
+        if set(passed) <= set(self.passed):
+            return self
+        return replace(self, passed=tuple(dict.fromkeys((*self.passed, *passed))))
 
     def knows(self, log: NodeIdentity) -> bool:
         """Whether a log was copied, or proved to hold what was; its node may have a new name.
@@ -641,6 +666,7 @@ class CopyRange:
             its own source topic-partition.
         kept: half-open source offsets, in order: only their records are copied; empty for all.
         requires_keys: whether the destination topic is compacted, and refuses records without key.
+        passed: the hops by which records came to the source topic before the range was planned.
     """
 
     source: OffsetRange
@@ -655,6 +681,7 @@ class CopyRange:
     owner: str = ""
     kept: Intervals = ()
     requires_keys: bool = False
+    passed: tuple[Hop, ...] = ()
 
     def next_offset(self, checkpoint: Checkpoint | None) -> int:
         """Return the first source offset to copy after a checkpoint, or without one."""

@@ -259,8 +259,9 @@ def _formats() -> str:
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
 in UTF-8, and the value is JSON with a `version`. A relay reads its own version alone, with every
 field; it refuses another one with one line, and copies nothing. (Entries from before `source_runs`
-and `destination_runs` were added do not have these.) relay_pipelines 0.1.0 is the first release,
-and all formats have version 1. A key is `<mirror>/<source topic>/<partition>`; its partition is the
+and `destination_runs` were added do not have these, nor have checkpoints from before `passed`.)
+relay_pipelines 0.1.0 is the first release, and all formats have version 1. A key is
+`<mirror>/<source topic>/<partition>`; its partition is the
 CRC-32 of the key modulo {checkpoint.PARTITIONS}.
 
 ## `{ledger_topic.TOPIC}`

@@ -40,13 +40,13 @@ from relay_pipelines.model import (
 from relay_pipelines.plan import policies
 from relay_pipelines.plan.owners import own_id, owner_of
 from relay_pipelines.plan.positions import copy_again, destination_changed, restore_command
+from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
 
-QUARANTINE = ".quarantine"
 _LEADERS_FRESH_SECONDS = 1.0
 
 
@@ -226,7 +226,7 @@ class RangeProgress:
         )
         epoch = chunk.leader_epoch, chunk.leader_epoch_end
         return replace(
-            before.advanced(
+            before.after(self.range.passed).advanced(
                 chunk.end,
                 epoch,
                 identity,

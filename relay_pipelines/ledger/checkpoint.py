@@ -55,6 +55,7 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _VERSION = 1
+_ADDED: Mapping[str, Any] = {"passed": []}  # of checkpoints from before
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _START = "/start"
@@ -342,7 +343,7 @@ def record_of(kind: type[_Record], value: bytes) -> _Record:
         TamperedError: another program wrote it.
     """
     try:
-        return versioned(kind, value, _VERSION, TOPIC)
+        return versioned(kind, value, _VERSION, TOPIC, _ADDED if kind is Checkpoint else {})
     except NOT_READABLE as error:
         raise _not_ours() from error
 

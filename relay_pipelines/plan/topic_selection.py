@@ -13,6 +13,8 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
 
 INTERNAL_PREFIX = "__"
+QUARANTINE = ".quarantine"
+"""The end of the name of the topic for records that could not be copied."""
 _PINNED = re.compile(r"(?P<topic>.+):(?P<partition>\d{1,9})")
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # org.apache.kafka.common.internals.Topic
 

@@ -10,13 +10,13 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CreatedRecord
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
+from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import (
     LATEST,

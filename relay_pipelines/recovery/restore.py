@@ -346,6 +346,7 @@ class Planner:
             decided = decided.decided_by(record.entry.policy)
         return replace(
             base,
+            passed=before.passed if before else (),
             next_offset=entry.source.end,
             # of the last batch, which only the source knows
             leader_epoch=-1,

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan import ways
+from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.plan.ways import MirrorNames
 from relay_pipelines.settings import Mirror
 

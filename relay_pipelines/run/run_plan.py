@@ -111,6 +111,7 @@ class RunPlan:
             same_logs=snapshot.same_logs.get(topic_partition, ()),
             kept=self.kept.get(topic_partition, ()),
             requires_keys=topic_limits.requires_keys,
+            passed=snapshot.passed.get(topic_partition.topic, ()),
         )
 
 

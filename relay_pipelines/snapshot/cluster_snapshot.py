@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
 from relay_pipelines.finding import Finding
 from relay_pipelines.garbage import only_new_garbage_collected
@@ -15,16 +14,19 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
+    Hop,
     NodeIdentity,
     Policy,
     RecordPolicy,
     TopicPartition,
 )
+from relay_pipelines.plan import hops
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import moved_error, moved_topics, present_owner
 from relay_pipelines.plan.positions import Position, data_loss, losses, uncopied
 from relay_pipelines.plan.topic_selection import (
+    QUARANTINE,
     Target,
     TopicDecision,
     named_without_match,
@@ -114,6 +116,7 @@ class ClusterSnapshot:
         at_destination: brokers of the destination, and the topics there that concern the mirror.
         unreadable: what has no position, and why: it has no leader, only another node has it, or
             the topic is hidden from the user (as its partition 0). Not copied.
+        passed: source topic -> the hops by which copies came to it; none for topics without copies.
     """
 
     mirror: str
@@ -145,6 +148,7 @@ class ClusterSnapshot:
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
     state_topics: Sequence[StateTopic] = ()
     at_destination: Metadata = field(default_factory=Metadata)
+    passed: Mapping[str, tuple[Hop, ...]] = field(default_factory=dict)
 
     @cached_property
     def guarded(self) -> dict[TopicPartition, RelayError]:
@@ -453,8 +457,10 @@ class _SnapshotBuilder:
         starts = {start.topic: start for start in new_starts} | dict(checkpoints.starts)
         snapshot = replace(checkpoints, starts=starts)
         positions, unjudged = self._positions(selection, topics, snapshot, lost, leaderless)
-        if refuse_loops:  # after the ends: what is copied from here on is not below them
-            named |= self._copies_of_copies(topics, waits=waits)
+        # after the ends: what is copied from here on is not below them
+        passed = self._passed(topics, waits=waits)
+        if refuse_loops:
+            named |= self._returning(topics, passed)
         named = {
             topic: error.of(TopicPartition(topic, 0))
             for topic, error in named.items()
@@ -527,6 +533,7 @@ class _SnapshotBuilder:
             refused={**found.refused, **shared, **named},
             state_topics=found.state_topics,
             unreadable=unreadable | leaderless | unjudged,
+            passed=passed,
         )
 
     def _look_at_destination(
@@ -747,8 +754,8 @@ class _SnapshotBuilder:
             )
         }
 
-    def _copies_of_copies(self, topics: _Topics, *, waits: bool) -> dict[str, RelayError]:
-        """Return why topics are not copied that are copies from the destination.
+    def _passed(self, topics: _Topics, *, waits: bool) -> dict[str, tuple[Hop, ...]]:
+        """Return source topic -> the hops by which copies came to it.
 
         Args:
             waits: whether for transactions that are open now: their checkpoints may come after
@@ -759,13 +766,21 @@ class _SnapshotBuilder:
             waits and _shown(self._source, state).topics  # somebody may just have begun
         ):
             return {}
+        return shared_destinations.passed(self._source, topics.names, settled=waits)
+
+    def _returning(
+        self, topics: _Topics, passed: Mapping[str, tuple[Hop, ...]]
+    ) -> dict[str, RelayError]:
+        """Return why topics are not copied whose records were at the destination before."""
+        destination = self._at_destination.cluster_id
         return {
-            **shared_destinations.copies_of_copies(
+            **hops.refusals(
                 self._name,
-                self._source,
-                self._at_destination.cluster_id,
+                self._source.cluster,
+                self._source.cluster_id,
+                destination,
                 topics.destinations,
-                settled=waits,
+                passed,
             )
         }
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import REPLAY
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.model import Cluster, Hop, TopicPartition
+from relay_pipelines.plan import hops
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
 
@@ -114,41 +115,17 @@ def copies_onto_sources(
     }
 
 
-def copies_of_copies(
-    mirror: str,
-    source: ClusterClient,
-    destination_id: str,
-    destinations: Mapping[str, str],
-    *,
-    settled: bool,
-) -> dict[str, ConfigError]:
-    """Return why topics are refused that are copies from the destination: it would create a loop.
-
-    Within one cluster, a copy of another mirror's copy is allowed, unless it is written back to the
-    first topic.
+def passed(
+    source: ClusterClient, topics: Sequence[str], *, settled: bool
+) -> dict[str, tuple[Hop, ...]]:
+    """Return source topic -> the hops by which copies came to it, of those that hold copies.
 
     Args:
-        destinations: source topic -> destination topic.
+        source: where other mirrors may copy to.
         settled: as of `checkpoint.read_all_mirrors`.
     """
     try:
         checkpoints = checkpoint.read_all_mirrors(source, settled=settled)
     except PermissionDeniedError:
-        return {}  # without the permission, a loop cannot be detected
-    one_cluster = source.cluster_id == destination_id
-    return {
-        topic: ConfigError(
-            f"topic {topic!r} at source node {source.cluster} is a copy of topic"
-            f" {committed.source.topic!r} of the destination, made by mirror"
-            f" {committed.mirror!r}: copying it would create a loop",
-            remedy=f"add {topic!r} to topics.deny",
-        )
-        for committed in checkpoints
-        if (topic := committed.destination.topic) in destinations
-        and destination_id in committed.cluster_ids.values()
-        and (
-            not one_cluster
-            or committed.mirror == mirror
-            or destinations[topic] == committed.source.topic
-        )
-    }
+        return {}  # without the permission, nobody knows where topics come from
+    return hops.hops_to(source.cluster_id, topics, checkpoints)

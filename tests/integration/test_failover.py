@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -528,6 +529,45 @@ def test_a_copy_that_comes_while_a_snapshot_is_taken(
     assert run_plan.plan(snapshot).windows == []
     (error,) = snapshot.refused.values()
     assert "copying it would create a loop" in str(error)
+
+
+def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
+    """By the mirror that would close it, with the path; with prefixes, nothing returns."""
+    a, b, c = pair.a.cluster(), pair.b, pair.destination
+    name = pair.topic[-8:]
+    write(a, TopicPartition(pair.topic, 0), numbered(3))
+    for cluster in (a, b):
+        ensure_homes(cluster)
+
+    def copy(mirror_name: str, source: Cluster, to: Cluster, **topics: Any) -> dict[str, str]:
+        """Return why topics are refused, after all others were copied."""
+        settings = commands.mirror(source, to, f".*{name}", node="only", topics=topics)
+        wanted = Mirror.model_validate(settings)
+        taken = cluster_snapshot.take_snapshot(f"{mirror_name}{name}", wanted, CLOCK)
+        ranges = run_plan.plan(taken).ranges
+        for each in ranges:
+            create(to, each.destination.topic, 1, KEPT)
+        job = CopyJob(taken.mirror, "run", taken.node, taken.destination)
+        for outcome in copy_ranges(job, ranges):
+            assert outcome.error == ""
+            settled_end(to, outcome.destination)
+        return {topic: str(error) for topic, error in taken.refused.items()}
+
+    # the mirror in the middle has begun before there is a copy
+    assert copy("bc", b, c) == {}
+    assert copy("ab", a, b) == {}
+    assert copy("bc", b, c) == {}
+    (why,) = copy("ca", c, a).values()
+    way = (
+        f"is a copy of topic '{pair.topic}' of the destination ('{pair.topic}' at the destination"
+        f" -> '{pair.topic}' at ID (mirror 'ab{name}')"
+        f" -> '{pair.topic}' at the source (mirror 'bc{name}')): copying it would create a loop;"
+        f" add '{pair.topic}' to topics.deny"
+    )
+    assert re.search(re.escape(way).replace("ID", r"\S{22}"), why), why
+    assert len(records_of(a, TopicPartition(pair.topic, 0))) == 3
+    # the hub's other side, under a prefix
+    assert copy("cb", c, b, rename="c.{topic}", deny=[pair.topic]) == {}
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:
