@@ -58,6 +58,7 @@ _VERSION = 1
 _ADDED: Mapping[str, Any] = {"passed": []}  # of checkpoints from before
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
+_WAY_BACK = ".back@"
 _START = "/start"
 _OWNER = "/owner"
 _CREATED = "/created"
@@ -189,6 +190,20 @@ class CheckpointSnapshot:
 def replay_name(mirror: str, replay_id: str) -> str:
     """The name under which a replay has its checkpoints, ledger entries and transactional ids."""
     return f"{mirror}{REPLAY}{replay_id}"
+
+
+def way_back_name(mirror: str, number: int) -> str:
+    """The name under which what was written at the destination since a cut is mirrored back.
+
+    Args:
+        number: of the record of the move.
+    """
+    return f"{mirror}{_WAY_BACK}{number}"
+
+
+def is_way_back_of(name: str, mirror: str) -> bool:
+    """Whether a name is that of a way back of a mirror."""
+    return name.startswith(f"{mirror}{_WAY_BACK}")
 
 
 def key_prefixes(mirror: str, *, with_replays: bool = False) -> tuple[bytes, ...]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.audit import audit as audits
-from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
-    TamperedError,
-    together,
 )
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger import checkpoint
@@ -22,6 +17,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
+from relay_pipelines.move.copying import audit_all, copy_all
 from relay_pipelines.move.inventory import Groups, group_client, read_groups, source_nodes
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
 from relay_pipelines.move.rehearsal import (
@@ -39,12 +35,11 @@ from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.owners import claimant_id, moved_id
+from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.prepare.owners import claim_for
-from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.protocol import groups as group_requests
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.run import run, run_plan
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
@@ -112,23 +107,14 @@ class Steps:
         def take() -> ClusterSnapshot:
             return take_snapshot(self.name, self.mirror, self.clock, belongs=topics.__contains__)
 
-        planned = run_plan.plan(prepare_snapshot(take, self.mirror, self.clock))
-        with self.session.deferring():
-            result = run.run(
-                planned,
-                self.mirror,
-                self.session,
-                (),
-                self.clock,
-                stop=self.session.stopped,
-                scope="" if self.record.is_whole else _SCOPE,
-            )
-        if result.interrupted:
-            raise KeyboardInterrupt
-        for error in together(result.errors):
-            raise error
-        for failure in result.failures:
-            raise DestinationError(failure, remedy="repeat `relay move cut`")
+        copy_all(
+            take,
+            self.mirror,
+            self.session,
+            self.clock,
+            scope="" if self.record.is_whole else _SCOPE,
+            again="relay move cut",
+        )
 
     def look(self) -> Groups:
         """Look at the gates again, now that all is copied.
@@ -164,19 +150,10 @@ class Steps:
         asked = AuditRequest(self.record.topics, since_ms=since_ms, level=self.request.level)
         self.say("auditing what was not audited yet")
         try:
-            audit = audits.begin(self.name, self.mirror, asked, self.clock)
+            audit_all(self.name, self.mirror, asked, self.session, self.clock)
         except ConfigError:
-            if self._copied_nothing(since_ms):
-                return until_ms
-            raise
-        for _ in spark_job.read(audit, self.session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
-            pass
-        if audit.exit_code:
-            first = next((f for f in audit.findings if f.exit_code), None)
-            raise TamperedError(
-                f"the audit does not agree: {first or audit.verdict}",
-                remedy="see `relay audit`; `relay move back` takes the move back",
-            )
+            if not self._copied_nothing(since_ms):
+                raise
         return until_ms
 
     def _copied_nothing(self, since_ms: int | None) -> bool:
@@ -195,7 +172,7 @@ class Steps:
             RelayError: the destination does not answer, or the source had moved.
         """
         self.say("taking the topics from the mirror")
-        positions = taken(destination, self.name, self.record)
+        positions = taken(destination, self.name, self.mirror, self.record)
         self.require_still()
         return positions
 
@@ -248,7 +225,9 @@ class Steps:
                     )
 
 
-def taken(destination: ClusterClient, name: str, record: MoveRecord) -> list[CutPartition]:
+def taken(
+    destination: ClusterClient, name: str, mirror: Mirror, record: MoveRecord
+) -> list[CutPartition]:
     """Claim the topic-partitions of a move, and return where their copies end.
 
     Raises:
@@ -262,7 +241,7 @@ def taken(destination: ClusterClient, name: str, record: MoveRecord) -> list[Cut
     for error in failed.values():
         raise error
     known = destination.retry(partial(checkpoint.read_all, destination, name))
-    return _positions(destination, record, known, partitions)
+    return _positions(destination, mirror, record, known, partitions)
 
 
 def give_back(destination: ClusterClient, name: str, record: MoveRecord) -> list[TopicPartition]:
@@ -285,11 +264,12 @@ def give_back(destination: ClusterClient, name: str, record: MoveRecord) -> list
 
 def _positions(
     destination: ClusterClient,
+    mirror: Mirror,
     record: MoveRecord,
     known: CheckpointSnapshot,
     partitions: Sequence[TopicPartition],
 ) -> list[CutPartition]:
-    copies = {
+    copies = {tp: renamed_target(tp.topic, mirror.topics.rename).of(tp) for tp in partitions} | {
         tp: found.copies.topic_partition if found.copies else found.destination
         for tp in partitions
         if (found := known.checkpoints.get(tp))
@@ -302,14 +282,13 @@ def _positions(
         next_offset = next_offsets.get(tp, 0)
         end = record.end_of(tp)
         missing = UNKNOWN if end == UNKNOWN else max(0, end - next_offset)
-        to = copies.get(tp, tp)
         positions.append(
             CutPartition(
                 tp,
                 next_offset,
                 0 if missing > 0 and found is None and not record.is_without_source else missing,
-                to,
-                ends.get(to, 0),
+                copies[tp],
+                ends.get(copies[tp], 0),
                 found.ledger_head.number if found else 0,
                 found.ledger_head.hash if found else "",
             )
@@ -324,22 +303,28 @@ def written_beyond(destination: ClusterClient, record: MoveRecord) -> dict[Topic
         RelayError: the destination does not answer.
     """
     known = {each.destination: each.destination_end for each in record.cut}
-    existing = destination.retry(partial(destination.existing, {tp.topic for tp in known}))
-    asked = [tp for tp in known if tp.topic in existing]
-    ends = destination.retry(partial(destination.list_offsets, asked, LATEST, READ_COMMITTED))
+
+    def ask() -> dict[TopicPartition, int]:
+        return destination.list_offsets(_there(destination, known), LATEST, READ_COMMITTED)
+
+    ends = destination.retry(ask)
     return {tp: end - known[tp] for tp, end in ends.items() if end > known[tp]}
 
 
-def _ends(
-    destination: ClusterClient, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    wanted = sorted(partitions)
-    existing = destination.retry(partial(destination.existing, {tp.topic for tp in wanted}))
-    asked = [tp for tp in wanted if tp.topic in existing]
+def _there(destination: ClusterClient, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
+    """Return the topic-partitions that exist."""
+    existing = destination.existing({tp.topic for tp in wanted})
+    there = {tp for topic in existing for tp in destination.topic(topic).topic_partitions}
+    return sorted(there.intersection(wanted))
 
+
+def _ends(
+    destination: ClusterClient, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     def ask() -> dict[TopicPartition, int]:
-        checkpoint.wait_for_open_transactions(destination, asked)
-        return destination.list_offsets(asked, LATEST, READ_COMMITTED)
+        there = _there(destination, partitions)
+        checkpoint.wait_for_open_transactions(destination, there)
+        return destination.list_offsets(there, LATEST, READ_COMMITTED)
 
     return destination.retry(ask)
 

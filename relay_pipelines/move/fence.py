@@ -187,12 +187,26 @@ def written_since(nodes: Nodes, record: MoveRecord) -> SourceError | None:
     Raises:
         RelayError: a node does not answer.
     """
-    wanted = record.source_ends
+    error = moved_since(nodes, record.source_ends, record.fence.held_at_ms)
+    if error and record.state in {State.CUTTING, State.CUT}:  # its ends are decided
+        error.remedy = _TAKE_BACK
+    return error
+
+
+def moved_since(
+    nodes: Nodes, wanted: Mapping[TopicPartition, int], held_at_ms: int
+) -> SourceError | None:
+    """Return the error that names who has written since a fence held; None if nobody has.
+
+    Args:
+        nodes: of one side.
+        wanted: where it ended then.
+
+    Raises:
+        RelayError: a node does not answer.
+    """
     for node in nodes.values():
-        ends = source_ends(node, wanted)
-        if error := _passes(node, wanted, ends, record.fence.held_at_ms):
-            if record.state in {State.CUTTING, State.CUT}:  # its ends are decided
-                error.remedy = _TAKE_BACK
+        if error := _passes(node, wanted, source_ends(node, wanted), held_at_ms):
             return error
     return None
 

@@ -17,14 +17,22 @@ from typing import Any
 from relay_pipelines.errors import ConfigError, FencedError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.move import cut, fence
-from relay_pipelines.move.gates import fails
-from relay_pipelines.move.inventory import Nodes, source_nodes
-from relay_pipelines.move.record import Fence, MoveRecord, MoveRecords, by_topic, require
+from relay_pipelines.move import cut, fence, way_back
+from relay_pipelines.move.gates import Gate, fails, looked
+from relay_pipelines.move.inventory import Nodes, group_client, source_nodes
+from relay_pipelines.move.record import (
+    Fence,
+    MoveRecord,
+    MoveRecords,
+    WayBack,
+    by_topic,
+    require,
+)
 from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
-from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.move.way_back import THERE, WayBackSteps
+from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.messages import Say, say_nothing
 from relay_pipelines.prepare.topics import create_state
 from relay_pipelines.protocol.client import (
@@ -98,7 +106,24 @@ class Move:
         Raises:
             RelayError: a cluster does not answer.
         """
-        return rehearse(self.name, self.mirror, self.request, self.record(), self.clock)
+        record = self.record()
+        found = rehearse(self.name, self.mirror, self.request, record, self.clock)
+        if record.state not in {State.CUT, State.RETURNING}:
+            return found
+        return replace(found, gates=[*found.gates, looked("way back", self._way_back_gate)])
+
+    def _way_back_gate(self) -> Gate:
+        """Say what `back` would bring home now; changes nothing."""
+        with (
+            self._records() as (records, destination),
+            group_client(self.name, self.mirror, self.request, self.clock) as source,
+        ):
+            record = records.read()
+            beyond = sum(cut.written_beyond(destination, record).values())
+            if record.state is State.CUT and beyond:
+                self._way_back(record).require_possible(source, destination)
+        text = f"{plural(beyond, 'offset')} written at the destination since the cut"
+        return Gate("way back", text)
 
     def fence(self) -> MoveResult:
         """Stop the producers of the source, and see that nobody writes.
@@ -123,7 +148,7 @@ class Move:
                     self.clock,
                 )
             record = records.write(record, self._fencing(record, nodes, snapshot.targets))
-            self._stop_producers(records, record, nodes)
+            self._stop_producers(records, record, record.fence, nodes)
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")
             ends = fence.verify(nodes, partitions, self.request.still_ms)
             held = replace(
@@ -163,21 +188,29 @@ class Move:
             topics=tuple(sorted(topics)),
             is_whole=not self.request.topics,
             fence=Fence(by, denied),
+            way_back=WayBack(fence=record.way_back.fence),  # of the destination, until the cut
         )
 
-    def _stop_producers(self, records: MoveRecords, record: MoveRecord, nodes: Nodes) -> None:
-        if record.fence.by is FenceBy.COMMAND:
+    def _stop_producers(
+        self, records: MoveRecords, record: MoveRecord, held: Fence, nodes: Nodes
+    ) -> None:
+        """Stop the producers of one side.
+
+        Args:
+            held: the fence of that side, as the record has it.
+        """
+        if held.by is FenceBy.COMMAND:
             self.say(f"running {self.request.command}")
             fence.run_command(self.request.command)
-        if record.fence.by is not FenceBy.ACL:
+        if held.by is not FenceBy.ACL:
             return
-        fence.create(nodes, record.fence.acls)
+        fence.create(nodes, held.acls)
         try:
             records.require_own(record)
         except FencedError:
             # `back` may have lifted the others before these were there
-            if not records.read().is_under_way:
-                fence.delete(nodes, record.fence.acls)
+            if held == record.fence and not records.read().is_under_way:
+                fence.delete(nodes, held.acls)
             raise
 
     def cut(self) -> MoveResult:
@@ -208,9 +241,12 @@ class Move:
             moved, refused = steps.move_groups(destination, groups)
             if refused:
                 return MoveResult(record, [record.where], refused)
-            record = records.write(
-                record, replace(record, state=State.CUT, cut=tuple(positions), groups=moved)
+            # producers come to the destination now
+            fence.delete({THERE: destination}, record.way_back.fence.acls)
+            done = replace(
+                record, state=State.CUT, cut=tuple(positions), groups=moved, way_back=WayBack()
             )
+            record = records.write(record, done)
         return MoveResult(record, cut.lines(record), cut.findings(record))
 
     def _cut_without_source(
@@ -233,7 +269,7 @@ class Move:
             is_without_source=True,
         )
         record = records.write(record, begun)
-        positions = cut.taken(destination, self.name, record)
+        positions = cut.taken(destination, self.name, self.mirror, record)
         record = records.write(record, replace(record, state=State.CUT, cut=tuple(positions)))
         groups = cut.groups_at_destination(self.name, destination, record)
         return MoveResult(record, [*cut.lines(record), *groups], cut.findings(record))
@@ -261,31 +297,72 @@ class Move:
     def back(self) -> MoveResult:
         """Give the topics back to the mirror, and lift the fence.
 
+        What was written at the destination since the cut is mirrored back before.
+
         Raises:
-            ConfigError: there is nothing to take back, or somebody writes at the destination.
+            ConfigError: there is nothing to take back, or it cannot be mirrored back.
             FencedError: somebody else goes on with the move.
             RelayError: a cluster does not answer, or refuses.
         """
+        lines: list[str] = []
         with self._records() as (records, destination):
             record = records.read()
             require(record, Action.BACK, ())
-            self._require_command(record)
+            if record.state is State.RETURNING or (
+                record.state is State.CUT and cut.written_beyond(destination, record)
+            ):
+                record, refused = self._mirror_back(records, record, destination)
+                if refused:
+                    return MoveResult(record, [record.where], refused)
+            is_home = bool(record.way_back.mirror)
+            if not is_home:
+                self._require_command(record)
             if record.state is not State.BACK:
-                _require_untouched(destination, record)
                 record = records.write(record, replace(record, state=State.LIFTING))
+            if is_home and record.state is not State.BACK:
+                self._way_back(record).resume(destination)
             given = cut.give_back(destination, self.name, record)
             with self._nodes() as nodes:
                 lifted = fence.delete(nodes, record.fence.acls)
-            if record.fence.by is FenceBy.COMMAND and self.request.command:
+            if record.fence.by is FenceBy.COMMAND and self.request.command and not is_home:
                 self.say(f"running {self.request.command}")
                 fence.run_command(self.request.command)
+            if is_home:
+                lines = self._way_back(record).lines()
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.BACK))
         acls, topics = plural(lifted, "ACL"), plural(len(given), "topic-partition")
-        lines = [f"taken back: {acls} lifted, {topics} given back to the mirror"]
-        if record.fence.by is not FenceBy.ACL and not self.request.command:
+        lines.insert(0, f"taken back: {acls} lifted, {topics} given back to the mirror")
+        if record.fence.by is not FenceBy.ACL and (is_home or not self.request.command):
             lines.append("start the producers at the source again")
         return MoveResult(record, lines)
+
+    def _way_back(self, record: MoveRecord) -> WayBackSteps:
+        return WayBackSteps(
+            self.name, self.mirror, self.request, record, self.session, self.clock, self.say
+        )
+
+    def _mirror_back(
+        self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
+    ) -> tuple[MoveRecord, list[Finding]]:
+        """Bring home what was written at the destination; return why groups have not moved."""
+        steps = self._way_back(record)
+        with group_client(self.name, self.mirror, self.request, self.clock) as source:
+            if record.state is State.CUT:
+                steps.require_possible(source, destination)
+            steps.record = records.write(record, steps.begun(destination))
+            steps.copy()  # while producers may still write, so that the rest is short
+            there = {THERE: destination}
+            self._stop_producers(records, steps.record, steps.record.way_back.fence, there)
+            steps.record = records.write(steps.record, steps.hold(destination))
+            steps.copy_rest()
+            steps.audit()
+            answers = steps.look(source, destination)
+            steps.require_still(destination)
+            ended = steps.end()
+            if refused := way_back.move_groups(source, answers):
+                return steps.record, refused
+            return records.write(steps.record, ended), []
 
     def _require_command(self, record: MoveRecord) -> None:
         is_by_command = record.fence.by is FenceBy.COMMAND
@@ -308,12 +385,22 @@ class Move:
             lines.append(f"topics: {', '.join(record.topics)}")
         if record.state is State.CUT:
             lines += cut.lines(record)
+        if record.way_back.mirror or record.way_back.fence.acls:
+            lines.append(self._fenced_there(record.way_back.fence))
         try:
             findings += self._held(record)
         except RelayError as error:
             findings.append(Finding.of(error, Severity.WARNING))
             lines.append("nobody could look at the source")
         return MoveResult(record, lines, findings)
+
+    def _fenced_there(self, held: Fence) -> str:
+        if held.by is not FenceBy.ACL:
+            return f"the destination is fenced by {held.by}"
+        with self._records() as (_, destination):
+            there = fence.present({THERE: destination}, held.acls)
+        acls = plural(sum(map(len, held.acls.values())), "ACL")
+        return f"the destination is fenced by acl: {sum(map(len, there.values()))} of {acls} there"
 
     def _held(self, record: MoveRecord) -> Iterator[Finding]:
         """Yield what of the fence does not hold, or was not lifted."""
@@ -331,7 +418,12 @@ class Move:
                         yield fails(f"node {name}", text, "relay move fence creates it")
             if record.state is State.BACK:
                 return
-            if record.ends and (error := fence.written_since(nodes, record)):
+            # what is mirrored back is written at the source, too
+            if (
+                record.ends
+                and not record.way_back.mirror
+                and (error := fence.written_since(nodes, record))
+            ):
                 yield Finding.of(error)
 
     @contextmanager
@@ -355,19 +447,3 @@ def _fenced(record: MoveRecord) -> str:
         f"fenced by {held.by}{acls}: {partitions} did not move for {held.still_ms / 1000:g} s, and"
         " no transaction is open"
     )
-
-
-def _require_untouched(destination: ClusterClient, record: MoveRecord) -> None:
-    """Refuse to take back what has records of others beyond the cut.
-
-    Raises:
-        ConfigError: it has.
-    """
-    cut_at = {each.destination: each.destination_end for each in record.cut}
-    for tp, offsets in cut.written_beyond(destination, record).items():
-        raise ConfigError(
-            f"{tp}: {plural(offsets, 'offset')} written at the destination since the cut, from"
-            f" offset {count(cut_at[tp])} on",
-            remedy="what was written there is at the source in no topic: decide with the owners"
-            " of the data, and see docs/move.md",
-        )

@@ -70,6 +70,23 @@ class CutPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class WayBack:
+    """What brings the records that were written at the destination home.
+
+    Args:
+        mirror: the name of the mirror that copies them; empty if there is nothing to copy.
+        fence: how the producers of the destination are stopped.
+        ends: of the destination topic-partitions when that fence held.
+        source_ends: of the source topic-partitions, the offset after the last record that came.
+    """
+
+    mirror: str = ""
+    fence: Fence = field(default_factory=Fence)
+    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    source_ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MoveRecord:
     """A move of a mirror.
 
@@ -85,6 +102,7 @@ class MoveRecord:
         cut: empty before the state CUT.
         groups: that `cut` has moved.
         is_without_source: whether the source was not asked.
+        way_back: of a move that is taken back after producers had started at the destination.
     """
 
     mirror: str
@@ -102,6 +120,7 @@ class MoveRecord:
     cut: tuple[CutPartition, ...] = ()
     groups: tuple[str, ...] = ()
     is_without_source: bool = False
+    way_back: WayBack = field(default_factory=WayBack)
 
     @property
     def is_under_way(self) -> bool:
@@ -119,11 +138,7 @@ class MoveRecord:
     @property
     def source_ends(self) -> dict[TopicPartition, int]:
         """Where the source ended when the fence held."""
-        return {
-            TopicPartition(topic, partition): end
-            for topic, of_topic in self.ends.items()
-            for partition, end in of_topic.items()
-        }
+        return by_partition(self.ends)
 
     def end_of(self, tp: TopicPartition) -> int:
         """Return where the source ended when the fence held; `UNKNOWN` if nobody has asked."""
@@ -138,11 +153,20 @@ def by_topic(ends: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
     return found
 
 
+def by_partition(ends: Mapping[str, Mapping[int, int]]) -> dict[TopicPartition, int]:
+    """Return the offsets of a record."""
+    return {
+        TopicPartition(topic, partition): end
+        for topic, of_topic in ends.items()
+        for partition, end in of_topic.items()
+    }
+
+
 _BEGINS = {State.NONE, State.BACK}
 _FROM: Mapping[Action, frozenset[State]] = {
     Action.FENCE: frozenset({*_BEGINS, State.FENCING, State.FENCED}),
     Action.CUT: frozenset({State.FENCED, State.CUTTING, State.CUT}),
-    Action.CUT_WITHOUT_SOURCE: frozenset(set(State) - {State.LIFTING}),
+    Action.CUT_WITHOUT_SOURCE: frozenset(set(State) - {State.RETURNING, State.LIFTING}),
     Action.BACK: frozenset(set(State) - {State.NONE}),
 }
 _REMEDY = {
@@ -152,6 +176,7 @@ _REMEDY = {
     State.FENCED: "`relay move cut` continues it, `relay move back` takes it back",
     State.CUTTING: "finish it with `relay move cut`, or take it back with `relay move back`",
     State.CUT: "`relay move back` takes it back",
+    State.RETURNING: "finish it with `relay move back`",
     State.LIFTING: "finish that first: `relay move back`",
 }
 

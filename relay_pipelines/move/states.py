@@ -13,6 +13,7 @@ class State(StrEnum):
     FENCED = "fenced"
     CUTTING = "cutting"
     CUT = "cut"
+    RETURNING = "returning"
     LIFTING = "lifting"
     BACK = "taken back"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -75,6 +78,45 @@ def replace_checkpoint(
         batches.append((checkpoints.home(ledger_topic.TOPIC, key), encode(*entry)))
     commit(client, producer, batches)
     return True
+
+
+def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
+    """Return the checkpoint; what is known from the start record if nothing was copied."""
+    tp = position.topic_partition
+    if tp in snapshot.checkpoints:
+        return snapshot.checkpoints[tp]
+    to = snapshot.destination_of(tp)
+    return replace(
+        Checkpoint.initial(snapshot.mirror, tp, to, position.begin),
+        node=snapshot.node.name,
+        policy=snapshot.record_policy[tp.topic].digests,
+    )
+
+
+def resume_at(
+    client: ClusterClient, snapshot: ClusterSnapshot, position: Position, offset: int, why: str
+) -> None:
+    """Let a topic-partition go on at a source offset, in a generation of its own.
+
+    Offsets before it are no longer translated: their records have copies of other mirrors.
+
+    Raises:
+        FencedError, RelayError: as of `move_checkpoint`.
+    """
+    before = checkpoint_before(snapshot, position)
+    moved = replace(
+        before,
+        next_offset=offset,
+        leader_epoch=-1,
+        leader_epoch_end=-1,
+        fingerprint=None,
+        is_dense=False,
+        run_id=BY_DRIVER,
+        committed_at_ms=client.clock.now_ms(),
+        generation=before.generation + 1,
+    )
+    nothing = OffsetRange(position.topic_partition, offset, offset)
+    move_checkpoint(client, snapshot, moved, (nothing, why))
 
 
 def gap_entry(moved: Checkpoint, source: OffsetRange, why: str) -> LedgerEntry:

@@ -22,7 +22,11 @@ from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Checkpoint, OffsetRange
 from relay_pipelines.plan.positions import Loss, OnDataLoss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
+from relay_pipelines.prepare.checkpoint_moves import (
+    BY_DRIVER,
+    checkpoint_before,
+    move_checkpoint,
+)
 from relay_pipelines.prepare.edits_taken_back import decide_again
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
@@ -156,7 +160,7 @@ def _accept_loss(
 def _moved_checkpoint(
     snapshot: ClusterSnapshot, position: Position, loss: Loss, now_ms: int
 ) -> Checkpoint:
-    before = _checkpoint_before(snapshot, position)
+    before = checkpoint_before(snapshot, position)
     is_recreated = loss.error is TopicRecreatedError
     rewound = is_recreated or loss.resume < before.next_offset
     return replace(
@@ -174,19 +178,6 @@ def _moved_checkpoint(
         run_id=BY_DRIVER,
         committed_at_ms=now_ms,
         generation=before.generation + (not _skips_offsets(position, loss)),
-    )
-
-
-def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
-    """The checkpoint; what is known from the start record if nothing was copied."""
-    tp = position.topic_partition
-    if tp in snapshot.checkpoints:
-        return snapshot.checkpoints[tp]
-    to = snapshot.destination_of(tp)
-    return replace(
-        Checkpoint.initial(snapshot.mirror, tp, to, position.begin),
-        node=snapshot.node.name,
-        policy=snapshot.record_policy[tp.topic].digests,
     )
 
 

@@ -766,7 +766,7 @@ class _SnapshotBuilder:
             waits and _shown(self._source, state).topics  # somebody may just have begun
         ):
             return {}
-        return shared_destinations.passed(self._source, topics.names, settled=waits)
+        return shared_destinations.passed(self._name, self._source, topics.names, settled=waits)
 
     def _returning(
         self, topics: _Topics, passed: Mapping[str, tuple[Hop, ...]]

@@ -116,7 +116,7 @@ def copies_onto_sources(
 
 
 def passed(
-    source: ClusterClient, topics: Sequence[str], *, settled: bool
+    mirror: str, source: ClusterClient, topics: Sequence[str], *, settled: bool
 ) -> dict[str, tuple[Hop, ...]]:
     """Return source topic -> the hops by which copies came to it, of those that hold copies.
 
@@ -128,4 +128,6 @@ def passed(
         checkpoints = checkpoint.read_all_mirrors(source, settled=settled)
     except PermissionDeniedError:
         return {}  # without the permission, nobody knows where topics come from
-    return hops.hops_to(source.cluster_id, topics, checkpoints)
+    # a mirror goes on only after what its own way back has brought home
+    others = [each for each in checkpoints if not checkpoint.is_way_back_of(each.mirror, mirror)]
+    return hops.hops_to(source.cluster_id, topics, others)

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Producer
 from relay_pipelines.errors import FencedError, RelayError, SourceError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.move import cut, fence
+from relay_pipelines.move import cut, fence, way_back
 from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecords
 from relay_pipelines.move.request import MoveRequest
@@ -25,7 +25,7 @@ from relay_pipelines.move.states import FenceBy, State
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
-from tests.copying import KEPT, Mirror, numbered
+from tests.copying import KEPT, Mirror, end_of, numbered, records_of
 from tests.support import commands, consumers, independent
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.independent import Record, until, write
@@ -75,6 +75,36 @@ class Moving:
         # to compare an error of the client with None leaves a TypeError to whatever comes next
         return [error is None for error in told] == [True]
 
+    def write_there(self) -> list[Record]:
+        """Write at the destination after the cut; return what was committed."""
+        at, there = self.mirror.at, self.mirror.destination
+        begun = end_of(there, at)
+        write(there, at, numbered(4, first=100))
+        sender = independent.transactional(there, f"there-{at.topic}")
+        for records, ends in (
+            (numbered(3, first=200), sender.abort_transaction),
+            (numbered(3, first=300), sender.commit_transaction),
+        ):
+            sender.begin_transaction()
+            independent.put(sender, at, records)
+            assert sender.flush(30) == 0
+            ends(30)
+        write(there, at, numbered(20, first=400), compression_type="zstd")
+        until(lambda: end_of(there, at) >= begun + 4 + 4 + 4 + 20, "all that was written")
+        found = [(o, r) for o, r in independent.read(there, at) if o >= begun]
+        self.there = [offset for offset, _ in found]
+        return [record for _, record in found]
+
+    def at_source(self) -> list[Record]:
+        return records_of(self.mirror.source, self.mirror.at)
+
+    def next_values(self, group: str) -> list[bytes | None]:
+        """What a consumer of the source reads next."""
+        start = consumers.committed(self.mirror.source, group, self.mirror.at)[0]
+        assert start >= 0
+        found = independent.read(self.mirror.source, self.mirror.at)
+        return [record.value for offset, record in found if offset >= start]
+
     def position(self) -> int:
         return consumers.committed(self.mirror.destination, self.group, self.mirror.at)[0]
 
@@ -84,6 +114,17 @@ def moving(
     guarded: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> Moving:
     mirror = Mirror(guarded.cluster(), destination_cluster.cluster(), topic_name)
+    write(mirror.source, mirror.at, numbered(10))
+    mirror.copy()
+    return Moving(mirror, guarded, tmp_path)
+
+
+@pytest.fixture
+def moving_to_guarded(
+    guarded: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
+) -> Moving:
+    """The same where the destination has the authorizer."""
+    mirror = Mirror(destination_cluster.cluster(), guarded.cluster(), topic_name)
     write(mirror.source, mirror.at, numbered(10))
     mirror.copy()
     return Moving(mirror, guarded, tmp_path)
@@ -131,14 +172,46 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     mirror.assert_equal()
 
 
-def test_what_is_written_at_the_destination_keeps_the_cut(moving: Moving) -> None:
-    """Nothing is taken back that would leave records of new producers behind."""
+def test_back_with_what_was_written_at_the_destination(
+    moving: Moving, local_session: object
+) -> None:
+    """It is at the source once and in order; groups go on there; the destination stays fenced."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
     moving.move().fence()
     moving.move().cut()
-    write(moving.mirror.destination, moving.mirror.at, numbered(1))
-    with pytest.raises(RelayError, match="1 offset written at the destination since the cut"):
-        moving.move().back()
-    assert moving.move().record().state is State.CUT
+    consumers.commit(there, f"cut-{moving.group}", mirror.at, 11)
+    written = moving.write_there()
+    # groups have read the copies in part, and what was written there in part or as a whole
+    consumers.commit(there, moving.group, mirror.at, moving.there[4])
+    consumers.commit(there, f"whole-{moving.group}", mirror.at, end_of(there, mirror.at))
+    consumers.commit(there, f"part-{moving.group}", mirror.at, 3)
+    back = moving.move(by=FenceBy.HAND).back()
+    assert (back.record.state, back.exit_code) == (State.BACK, 0)
+    assert moving.at_source() == [*numbered(10), *written]
+    assert moving.next_values(moving.group) == [each.value for each in written[4:]]
+    assert moving.next_values(f"cut-{moving.group}") == [each.value for each in written]
+    assert moving.next_values(f"whole-{moving.group}") == []
+    assert moving.next_values(f"part-{moving.group}")[:1] == [numbered(10)[3].value]
+    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    # the mirror goes on after what came home, and everything may move once more
+    write(mirror.source, mirror.at, numbered(3, first=800))
+    held = [record for _, record in independent.read(there, mirror.at)]
+    assert relay_here(moving.config, "run").returncode == 0
+    copied = [*held, *numbered(3, first=800)]
+    assert records_of(there, mirror.at) == copied
+    assert relay_here(moving.config, "run").returncode == 0
+    assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
+    until(moving.may_write, "the ACL is lifted")
+    moving.move().fence()
+    with pytest.raises(RelayError, match="group"):
+        moving.move().cut()
+    behind = (moving.group, f"cut-{moving.group}", f"part-{moving.group}")
+    done = moving.move(without_groups=behind).cut()
+    assert (done.record.state, done.record.groups) == (State.CUT, (f"whole-{moving.group}",))
+    at = consumers.committed(there, f"whole-{moving.group}", mirror.at)[0]
+    more = [r.value for o, r in independent.read(there, mirror.at) if o >= at]
+    assert more == [each.value for each in moving.at_source()[-4:]]
 
 
 EVENTS = (
@@ -147,6 +220,9 @@ EVENTS = (
     (fence, "delete_acls"),
     (cut, "claim_for"),
     (cut, "apply"),
+    (way_back, "copy_all"),
+    (way_back, "claim_for"),
+    (way_back, "apply"),
 )
 
 
@@ -193,9 +269,37 @@ def test_a_kill_at_every_write(moving: Moving) -> None:
             if left == "cut":
                 assert moving.position() == 7
         assert found.status().findings == []
-    assert seen == {name for _, name in EVENTS}
-    assert number > len(EVENTS)
+    assert seen == {name for _, name in EVENTS[:5]}
+    assert number > len(EVENTS[:5])
     mirror.assert_equal()
+
+
+def test_a_kill_at_every_write_of_the_way_back(
+    moving_to_guarded: Moving, local_session: object
+) -> None:
+    """Somebody else goes on each time, and in the end all is home once; the fence there stays."""
+    del local_session
+    moving = moving_to_guarded
+    moving.move(by=FenceBy.HAND).fence()
+    moving.move(by=FenceBy.HAND).cut()
+    written = moving.write_there()
+    consumers.commit(moving.mirror.destination, moving.group, moving.mirror.at, moving.there[4])
+    number, seen = 0, set()
+    while number < 30:
+        number += 1
+        with killed_at(number, after=bool(number % 2)) as events:
+            try:
+                back = moving.move().back()
+                break
+            except Killed:
+                seen.add(events[-1])
+        assert moving.move().record().state in {State.CUT, State.RETURNING, State.LIFTING}
+    assert seen >= {"_commit", "create_acls", "copy_all", "claim_for"}
+    assert (back.record.state, back.exit_code) == (State.BACK, 0)
+    assert moving.at_source() == [*numbered(10), *written]
+    assert moving.next_values(moving.group) == [each.value for each in written[4:]]
+    assert not moving.may_write()
+    assert any("the destination is fenced by acl" in each for each in moving.move().status().lines)
 
 
 def test_two_at_once(moving: Moving) -> None:
@@ -218,6 +322,28 @@ def test_two_at_once(moving: Moving) -> None:
     moving.move("ann").fence()
     with pytest.raises(RelayError, match="with other topics"):
         moving.move("bob", topics=("other",)).fence()
+
+
+def test_two_ways_back_at_once(moving: Moving, local_session: object) -> None:
+    """The one that was overtaken ends with one line, and copies nothing twice."""
+    del local_session
+    moving.move().fence()
+    moving.move().cut()
+    written = moving.write_there()
+    ann, bob = moving.move("ann", by=FenceBy.HAND), moving.move("bob", by=FenceBy.HAND)
+    copy = way_back.WayBackSteps.copy
+
+    def overtaken(steps: way_back.WayBackSteps) -> Any:
+        with patch.object(way_back.WayBackSteps, "copy", copy):
+            bob.back()
+        return copy(steps)
+
+    with (
+        patch.object(way_back.WayBackSteps, "copy", overtaken),
+        pytest.raises(FencedError, match=r"is taken back since .*, by bob"),
+    ):
+        ann.back()
+    assert moving.at_source() == [*numbered(10), *written]
 
 
 class Writing(SystemClock):
@@ -257,6 +383,55 @@ def test_a_writer_that_passes_the_fence(moving: Moving) -> None:
     with pytest.raises(SourceError, match=f"transactional id {mirror.topic} has a transaction"):
         moving.move().fence()
     hanging.abort_transaction(30)
+
+
+def test_a_writer_that_passes_the_fence_of_the_way_back(
+    moving: Moving, local_session: object
+) -> None:
+    """It is named, with its place; what it has written comes home with the next attempt."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    moving.move().fence()
+    moving.move().cut()
+    written = moving.write_there()
+    sender = independent.transactional(there, f"late-{mirror.topic}")
+    sender.begin_transaction()
+    independent.put(sender, mirror.at, numbered(2, first=900))
+    assert sender.flush(30) == 0
+    with pytest.raises(SourceError, match=f"late-{mirror.topic} has a transaction open"):
+        moving.move(by=FenceBy.HAND).back()
+    assert moving.move().record().state is State.RETURNING
+    for refused in (moving.move().fence, moving.move().cut):
+        with pytest.raises(RelayError, match="finish it with `relay move back`"):
+            refused()
+    sender.commit_transaction(30)
+    with consumers.consumer(mirror.source, moving.group) as member:
+        member.subscribe([mirror.topic])
+        until(lambda: member.poll(0.1) or member.assignment(), "a member")
+        consumers.commit(there, moving.group, mirror.at, 9)
+        with pytest.raises(RelayError, match=f"{moving.group}.* has members at the source"):
+            moving.move(by=FenceBy.HAND).back()
+    with pytest.raises(RelayError, match="go on with --by hand"):
+        moving.move(by=FenceBy.ACL).back()
+    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.at_source() == [*numbered(10), *written, *numbered(2, first=900)]
+
+
+def test_what_is_not_mirrored_back(moving: Moving) -> None:
+    """Where the result could not be exact, one line says so, and nothing is changed."""
+    mirror, there = moving.mirror, moving.mirror.destination
+    moving.move().fence()
+    moving.move().cut()
+    moving.write_there()
+    with pytest.raises(RelayError, match="has no authorizer"):
+        moving.move(by=FenceBy.ACL).back()
+    independent.delete_before(there, mirror.at, moving.there[1])
+    with pytest.raises(RelayError, match=r"written after it may be gone"):
+        moving.move(by=FenceBy.HAND).back()
+    write(mirror.source, mirror.at, numbered(1))
+    with pytest.raises(RelayError, match=r"the source has offsets 10 to 11, which were never"):
+        moving.move(by=FenceBy.HAND).back()
+    assert moving.move().record().state is State.CUT
 
 
 def test_a_group_that_was_started_too_early(moving: Moving) -> None:

@@ -15,6 +15,7 @@ from relay_pipelines.move.record import (
     CutPartition,
     Fence,
     MoveRecord,
+    WayBack,
     by_topic,
     next_state,
     require,
@@ -27,7 +28,7 @@ from tests.support.moves import RecordsInMemory, Store
 ALLOWED = {
     Action.FENCE: {State.NONE, State.BACK, State.FENCING, State.FENCED},
     Action.CUT: {State.FENCED, State.CUTTING, State.CUT},
-    Action.CUT_WITHOUT_SOURCE: set(State) - {State.LIFTING},
+    Action.CUT_WITHOUT_SOURCE: set(State) - {State.RETURNING, State.LIFTING},
     Action.BACK: set(State) - {State.NONE},
 }
 
@@ -74,6 +75,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
         ends=by_topic({tp: 7}),
         cut=(CutPartition(tp, 7, 0, TopicPartition("b", 0), 9, 2, "ff"),),
         groups=("g",),
+        way_back=WayBack("m.back@3", Fence(FenceBy.HAND), {"b": {0: 12}}, {"a": {0: 10}}),
     )
     value = to_json(record, version=1).encode()
     assert checkpoint.record_of(MoveRecord, value) == record

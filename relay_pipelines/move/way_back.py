@@ -1,0 +1,439 @@
+"""The way back: what was written at the destination since the cut comes home, exactly once.
+
+A mirror of its own copies it (`way_back_mirror`), by the same tasks and with the same proof as any
+other. docs/move.md argues why no record comes home twice, and none of the source's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from relay_pipelines.audit.request import AuditRequest
+from relay_pipelines.errors import ConfigError, DestinationError, FencedError, SourceError
+from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.reader import read_checkpoints
+from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.move import fence
+from relay_pipelines.move.copying import audit_all, copy_all
+from relay_pipelines.move.inventory import source_ends
+from relay_pipelines.move.record import (
+    CutPartition,
+    Fence,
+    MoveRecord,
+    WayBack,
+    by_partition,
+    by_topic,
+)
+from relay_pipelines.move.rehearsal import snapshot_of
+from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import FenceBy, State
+from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
+from relay_pipelines.offsets.apply import State as Committed
+from relay_pipelines.offsets.apply import apply
+from relay_pipelines.offsets.mark import mark_of, own_text
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition
+from relay_pipelines.offsets.translate import read_translation
+from relay_pipelines.offsets.translation import Translation
+from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.plan.owners import moved_id
+from relay_pipelines.prepare.checkpoint_moves import resume_at
+from relay_pipelines.prepare.owners import claim_for
+from relay_pipelines.protocol import groups
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+    destination_client,
+)
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.groups import Commits
+from relay_pipelines.replay.replay import require_copyable
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+
+THERE = "destination"
+"""The one node of the destination, as `fence` names them."""
+_AGAIN = "stop that producer, and repeat `relay move back`"
+
+
+@dataclass(slots=True)
+class WayBackSteps:
+    """The steps of the way back, in their order; each may be repeated."""
+
+    name: str
+    mirror: Mirror
+    request: MoveRequest
+    record: MoveRecord
+    session: Session
+    clock: Clock
+    say: Callable[[str], None]
+    own: Mirror = field(init=False)
+    """The mirror that copies."""
+
+    def __post_init__(self) -> None:
+        self.own = reversed_mirror(self.mirror, self.record)
+
+    @property
+    def own_name(self) -> str:
+        """Its name."""
+        return name_of(self.record)
+
+    def require_possible(self, source: ClusterClient, destination: ClusterClient) -> None:
+        """Refuse what could not be finished. Changes nothing.
+
+        Raises:
+            ConfigError: records are where they cannot be told apart, or are gone.
+            RelayError: a cluster refuses, or does not answer.
+        """
+        _require_alone(source, self.record)
+        _require_kept(destination, self.record)
+        snapshot = self._snapshot()
+        for error in snapshot.guarded.values():
+            raise error
+        require_copyable(snapshot, self.own, self.session)
+
+    def begun(self, destination: ClusterClient) -> MoveRecord:
+        """Return the record that is written before anything is changed.
+
+        Raises:
+            ConfigError: the destination cannot be fenced so.
+            RelayError: it does not answer, or refuses.
+        """
+        if self.record.state is State.RETURNING:
+            held = self.record.way_back.fence
+            if held.by is not self.request.by:
+                raise ConfigError(
+                    f"{self.record.where}, and the destination is fenced by {held.by}",
+                    remedy=f"go on with --by {held.by}",
+                )
+            return self.record
+        by, topics = self.request.by, {each.destination.topic for each in self.record.cut}
+        acls = fence.denials({THERE: destination}, topics) if by is FenceBy.ACL else {}
+        way_back = WayBack(self.own_name, Fence(by, acls))
+        return replace(self.record, state=State.RETURNING, way_back=way_back)
+
+    def copy(self) -> ClusterSnapshot:
+        """Copy up to where the destination ends now.
+
+        Raises:
+            RelayError: not all could be copied.
+        """
+        self.say("mirroring back what was written at the destination")
+        snapshot = self._snapshot()
+        if any(position.moved for position in snapshot.positions):
+            return snapshot  # it has ended
+        copy_all(
+            self._snapshot, self.own, self.session, self.clock, scope="", again="relay move back"
+        )
+        return self._snapshot()
+
+    def hold(self, destination: ClusterClient) -> MoveRecord:
+        """Wait until the fence of the destination holds, and return the record that says so.
+
+        Raises:
+            SourceError: somebody writes there.
+            RelayError: it does not answer.
+        """
+        still_ms = self.request.still_ms
+        self.say(f"waiting {still_ms / 1000:g} s for the destination not to move")
+        partitions = [position.topic_partition for position in self._snapshot().positions]
+        try:
+            ends = fence.verify({THERE: destination}, partitions, still_ms)
+        except SourceError as error:
+            error.remedy = _AGAIN
+            raise
+        held = replace(
+            self.record.way_back.fence, still_ms=still_ms, held_at_ms=self.clock.now_ms()
+        )
+        way_back = replace(self.record.way_back, fence=held, ends=by_topic(ends))
+        return replace(self.record, way_back=way_back)
+
+    def copy_rest(self) -> None:
+        """Copy up to the ends at which the destination has stood still.
+
+        Raises:
+            RelayError: not all could be copied.
+        """
+        snapshot = self._snapshot()
+        if any(
+            position.begin < self._end(position.topic_partition) for position in snapshot.positions
+        ):
+            snapshot = self.copy()
+        ended = {each.topic_partition for each in snapshot.positions if each.moved}
+        for tp, error in snapshot.guarded.items():
+            if tp not in ended:
+                raise error
+        for position in snapshot.positions:
+            end = self._end(position.topic_partition)
+            if position.begin < end:
+                raise DestinationError(
+                    f"it is mirrored back up to {count(position.begin)} of {count(end)}",
+                    remedy="repeat `relay move back`",
+                    topic_partition=position.topic_partition,
+                )
+
+    def _end(self, tp: TopicPartition) -> int:
+        return self.record.way_back.ends.get(tp.topic, {}).get(tp.partition, 0)
+
+    def audit(self) -> None:
+        """Audit all that was mirrored back.
+
+        Raises:
+            TamperedError: it is not what the destination has, or somebody else has written to the
+                source among it.
+            RelayError: it could not be audited.
+        """
+        self.say("auditing what was mirrored back")
+        asked = AuditRequest(level=self.request.level)
+        known = read_checkpoints(self.own_name, self.own, self.clock)
+        if any(found.ledger_head.number for found in known.checkpoints.values()):
+            audit_all(self.own_name, self.own, asked, self.session, self.clock)
+
+    def look(self, source: ClusterClient, destination: ClusterClient) -> list[Answer]:
+        """Find where the groups of the destination go on at the source.
+
+        Raises:
+            ConfigError: a position has no answer, or a group has members at the source.
+            RelayError: a cluster does not answer.
+        """
+        self.say("looking at groups")
+        answers = read_answers(self, source, destination)
+        for answer in answers:
+            if answer.offset is None:
+                raise _without(
+                    answer.position.group, f"{answer.position.topic_partition}: {answer.why}"
+                )
+        moving = {answer.position.group for answer in answers}
+        for group in source.retry(partial(groups.listed_groups, source)):
+            if group.name in moving and group.has_members:
+                raise _without(group.name, "has members at the source")
+        return answers
+
+    def end(self) -> MoveRecord:
+        """See that nobody mirrors back anything from here on; return the record that says so.
+
+        Raises:
+            RelayError: the source does not answer, or refuses.
+        """
+        with self._client() as client:
+            read = partial(checkpoint.read_all, client, self.own_name)
+            wanted = dict.fromkeys(client.retry(read).next_offsets, moved_id(self.own_name))
+            for error in claim_for(client, self.own_name, wanted).values():
+                raise error
+            known = client.retry(read).checkpoints.values()
+        copies = [each.copies for each in known if each.copies is not None]
+        ends = by_topic({each.topic_partition: each.next_offset for each in copies})
+        way_back = replace(self.record.way_back, source_ends=ends)
+        return replace(self.record, state=State.LIFTING, way_back=way_back)
+
+    def resume(self, destination: ClusterClient) -> None:
+        """Let the mirror go on after what came home: the destination has the originals.
+
+        Raises:
+            RelayError: a cluster does not answer, or refuses.
+        """
+        ends = by_partition(self.record.way_back.source_ends)
+        snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+        for position in snapshot.positions:
+            end = ends.get(position.topic_partition, 0)
+            # one that was given back may be further
+            if position.begin < end:
+                why = f"written at the destination, and brought home by {self.own_name}"
+                go_on = partial(resume_at, destination, snapshot, position, end, why)
+                destination.retry(go_on, also=(FencedError,))
+
+    def require_still(self, destination: ClusterClient) -> None:
+        """See that nothing was written at the destination since its fence held.
+
+        Raises:
+            SourceError: somebody has written.
+            RelayError: it does not answer.
+        """
+        way_back = self.record.way_back
+        ends = by_partition(way_back.ends)
+        there = {THERE: destination}
+        if error := fence.moved_since(there, ends, way_back.fence.held_at_ms):
+            error.remedy = _AGAIN
+            raise error
+
+    def _client(self) -> ClusterClient:
+        """Return a client of the source, for what is written there."""
+        return destination_client(
+            self.own_name, self.own.destination_cluster, self.own.copy_options, self.clock, "move"
+        )
+
+    def _snapshot(self) -> ClusterSnapshot:
+        # the loop guard is lifted: copying begins at the cut, and no copy is beyond it
+        return take_snapshot(self.own_name, self.own, self.clock, refuse_loops=False)
+
+    def lines(self) -> list[str]:
+        """Return what was mirrored back, in words."""
+        ledger = read_verified_ledger(self.own_name, self.own, self.clock)
+        records = sum(entry.records for entry in ledger.entries)
+        held = self.record.way_back.fence
+        number = sum(map(len, held.acls.values()))
+        acls = f", {plural(number, 'ACL')}" if number else ""
+        home = f"mirrored back by {self.own_name}: {plural(records, 'record')}"
+        return [home, f"the destination stays fenced by {held.by}{acls}"]
+
+
+def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
+    """Refuse a source that has gone on by itself since the cut.
+
+    Raises:
+        ConfigError: its records are not at the destination, and would lie before those that come.
+    """
+    wanted = {
+        each.source: each.source_end
+        if record.is_without_source
+        else max(each.source_end, record.end_of(each.source))
+        for each in record.cut
+    }
+    existing = source.retry(partial(source.existing, {tp.topic for tp in wanted}))
+    for tp in wanted:
+        if tp.topic not in existing:
+            raise ConfigError(
+                f"the topic {tp.topic} is no longer at the source",
+                remedy="nothing can be mirrored back to it: go on at the destination",
+            )
+    ends = source_ends(source, wanted)
+    for tp, end in wanted.items():
+        if ends.high[tp] > end:
+            raise ConfigError(
+                f"{tp}: the source has offsets {count(end)} to {count(ends.high[tp])}, which were"
+                " never copied: both sides have gone on from the cut",
+                remedy="nothing is mirrored back into that: decide with the owners of the data"
+                " which side goes on, and copy what they want of the other",
+            )
+
+
+def _require_kept(destination: ClusterClient, record: MoveRecord) -> None:
+    """Refuse if the destination has lost what was written beyond the cut.
+
+    Raises:
+        ConfigError: retention, or somebody, has deleted it.
+    """
+    existing = destination.retry(
+        partial(destination.existing, {each.destination.topic for each in record.cut})
+    )
+    known = {
+        each.destination: each.destination_end
+        for each in record.cut
+        if each.destination.topic in existing and each.destination_end
+    }
+    low = destination.retry(partial(destination.list_offsets, known, EARLIEST, READ_COMMITTED))
+    end = destination.retry(partial(destination.list_offsets, known, LATEST, READ_UNCOMMITTED))
+    for tp, cut_at in known.items():
+        if low[tp] > cut_at or end[tp] < cut_at:
+            raise ConfigError(
+                f"{tp} has offsets {count(low[tp])} to {count(end[tp])}, and the cut is at"
+                f" {count(cut_at)}: records that were written after it may be gone",
+                remedy="nothing can be mirrored back exactly: go on at the destination",
+            )
+
+
+def _without(group: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"group {group}: {why}",
+        remedy=f"leave it out with --without-group {group}, and move it by hand; then repeat"
+        " `relay move back`",
+    )
+
+
+def read_answers(
+    steps: WayBackSteps, source: ClusterClient, destination: ClusterClient
+) -> list[Answer]:
+    """Translate what groups have committed at the destination.
+
+    Up to the cut by the ledger of the mirror, beyond it by that of the way back.
+
+    Raises:
+        RelayError: a cluster does not answer.
+    """
+    topics = {each.destination.topic for each in steps.record.cut}
+    names = [
+        group.name
+        for group in destination.retry(partial(groups.listed_groups, destination))
+        if group.type != "share" and group.name not in steps.request.without_groups
+    ]
+    there, errors = destination.retry(partial(groups.group_commits, destination, names))
+    for group, error in errors.items():
+        raise _without(group, error.what)
+    here, _ = source.retry(partial(groups.group_commits, source, list(there)))
+    positions = [
+        position
+        for group, commits in sorted(there.items())
+        for position in _positions(group, commits, topics)
+    ]
+    beyond = read_translation(steps.own_name, steps.own, source)
+    upto = read_translation(steps.name, steps.mirror, destination)
+    cut_at = {each.destination: each for each in steps.record.cut}
+    answers = [_answer(position, cut_at, upto, beyond) for position in positions]
+    return [
+        answer
+        for answer in answers
+        if not _is_there(steps.name, answer, there[answer.position.group], here)
+    ]
+
+
+def _positions(group: str, commits: Commits, topics: set[str]) -> Iterator[ConsumerPosition]:
+    for tp, commit in sorted(commits.items()):
+        if tp.topic in topics:
+            yield ConsumerPosition(tp, commit.offset, group, own_text(commit.metadata))
+
+
+def _answer(
+    position: ConsumerPosition,
+    cut_at: Mapping[TopicPartition, CutPartition],
+    upto: Translation,
+    beyond: Translation,
+) -> Answer:
+    """Return where one position goes on at the source."""
+    part = cut_at.get(position.topic_partition)
+    if part is None or position.offset > part.destination_end:
+        (answer,) = beyond.to_destination([position])
+        return answer
+    if position.offset == part.destination_end or not part.ledger_number:
+        return Answer(position, part.source, part.source_end)
+    (answer,) = upto.to_source([position])
+    return answer
+
+
+def _is_there(mirror: str, answer: Answer, commits: Commits, here: Mapping[str, Commits]) -> bool:
+    """Whether nobody has read at the destination, so that the source's own position stays."""
+    mark = mark_of(commits[answer.position.topic_partition])
+    if mark is None or mark.mirror != mirror or answer.to is None:
+        return False
+    known = here.get(answer.position.group, {}).get(answer.to)
+    return known is not None and answer.offset is not None and known.offset >= answer.offset
+
+
+def move_groups(source: ClusterClient, answers: Sequence[Answer]) -> list[Finding]:
+    """Commit for the groups where they go on at the source, and read it back.
+
+    Returns:
+        why some have not moved.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    applied = apply(source, answers, Side.SOURCE, execute=True, backwards=False)
+    return [
+        Finding(
+            Kind.NOT_READY,
+            f"group {each.answer.position.group}: {each.answer.position.topic_partition}",
+            Severity.ERROR,
+            each.why,
+            f"stop it at the source, or leave it out with --without-group"
+            f" {each.answer.position.group}; then repeat `relay move back`",
+        )
+        for each in applied
+        if each.state is Committed.REFUSED
+    ]

@@ -1,0 +1,80 @@
+"""The mirror that brings home what was written at the destination since a cut.
+
+It is the mirror turned round: it reads the topics of the copies from the ends of the cut on, and
+writes to the topics that they are copies of. Its checkpoints and its ledger are at the source.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.ledger.checkpoint import way_back_name
+from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.plan.positions import OnDataLoss
+from relay_pipelines.plan.topic_selection import renamed_target
+from relay_pipelines.settings import Destination, Health, Mirror, Node, Source, Topics
+from relay_pipelines.settings.copying import RecordSettings
+from relay_pipelines.settings.groups import Groups
+from relay_pipelines.settings.models import Start
+
+
+def name_of(record: MoveRecord) -> str:
+    """Return the name of the mirror: that in the record, or the one that the next record gets."""
+    return record.way_back.mirror or way_back_name(record.mirror, record.number)
+
+
+def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
+    """Return the mirror of the way back.
+
+    Records come home as they are: filters and transforms of the mirror do not apply. The source's
+    topics keep their configuration.
+
+    Raises:
+        ConfigError: the source has several nodes, or a topic was pinned to a partition.
+    """
+    if len(mirror.source.nodes) > 1:
+        raise ConfigError(
+            "the source has several nodes, which would need the same records at the same offsets",
+            remedy="nothing can be mirrored back to them: go on at the destination, or take one"
+            " node as the source of a new mirror",
+        )
+    for topic in record.topics:
+        if renamed_target(topic, mirror.topics.rename).partition is not None:
+            raise ConfigError(
+                f"the topic {topic} is pinned to a partition: of what others have written there,"
+                " nobody knows to which source partition it belongs",
+                remedy="nothing can be mirrored back from there: go on at the destination",
+            )
+    (node,) = mirror.source.nodes
+    there = mirror.destination
+    plain = RecordSettings()
+    records: dict[str, Any] = {key: getattr(plain, key) for key in RecordSettings.model_fields}
+    names = {each.destination.topic: each.source.topic for each in record.cut}
+    return mirror.model_copy(
+        update={
+            **records,
+            "source": Source.model_construct(nodes=(_read_from(there),), health=Health()),
+            "destination": Destination.model_construct(**_shared(node)),
+            "topics": Topics(
+                allow=tuple(map(re.escape, sorted(names))), rename=names, config_keys=()
+            ),
+            "start": Start.model_validate(
+                {"offsets": {str(each.destination): each.destination_end for each in record.cut}}
+            ),
+            # a record of the destination that is gone is a person's decision
+            "on_data_loss": OnDataLoss.FAIL,
+            "groups": Groups(),
+        }
+    )
+
+
+def _read_from(there: Destination) -> Node:
+    return Node.model_construct(name="destination", **_shared(there))
+
+
+def _shared(cluster: Node | Destination) -> dict[str, Any]:
+    """Return how a cluster is reached."""
+    keys = Node.model_fields.keys() & Destination.model_fields.keys()
+    return {key: getattr(cluster, key) for key in keys}
