@@ -626,10 +626,19 @@ def demo(
         bool,
         typer.Option("--cluster", help="Copy on a Spark cluster, and kill one of its workers."),
     ] = False,
+    move: Annotated[
+        bool,
+        typer.Option("--move", help="Move a producer and a consumer over, and back."),
+    ] = False,
 ) -> int:
     """Show a mirror between local clusters, with failures."""
-    from relay_pipelines.demo import main
+    from relay_pipelines.demo import main, moving
+    from relay_pipelines.errors import ConfigError
 
+    if move and cluster:
+        raise ConfigError("--move and --cluster are two demos", remedy="give one of them")
+    if move:
+        return moving.main(keep=keep)
     return int(main(keep=keep, cluster=cluster))
 
 

@@ -60,12 +60,16 @@ class Reporter:
         """Print a table."""
         self.console.print(Padding(table, (0, 0, 0, len(_INDENT))))
 
-    def conclude(self, *, equal: bool) -> None:
-        """Print the result and what to read next."""
+    def conclude(self, *, equal: bool, wrong: str = "The two sides DIFFER, see the table.") -> None:
+        """Print the result and what to read next.
+
+        Args:
+            wrong: the result if they are not equal.
+        """
         result = "Nothing lost, nothing duplicated, nothing changed."
         took = seconds(self._clock.monotonic() - self._started)
         self.console.print(
-            f"\n{result if equal else 'The two sides DIFFER, see the table.'} {took} in all.",
+            f"\n{result if equal else wrong} {took} in all.",
             style="bold green" if equal else "bold red",
         )
         self.console.print(

@@ -301,11 +301,26 @@ def start_clusters(
     Raises:
         RelayError: no Java, no network for the first download, or a broker does not start.
     """
+    with start(folder, _NAMES) as made:
+        a, b, destination = (cluster.cluster() for cluster in made)
+        create_topics(a, partitions)
+        create_topics(b, partitions)
+        processes = {cluster.name: cluster for cluster in made}
+        yield Environment(folder, (a, b), destination, processes, partitions)
+
+
+@contextmanager
+def start(folder: Path, names: Sequence[str]) -> Iterator[list[LocalCluster]]:
+    """Start clusters in parallel.
+
+    Raises:
+        RelayError: no Java, no network for the first download, or a broker does not start.
+    """
     jars.broker_classpath()
     temporary = folder / "tmp"
     temporary.mkdir()
     options = (*JVM_OPTIONS, f"-Djava.io.tmpdir={temporary}")
-    made = [LocalCluster(name, folder=folder / name, jvm_options=options) for name in _NAMES]
+    made = [LocalCluster(name, folder=folder / name, jvm_options=options) for name in names]
     with ExitStack() as running:
         for cluster in made:
             # a kill is faster than a shutdown, and nobody needs the data afterwards
@@ -313,14 +328,10 @@ def start_clusters(
         with ThreadPoolExecutor(len(made)) as pool:
             for started in [pool.submit(cluster.start) for cluster in made]:
                 started.result()
-        a, b, destination = (cluster.cluster() for cluster in made)
-        _create_topics(a, partitions)
-        _create_topics(b, partitions)
-        processes = {cluster.name: cluster for cluster in made}
-        yield Environment(folder, (a, b), destination, processes, partitions)
+        yield made
 
 
-def _create_topics(node: Cluster, partitions: Mapping[str, int]) -> None:
+def create_topics(node: Cluster, partitions: Mapping[str, int]) -> None:
     """Create the shop's topics; the mirror creates those at the destination."""
     compacted = {"cleanup.policy": "compact"}
     topics = [

@@ -23,6 +23,7 @@ TAKEOVER = re.compile(
 )
 SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events={events}))"
 ON_CLUSTER = SHORT.format(events="20_000, cluster=True")
+MOVE = "import sys; from relay_pipelines.demo.moving import main; sys.exit(main(records=200))"
 UI = "import sys; from relay_pipelines.demo.ui import main; sys.exit(main({port}, keep=False))"
 
 
@@ -111,6 +112,21 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert not still_running(list(seen))
     assert list(tmp_path.iterdir()) == []
     assert_provenance(lines, number(records))
+
+
+@pytest.mark.timeout(900)
+def test_an_application_moves_over_and_back(tmp_path, site):
+    """Brokers of both sides die meanwhile; the consumer has read each record once."""
+    seen: set[psutil.Process] = set()
+    with run(tmp_path, site, MOVE) as process:
+        said = "".join(read(process, "", seen))
+    assert process.returncode == 0, said
+    assert [said.count(f"kill -9 of the broker of {side}") for side in ("old", "new")] == [1, 2]
+    (written, consumed) = re.findall(r"(\S+) records (?:written|read)\n", said)
+    assert number(written) == number(consumed) > 600
+    assert "Nothing lost, nothing duplicated" in said
+    assert not still_running(list(seen))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
