@@ -10,9 +10,11 @@ from typing import Any
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
 
+WAY_BACK = "way back"
+"""The gate of `back`; the others are those of `fence` and `cut`."""
 GATES = (
     *("topics", "writers", "groups", "source groups", "destination groups"),
-    *("schemas", "fence", "acls", "quotas"),
+    *("schemas", "fence", "acls", "quotas", WAY_BACK),
 )
 """Their names, in the order in which a rehearsal looks at them."""
 

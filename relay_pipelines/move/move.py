@@ -18,8 +18,8 @@ from relay_pipelines.errors import ConfigError, FencedError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.move import cut, fence, way_back
-from relay_pipelines.move.gates import Gate, fails, looked
-from relay_pipelines.move.inventory import Nodes, group_client, source_nodes
+from relay_pipelines.move.gates import GATES, WAY_BACK, Gate, fails, looked
+from relay_pipelines.move.inventory import Groups, Nodes, group_client, source_nodes
 from relay_pipelines.move.record import (
     Fence,
     MoveRecord,
@@ -101,16 +101,23 @@ class Move:
             return records.read()
 
     def rehearse(self) -> Rehearsal:
-        """Look at every gate; changes nothing.
+        """Look at every gate of the step that comes next; changes nothing.
 
         Raises:
             RelayError: a cluster does not answer.
         """
         record = self.record()
-        found = rehearse(self.name, self.mirror, self.request, record, self.clock)
-        if record.state not in {State.CUT, State.RETURNING}:
-            return found
-        return replace(found, gates=[*found.gates, looked("way back", self._way_back_gate)])
+        if not record.is_cut:
+            found = rehearse(self.name, self.mirror, self.request, record, self.clock)
+            return replace(found, gates=[*found.gates, Gate(WAY_BACK, "nothing is cut")])
+        began = self.clock.monotonic()
+        asked = not record.is_without_source
+        saw = "held when it was cut" if asked else "it was cut without the source"
+        behind = [Gate(gate, saw, is_seen=asked) for gate in GATES if gate != WAY_BACK]
+        gates = [*behind, looked(WAY_BACK, self._way_back_gate)]
+        partitions = [each.source for each in record.cut]
+        seconds = self.clock.monotonic() - began
+        return Rehearsal(record, record.topics, partitions, 0, gates, {}, Groups(), seconds)
 
     def _way_back_gate(self) -> Gate:
         """Say what `back` would bring home now; changes nothing."""
@@ -123,7 +130,7 @@ class Move:
             if record.state is State.CUT and beyond:
                 self._way_back(record).require_possible(source, destination)
         text = f"{plural(beyond, 'offset')} written at the destination since the cut"
-        return Gate("way back", text)
+        return Gate(WAY_BACK, text)
 
     def fence(self) -> MoveResult:
         """Stop the producers of the source, and see that nobody writes.

@@ -128,6 +128,11 @@ class MoveRecord:
         return self.state not in {State.NONE, State.BACK}
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the topics have moved, and the way back is what comes next."""
+        return self.state in {State.CUT, State.RETURNING}
+
+    @property
     def where(self) -> str:
         """The state, in words."""
         if self.state is State.NONE:

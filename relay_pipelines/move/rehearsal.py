@@ -73,6 +73,8 @@ class Rehearsal:
     @property
     def summary(self) -> str:
         """What would happen now, in a line."""
+        if self.record.is_cut:
+            return f"now: {self.gates[-1].saw or self.gates[-1].state}"
         answers = [answer for each in self.groups.positions for answer in each.answers]
         exact = sum(
             all(a.exactness is Exactness.EXACT for a in each.answers)

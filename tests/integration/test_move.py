@@ -18,6 +18,7 @@ from relay_pipelines.errors import FencedError, RelayError, SourceError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.move import cut, fence, way_back
+from relay_pipelines.move.gates import GATES
 from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecords
 from relay_pipelines.move.request import MoveRequest
@@ -136,9 +137,7 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     mirror = moving.mirror
     write(mirror.source, mirror.at, numbered(5, first=10))
     seen = moving.relay("rehearse")
-    gates = ("topics", "writers", "groups", "source groups", "destination groups")
-    gates += ("schemas", "fence", "acls", "quotas")
-    assert {gate["gate"]: gate["state"] for gate in seen["gates"]} == dict.fromkeys(gates, "holds")
+    assert {gate["gate"]: gate["state"] for gate in seen["gates"]} == dict.fromkeys(GATES, "holds")
     assert (seen["offsets_to_copy"], seen["move"]["state"]) == (5, "not begun")
     assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 1)]
     assert moving.position() < 0
@@ -186,6 +185,13 @@ def test_back_with_what_was_written_at_the_destination(
     consumers.commit(there, moving.group, mirror.at, moving.there[4])
     consumers.commit(there, f"whole-{moving.group}", mirror.at, end_of(there, mirror.at))
     consumers.commit(there, f"part-{moving.group}", mirror.at, 3)
+    *behind, home = moving.relay("rehearse")["gates"]
+    assert {gate["saw"] for gate in behind} == {"held when it was cut"}
+    beyond = end_of(there, mirror.at) - moving.move().record().cut[0].destination_end
+    assert (home["state"], home["saw"]) == (
+        "holds",
+        f"{beyond} offsets written at the destination since the cut",
+    )
     back = moving.move(by=FenceBy.HAND).back()
     assert (back.record.state, back.exit_code) == (State.BACK, 0)
     assert moving.at_source() == [*numbered(10), *written]
