@@ -38,7 +38,7 @@ from relay_pipelines.plan.owners import claimant_id, moved_id
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups as group_requests
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
@@ -305,7 +305,8 @@ def written_beyond(destination: ClusterClient, record: MoveRecord) -> dict[Topic
     known = {each.destination: each.destination_end for each in record.cut}
 
     def ask() -> dict[TopicPartition, int]:
-        return destination.list_offsets(_there(destination, known), LATEST, READ_COMMITTED)
+        # also of open transactions: nobody knows what they will commit
+        return destination.list_offsets(_there(destination, known), LATEST, READ_UNCOMMITTED)
 
     ends = destination.retry(ask)
     return {tp: end - known[tp] for tp, end in ends.items() if end > known[tp]}

@@ -394,12 +394,14 @@ def test_a_writer_that_passes_the_fence(moving: Moving) -> None:
 def test_a_writer_that_passes_the_fence_of_the_way_back(
     moving: Moving, local_session: object
 ) -> None:
-    """It is named, with its place; what it has written comes home with the next attempt."""
+    """It is named, with its place; what it has written comes home with the next attempt.
+
+    Records of which nobody knows whether they will be committed are written, too.
+    """
     del local_session
     mirror, there = moving.mirror, moving.mirror.destination
     moving.move().fence()
     moving.move().cut()
-    written = moving.write_there()
     sender = independent.transactional(there, f"late-{mirror.topic}")
     sender.begin_transaction()
     independent.put(sender, mirror.at, numbered(2, first=900))
@@ -411,6 +413,7 @@ def test_a_writer_that_passes_the_fence_of_the_way_back(
         with pytest.raises(RelayError, match="finish it with `relay move back`"):
             refused()
     sender.commit_transaction(30)
+    written = moving.write_there()
     with consumers.consumer(mirror.source, moving.group) as member:
         member.subscribe([mirror.topic])
         until(lambda: member.poll(0.1) or member.assignment(), "a member")
@@ -420,7 +423,7 @@ def test_a_writer_that_passes_the_fence_of_the_way_back(
     with pytest.raises(RelayError, match="go on with --by hand"):
         moving.move(by=FenceBy.ACL).back()
     assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
-    assert moving.at_source() == [*numbered(10), *written, *numbered(2, first=900)]
+    assert moving.at_source() == [*numbered(10), *numbered(2, first=900), *written]
 
 
 def test_what_is_not_mirrored_back(moving: Moving) -> None:
