@@ -94,6 +94,13 @@ class KnownEntries:
         )
         self._replayed = _indices(replayed)
         self._accounted = accounted
+        # before it are originals that have come home
+        self._begun = {
+            (entry.destination.topic_partition, entry.generation): entry.destination.end
+            for some in entries.values()
+            for entry in some
+            if entry.gap and not len(entry.source)
+        }
 
     def covering(self, offset_range: OffsetRange) -> list[LedgerEntry]:
         """Return the entries that have offsets of a range, in the order of source offsets."""
@@ -134,7 +141,9 @@ class KnownEntries:
         written, own = self._written.get(to, RangeIndex([])), {e.destination for e in entries}
         if end is None:
             end = written.next_start(max(entry.destination.end for entry in entries))
-        copies = OffsetRange(to, entries[0].destination.start, sys.maxsize if end is None else end)
+        begun = self._begun.get((to, entries[0].generation), 0)
+        start = max(entries[0].destination.start, begun)
+        copies = OffsetRange(to, start, sys.maxsize if end is None else max(start, end))
         others = [*written.within(copies), *self._replayed.get(to, RangeIndex([])).within(copies)]
         return RecountPart(
             OffsetRange(
@@ -192,15 +201,20 @@ def uncopied(
         created: topic -> its id, of those that the mirror has created.
     """
     firsts: dict[TopicPartition, int] = {}
+    begun: dict[TopicPartition, int] = {}
     for entry in entries:
+        copies = entry.destination
         if entry.records:
-            copies = entry.destination
             first = firsts.get(copies.topic_partition, copies.start)
             firsts[copies.topic_partition] = min(first, copies.start)
+        elif entry.gap and not len(entry.source):  # with originals there, that have come home
+            begun[copies.topic_partition] = max(begun.get(copies.topic_partition, 0), copies.end)
     by_replays = _indices(replayed)
     parts = []
     for to, offsets in sorted(accounted.items()):
-        before, source = OffsetRange(to, 0, firsts.get(to, offsets.end)), range_of(to)
+        first = firsts.get(to, offsets.end)
+        start = begun.get(to, 0)
+        before, source = OffsetRange(to, start if start <= first else 0, first), range_of(to)
         if source is not None and not offsets.start and len(before):
             others = tuple(by_replays.get(to, RangeIndex([])).within(before))
             created_id = created.get(to.topic, "")

@@ -206,6 +206,15 @@ def is_way_back_of(name: str, mirror: str) -> bool:
     return name.startswith(f"{mirror}{_WAY_BACK}")
 
 
+def family_of(name: str) -> str:
+    """Return what the names have in common that may copy to the same place, one after the other.
+
+    A mirror and its replays; all ways back of a mirror.
+    """
+    mirror, way_back, _ = name.partition(_WAY_BACK)
+    return mirror + way_back if way_back else name.partition(REPLAY)[0]
+
+
 def key_prefixes(mirror: str, *, with_replays: bool = False) -> tuple[bytes, ...]:
     """How the record keys of a mirror begin.
 

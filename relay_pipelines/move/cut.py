@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +10,7 @@ from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
+    FencedError,
 )
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger import checkpoint
@@ -38,7 +39,12 @@ from relay_pipelines.plan.owners import claimant_id, moved_id
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups as group_requests
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
@@ -165,14 +171,14 @@ class Steps:
             if tp.topic in self.record.topics
         )
 
-    def take_topics(self, destination: ClusterClient) -> list[CutPartition]:
+    def take_topics(self, destination: ClusterClient, own: Own) -> list[CutPartition]:
         """Take the topics from the mirror: nobody copies them from then on.
 
         Raises:
             RelayError: the destination does not answer, or the source had moved.
         """
         self.say("taking the topics from the mirror")
-        positions = taken(destination, self.name, self.mirror, self.record)
+        positions = taken(destination, self.name, self.mirror, self.record, own)
         self.require_still()
         return positions
 
@@ -225,8 +231,44 @@ class Steps:
                     )
 
 
+class _OvertakenError(Exception):
+    """Somebody else goes on with the move."""
+
+    def __init__(self, why: FencedError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+def _claim(
+    destination: ClusterClient, name: str, wanted: Mapping[TopicPartition, str], own: Own
+) -> None:
+    """Claim topic-partitions, unless somebody else has gone on with the move.
+
+    Raises:
+        FencedError: somebody has.
+        RelayError: the destination does not answer, or one cannot be claimed now.
+    """
+
+    def look() -> None:
+        try:
+            own()
+        except FencedError as error:  # `claim_for` would try again
+            raise _OvertakenError(error) from error
+
+    try:
+        failed = claim_for(destination, name, wanted, look=look)
+    except _OvertakenError as error:
+        raise error.why from None
+    for why in failed.values():
+        raise why
+
+
+Own = Callable[[], None]
+"""Raises FencedError if somebody else has written a record of the move."""
+
+
 def taken(
-    destination: ClusterClient, name: str, mirror: Mirror, record: MoveRecord
+    destination: ClusterClient, name: str, mirror: Mirror, record: MoveRecord, own: Own
 ) -> list[CutPartition]:
     """Claim the topic-partitions of a move, and return where their copies end.
 
@@ -237,14 +279,14 @@ def taken(
     # also those that nobody has copied
     found = {*record.source_ends, *known.next_offsets, *known.owners}
     partitions = sorted(tp for tp in found if tp.topic in record.topics)
-    failed = claim_for(destination, name, dict.fromkeys(partitions, moved_id(name)))
-    for error in failed.values():
-        raise error
+    _claim(destination, name, dict.fromkeys(partitions, moved_id(name)), own)
     known = destination.retry(partial(checkpoint.read_all, destination, name))
     return _positions(destination, mirror, record, known, partitions)
 
 
-def give_back(destination: ClusterClient, name: str, record: MoveRecord) -> list[TopicPartition]:
+def give_back(
+    destination: ClusterClient, name: str, record: MoveRecord, own: Own
+) -> list[TopicPartition]:
     """Give the topic-partitions of a move back to the mirror; return those that had moved.
 
     Raises:
@@ -256,9 +298,7 @@ def give_back(destination: ClusterClient, name: str, record: MoveRecord) -> list
         for tp, owner in known.owners.items()
         if tp.topic in record.topics and owner == moved_id(name)
     )
-    wanted = dict.fromkeys(moved, claimant_id(name))
-    for error in claim_for(destination, name, wanted).values():
-        raise error
+    _claim(destination, name, dict.fromkeys(moved, claimant_id(name)), own)
     return moved
 
 
@@ -296,20 +336,34 @@ def _positions(
     return positions
 
 
-def written_beyond(destination: ClusterClient, record: MoveRecord) -> dict[TopicPartition, int]:
+def written_beyond(
+    destination: ClusterClient, mirror: Mirror, record: MoveRecord
+) -> dict[TopicPartition, int]:
     """Return how many offsets each copy has beyond the cut; not those that have none.
+
+    Also what an open transaction hides from readers, and partitions that came after the cut.
 
     Raises:
         RelayError: the destination does not answer.
     """
     known = {each.destination: each.destination_end for each in record.cut}
+    # of a topic to which others are pinned, only what this one was copied to
+    whole = {
+        each.destination.topic
+        for each in record.cut
+        if renamed_target(each.source.topic, mirror.topics.rename).partition is None
+    }
 
     def ask() -> dict[TopicPartition, int]:
+        existing = destination.existing({tp.topic for tp in known})
+        there = {tp for topic in existing for tp in destination.topic(topic).topic_partitions}
+        asked = sorted(tp for tp in there if tp in known or tp.topic in whole)
         # also of open transactions: nobody knows what they will commit
-        return destination.list_offsets(_there(destination, known), LATEST, READ_UNCOMMITTED)
+        return destination.list_offsets(asked, LATEST, READ_UNCOMMITTED)
 
     ends = destination.retry(ask)
-    return {tp: end - known[tp] for tp, end in ends.items() if end > known[tp]}
+    beyond = {tp: end - known.get(tp, 0) for tp, end in ends.items()}
+    return {tp: offsets for tp, offsets in beyond.items() if offsets > 0}
 
 
 def _there(destination: ClusterClient, wanted: Collection[TopicPartition]) -> list[TopicPartition]:

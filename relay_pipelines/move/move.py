@@ -126,7 +126,7 @@ class Move:
             group_client(self.name, self.mirror, self.request, self.clock) as source,
         ):
             record = records.read()
-            beyond = sum(cut.written_beyond(destination, record).values())
+            beyond = sum(cut.written_beyond(destination, self.mirror, record).values())
             if record.state is State.CUT and beyond:
                 self._way_back(record).require_possible(source, destination)
         text = f"{plural(beyond, 'offset')} written at the destination since the cut"
@@ -188,6 +188,9 @@ class Move:
             )
         by = self.request.by
         denied = fence.denials(nodes, topics) if by is FenceBy.ACL else {}
+        before = {name: acls for name, acls in record.fence.acls.items() if name in nodes}
+        for name, left in fence.present(nodes, before).items():  # of the move before
+            denied[name] = (*denied.get(name, ()), *left)
         return MoveRecord(
             self.name,
             number=record.number,
@@ -211,12 +214,16 @@ class Move:
             fence.run_command(self.request.command)
         if held.by is not FenceBy.ACL:
             return
+        records.require_own(record)
         fence.create(nodes, held.acls)
         try:
             records.require_own(record)
         except FencedError:
-            # `back` may have lifted the others before these were there
-            if held == record.fence and not records.read().is_under_way:
+            # somebody may have lifted the others before these were there
+            now = records.read()
+            is_there = nodes.keys() == {THERE} and held == record.way_back.fence
+            lifted = now.way_back.fence.acls != held.acls if is_there else not now.is_under_way
+            if lifted:
                 fence.delete(nodes, held.acls)
             raise
 
@@ -233,6 +240,7 @@ class Move:
             action = Action.CUT_WITHOUT_SOURCE if self.request.is_without_source else Action.CUT
             require(record, action, self.request.topics)
             if record.state is State.CUT:
+                record = self._open_destination(records, record, destination)
                 return MoveResult(record, [record.where, *cut.lines(record)], cut.findings(record))
             if self.request.is_without_source:
                 return self._cut_without_source(records, record, destination)
@@ -244,17 +252,29 @@ class Move:
             steps.copy_rest()
             groups = steps.look()
             record = records.write(record, replace(record, audited_until_ms=steps.audit()))
-            positions = steps.take_topics(destination)
+            positions = steps.take_topics(destination, partial(records.require_own, record))
             moved, refused = steps.move_groups(destination, groups)
             if refused:
                 return MoveResult(record, [record.where], refused)
-            # producers come to the destination now
-            fence.delete({THERE: destination}, record.way_back.fence.acls)
-            done = replace(
-                record, state=State.CUT, cut=tuple(positions), groups=moved, way_back=WayBack()
-            )
-            record = records.write(record, done)
+            done = replace(record, state=State.CUT, cut=tuple(positions), groups=moved)
+            record = self._open_destination(records, records.write(record, done), destination)
         return MoveResult(record, cut.lines(record), cut.findings(record))
+
+    def _open_destination(
+        self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
+    ) -> MoveRecord:
+        """Let producers come to the destination, which the way back before has fenced."""
+        held = record.way_back.fence.acls
+        if not any(held.values()):
+            return record
+        records.require_own(record)
+        fence.delete({THERE: destination}, held)
+        try:
+            return records.write(record, replace(record, way_back=WayBack()))
+        except FencedError:
+            # the next way back has begun, and counts on them
+            fence.create({THERE: destination}, records.read().way_back.fence.acls)
+            raise
 
     def _cut_without_source(
         self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
@@ -267,7 +287,10 @@ class Move:
                 f"{self.name} has copied nothing of {min(unknown) if topics else 'any topic'}",
                 remedy="`relay status --all` says what it has copied",
             )
-        begun = record if record.is_under_way else MoveRecord(self.name, number=record.number)
+        begun = record
+        if not record.is_under_way:
+            held = WayBack(fence=record.way_back.fence)
+            begun = MoveRecord(self.name, number=record.number, way_back=held)
         begun = replace(
             begun,
             state=State.CUTTING,
@@ -276,8 +299,11 @@ class Move:
             is_without_source=True,
         )
         record = records.write(record, begun)
-        positions = cut.taken(destination, self.name, self.mirror, record)
+        positions = cut.taken(
+            *(destination, self.name, self.mirror, record), partial(records.require_own, record)
+        )
         record = records.write(record, replace(record, state=State.CUT, cut=tuple(positions)))
+        record = self._open_destination(records, record, destination)
         groups = cut.groups_at_destination(self.name, destination, record)
         return MoveResult(record, [*cut.lines(record), *groups], cut.findings(record))
 
@@ -314,9 +340,9 @@ class Move:
         lines: list[str] = []
         with self._records() as (records, destination):
             record = records.read()
-            require(record, Action.BACK, ())
+            require(record, Action.BACK, self.request.topics)
             if record.state is State.RETURNING or (
-                record.state is State.CUT and cut.written_beyond(destination, record)
+                record.state is State.CUT and cut.written_beyond(destination, self.mirror, record)
             ):
                 record, refused = self._mirror_back(records, record, destination)
                 if refused:
@@ -328,7 +354,8 @@ class Move:
                 record = records.write(record, replace(record, state=State.LIFTING))
             if is_home and record.state is not State.BACK:
                 self._way_back(record).resume(destination)
-            given = cut.give_back(destination, self.name, record)
+            own = partial(records.require_own, record)
+            given = cut.give_back(destination, self.name, record, own)
             with self._nodes() as nodes:
                 lifted = fence.delete(nodes, record.fence.acls)
             if record.fence.by is FenceBy.COMMAND and self.request.command and not is_home:

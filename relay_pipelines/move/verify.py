@@ -35,7 +35,7 @@ def verify(
         RelayError: the destination does not answer.
     """
     with client_of(name, mirror, Side.DESTINATION, "", clock) as destination:
-        lines = [record.where, _written_here(destination, record)]
+        lines = [record.where, _written_here(destination, mirror, record)]
         if record.is_without_source:
             return MoveResult(record, lines, [])
         findings: list[Finding] = []
@@ -74,8 +74,8 @@ def with_statement(result: MoveResult, statement: Mapping[str, Any]) -> MoveResu
     return replace(result, lines=[*result.lines, *lines], findings=[*result.findings, *found])
 
 
-def _written_here(destination: ClusterClient, record: MoveRecord) -> str:
-    beyond = sum(cut.written_beyond(destination, record).values())
+def _written_here(destination: ClusterClient, mirror: Mirror, record: MoveRecord) -> str:
+    beyond = sum(cut.written_beyond(destination, mirror, record).values())
     return f"{plural(beyond, 'offset')} written at the destination beyond the cut"
 
 

@@ -28,7 +28,7 @@ from relay_pipelines.move.record import (
     by_partition,
     by_topic,
 )
-from relay_pipelines.move.rehearsal import snapshot_of
+from relay_pipelines.move.rehearsal import schema_gate, snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy, State
 from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
@@ -40,6 +40,7 @@ from relay_pipelines.offsets.translate import read_translation
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.plan.owners import moved_id
+from relay_pipelines.plan.positions import losses
 from relay_pipelines.prepare.checkpoint_moves import resume_at
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups
@@ -94,10 +95,25 @@ class WayBackSteps:
         """
         _require_alone(source, self.record)
         _require_kept(destination, self.record)
+        self._require_known()
         snapshot = self._snapshot()
         for error in snapshot.guarded.values():
             raise error
         require_copyable(snapshot, self.own, self.session)
+
+    def _require_known(self) -> None:
+        """Refuse logs that are not those of the cut.
+
+        Raises:
+            ConfigError: a topic of either side was created again, or has lost its end.
+        """
+        snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+        for position in snapshot.positions:
+            for loss in losses(position):
+                raise ConfigError(
+                    f"{position.topic_partition}: {loss.what}",
+                    remedy="nothing can be mirrored back exactly: go on at the destination",
+                )
 
     def begun(self, destination: ClusterClient) -> MoveRecord:
         """Return the record that is written before anything is changed.
@@ -116,6 +132,8 @@ class WayBackSteps:
             return self.record
         by, topics = self.request.by, {each.destination.topic for each in self.record.cut}
         acls = fence.denials({THERE: destination}, topics) if by is FenceBy.ACL else {}
+        if before := self.record.way_back.fence.acls:  # that a cut was to lift
+            acls = {THERE: tuple(dict.fromkeys((*acls.get(THERE, ()), *before[THERE])))}
         way_back = WayBack(self.own_name, Fence(by, acls))
         return replace(self.record, state=State.RETURNING, way_back=way_back)
 
@@ -203,7 +221,14 @@ class WayBackSteps:
             ConfigError: a position has no answer, or a group has members at the source.
             RelayError: a cluster does not answer.
         """
-        self.say("looking at groups")
+        self.say("looking at groups and schemas")
+        gate = schema_gate(self.own_name, self.own, self._snapshot(), self.clock)
+        for reason in gate.reasons:
+            raise ConfigError(
+                f"gate schemas: {reason}",
+                remedy="register it at the source's registry under the same id; then repeat"
+                " `relay move back`",
+            )
         answers = read_answers(self, source, destination)
         for answer in answers:
             if answer.offset is None:
@@ -240,13 +265,15 @@ class WayBackSteps:
             RelayError: a cluster does not answer, or refuses.
         """
         ends = by_partition(self.record.way_back.source_ends)
+        there = by_partition(self.record.way_back.ends)
         snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
         for position in snapshot.positions:
             end = ends.get(position.topic_partition, 0)
             # one that was given back may be further
             if position.begin < end:
                 why = f"written at the destination, and brought home by {self.own_name}"
-                go_on = partial(resume_at, destination, snapshot, position, end, why)
+                copies_end = there[snapshot.destination_of(position.topic_partition)]
+                go_on = partial(resume_at, destination, snapshot, position, end, why, copies_end)
                 destination.retry(go_on, also=(FencedError,))
 
     def require_still(self, destination: ClusterClient) -> None:
@@ -305,6 +332,12 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
             )
     ends = source_ends(source, wanted)
     for tp, end in wanted.items():
+        if ends.high[tp] < end:
+            raise ConfigError(
+                f"{tp}: the source ends at offset {count(ends.high[tp])}, before {count(end)}: it"
+                " has lost records, or was created again",
+                remedy="nothing can be mirrored back exactly: go on at the destination",
+            )
         if ends.high[tp] > end:
             raise ConfigError(
                 f"{tp}: the source has offsets {count(end)} to {count(ends.high[tp])}, which were"
@@ -323,10 +356,9 @@ def _require_kept(destination: ClusterClient, record: MoveRecord) -> None:
     existing = destination.retry(
         partial(destination.existing, {each.destination.topic for each in record.cut})
     )
+    there = {tp for topic in existing for tp in destination.topic(topic).topic_partitions}
     known = {
-        each.destination: each.destination_end
-        for each in record.cut
-        if each.destination.topic in existing and each.destination_end
+        each.destination: each.destination_end for each in record.cut if each.destination in there
     }
     low = destination.retry(partial(destination.list_offsets, known, EARLIEST, READ_COMMITTED))
     end = destination.retry(partial(destination.list_offsets, known, LATEST, READ_UNCOMMITTED))
@@ -375,7 +407,7 @@ def read_answers(
     beyond = read_translation(steps.own_name, steps.own, source)
     upto = read_translation(steps.name, steps.mirror, destination)
     cut_at = {each.destination: each for each in steps.record.cut}
-    answers = [_answer(position, cut_at, upto, beyond) for position in positions]
+    answers = [_answer(position, cut_at, upto, beyond, steps.record) for position in positions]
     return [
         answer
         for answer in answers
@@ -394,6 +426,7 @@ def _answer(
     cut_at: Mapping[TopicPartition, CutPartition],
     upto: Translation,
     beyond: Translation,
+    record: MoveRecord,
 ) -> Answer:
     """Return where one position goes on at the source."""
     part = cut_at.get(position.topic_partition)
@@ -401,7 +434,8 @@ def _answer(
         (answer,) = beyond.to_destination([position])
         return answer
     if position.offset == part.destination_end or not part.ledger_number:
-        return Answer(position, part.source, part.source_end)
+        # of what was never copied, the source may begin where it ended
+        return Answer(position, part.source, max(part.source_end, record.end_of(part.source)))
     (answer,) = upto.to_source([position])
     return answer
 

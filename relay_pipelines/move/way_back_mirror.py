@@ -55,8 +55,14 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
     return mirror.model_copy(
         update={
             **records,
-            "source": Source.model_construct(nodes=(_read_from(there),), health=Health()),
-            "destination": Destination.model_construct(**_shared(node)),
+            "source": Source.model_construct(
+                nodes=(_read_from(there),),
+                health=Health(),
+                schema_registry=there.schema_registry,
+            ),
+            "destination": Destination.model_construct(
+                **_shared(node), schema_registry=mirror.source.schema_registry
+            ),
             "topics": Topics(
                 allow=tuple(map(re.escape, sorted(names))), rename=names, config_keys=()
             ),

@@ -140,9 +140,18 @@ class CopiedPartition:
     def _find_place(self, offset: int) -> Place:
         place = self.log.place(Side.SOURCE, offset)
         copies = self.checkpoint.copies
-        if place == Place(None, None) and copies is not None:  # all entries with copies are gone
-            return Place(copies.next_offset, None)
+        if place == Place(None, None) and copies is not None:
+            # there are none in the generation, or all entries with copies are gone
+            return Place(max(copies.next_offset, self._begun_at), None)
         return place
+
+    @property
+    def _begun_at(self) -> int:
+        """The destination offset at which the generation begins: what is before it, is not its."""
+        if not self.entries or not self._begins_generation(self.entries[0]):
+            return 0
+        begun = self.entries[0].destination
+        return begun.end if begun.topic_partition == self.destination else 0
 
     def before_first(self, offset: int, end: int) -> str:
         """Say why a destination offset before the first known copy has no exact answer.
@@ -173,7 +182,8 @@ class CopiedPartition:
             for entry in former
             if entry.records and entry.destination.topic_partition == here
         ]
-        return max(ends, default=0)
+        # what a way back has brought home are copies neither
+        return max([*ends, self._begun_at])
 
     @property
     def _gap(self) -> str:

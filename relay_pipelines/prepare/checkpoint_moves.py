@@ -22,6 +22,7 @@ def move_checkpoint(
     snapshot: ClusterSnapshot,
     moved: Checkpoint,
     gap: tuple[OffsetRange, str],
+    copies_end: int | None = None,
 ) -> bool:
     """Commit a checkpoint in place of the snapshot's, under the id that owns it.
 
@@ -31,6 +32,7 @@ def move_checkpoint(
     Args:
         gap: the source offsets that are given up, and why. Without offsets, the entry begins a
             generation: earlier entries no longer count.
+        copies_end: as of `gap_entry`.
 
     Returns:
         Whether it was moved.
@@ -42,7 +44,7 @@ def move_checkpoint(
     tp = moved.source
     home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, tp))
     known = snapshot.checkpoints.get(tp), snapshot.checkpoint_ends.get(home, 0)
-    moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap))
+    moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap, copies_end=copies_end))
     return replace_checkpoint(client, snapshot.owner_of(tp), known, moved, entry)
 
 
@@ -94,11 +96,19 @@ def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoi
 
 
 def resume_at(
-    client: ClusterClient, snapshot: ClusterSnapshot, position: Position, offset: int, why: str
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    position: Position,
+    offset: int,
+    why: str,
+    copies_end: int,
 ) -> None:
     """Let a topic-partition go on at a source offset, in a generation of its own.
 
     Offsets before it are no longer translated: their records have copies of other mirrors.
+
+    Args:
+        copies_end: the destination offset before which the originals of these records are.
 
     Raises:
         FencedError, RelayError: as of `move_checkpoint`.
@@ -116,12 +126,20 @@ def resume_at(
         generation=before.generation + 1,
     )
     nothing = OffsetRange(position.topic_partition, offset, offset)
-    move_checkpoint(client, snapshot, moved, (nothing, why))
+    move_checkpoint(client, snapshot, moved, (nothing, why), copies_end)
 
 
-def gap_entry(moved: Checkpoint, source: OffsetRange, why: str) -> LedgerEntry:
-    """Return the ledger entry of a checkpoint that is moved without a copy."""
-    copies_end = moved.end_in(moved.destination) or 0
+def gap_entry(
+    moved: Checkpoint, source: OffsetRange, why: str, copies_end: int | None = None
+) -> LedgerEntry:
+    """Return the ledger entry of a checkpoint that is moved without a copy.
+
+    Args:
+        copies_end: the destination offset before which nothing is the mirror's from now on; None
+            for that after its copies.
+    """
+    if copies_end is None:
+        copies_end = moved.end_in(moved.destination) or 0
     return LedgerEntry(
         mirror=moved.mirror,
         source=source,

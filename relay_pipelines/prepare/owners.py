@@ -9,7 +9,7 @@ Source nodes that hold other records than were copied: not read until an operato
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -70,6 +70,7 @@ def claim_for(
     wanted: Mapping[TopicPartition, str],
     known: CheckpointSnapshot | None = None,
     kept: Mapping[str, RelayError] = MappingProxyType({}),
+    look: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, RelayError]:
     """Make other ids the owners of topic-partitions, as `claim`.
 
@@ -77,6 +78,8 @@ def claim_for(
         wanted: the transactional id that is to own each.
         known: what was read before; read now if None.
         kept: owners from which nothing is claimed, and why.
+        look: raises if nothing may be claimed any more. It is called when the owners are held, so
+            whoever goes on after it fences the claim.
     """
     failed: dict[str, RelayError] = dict(kept)
     foreign: _Foreign = {}
@@ -90,7 +93,7 @@ def claim_for(
         owners = sorted(foreign.keys() - failed.keys())
         for first in range(0, len(owners), _AT_ONCE):
             some = {owner: foreign[owner] for owner in owners[first : first + _AT_ONCE]}
-            failed.update(_claim(client, mirror, some))
+            failed.update(_claim(client, mirror, some, look))
         foreign = _foreign(mirror, wanted, checkpoints.read_all(client, mirror))
         if foreign.keys() - failed.keys():
             raise FencedError(
@@ -146,7 +149,10 @@ def _foreign(
 
 
 def _claim(
-    client: ClusterClient, mirror: str, foreign: _Foreign
+    client: ClusterClient,
+    mirror: str,
+    foreign: _Foreign,
+    look: Callable[[], None] | None = None,
 ) -> dict[str, TransactionPendingError]:
     """Commit new owners under the present ones, for what these still own once we hold them all.
 
@@ -165,6 +171,8 @@ def _claim(
     planned = {new for of in foreign.values() for new in of.values()} - foreign.keys()
     unblock = partial(abort_leftovers, client, planned)
     checkpoints.wait_for_open_transactions(client, checkpoints.homes(checkpoints.TOPIC), unblock)
+    if look is not None:
+        look()
     seen = checkpoints.read_all(client, mirror)
     written: set[TopicPartition] = set()
     for owner, producer in held.items():

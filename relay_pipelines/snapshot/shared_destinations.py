@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import REPLAY
 from relay_pipelines.model import Cluster, Hop, TopicPartition
 from relay_pipelines.plan import hops
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
@@ -32,12 +31,12 @@ def other_mirrors(client: ClusterClient, mirror: str) -> dict[TopicPartition, st
     """
     if not client.has_topic(checkpoint.TOPIC):
         return {}
-    ours = mirror.partition(REPLAY)[0]
+    ours = checkpoint.family_of(mirror)
     found = {
         source_checkpoint.copies: other
         for source_checkpoint in checkpoint.read_all_mirrors(client)
         if source_checkpoint.copies is not None
-        and (other := source_checkpoint.mirror.partition(REPLAY)[0]) != ours
+        and (other := checkpoint.family_of(source_checkpoint.mirror)) != ours
     }
     topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
     return {

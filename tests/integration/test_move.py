@@ -556,3 +556,151 @@ def test_the_source_is_gone(moving: Moving) -> None:
     never = moving.move(is_without_source=True).cut()
     assert "nobody knows what came after" in str(never.findings[0])
     assert TopicPartition(moving.mirror.topic, 0) == never.record.cut[0].source
+
+
+def _cut_by_hand(moving: Moving) -> None:
+    moving.move(by=FenceBy.HAND).fence()
+    moving.move(by=FenceBy.HAND).cut()
+
+
+def test_an_open_transaction_hides_nothing_from_back(moving: Moving) -> None:
+    """Readers of committed records do not see what is behind it; it is written nevertheless."""
+    mirror, there = moving.mirror, moving.mirror.destination
+    _cut_by_hand(moving)
+    sender = independent.transactional(there, f"open-{mirror.topic}")
+    sender.begin_transaction()
+    independent.put(sender, mirror.at, numbered(1, first=900))
+    assert sender.flush(30) == 0
+    write(there, mirror.at, numbered(4, first=100))
+    with pytest.raises(SourceError, match="has a transaction open"):
+        moving.move(by=FenceBy.HAND).back()
+    sender.abort_transaction(30)
+    with pytest.raises(RelayError, match="with other topics"):
+        moving.move(by=FenceBy.HAND, topics=("other",)).back()
+    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.at_source() == [*numbered(10), *numbered(4, first=100)]
+
+
+def test_a_second_way_back(moving: Moving, local_session: object) -> None:
+    """After the first one an idle run, an audit, groups, the next cut and the next way back."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    _cut_by_hand(moving)
+    cut_end = end_of(there, mirror.at)
+    write(there, mirror.at, numbered(5, first=100))
+    consumers.commit(there, moving.group, mirror.at, end_of(there, mirror.at))
+    half = f"half-{moving.group}"
+    consumers.commit(there, half, mirror.at, cut_end + 2)
+    moving.move(by=FenceBy.HAND).back()
+    consumers.commit(mirror.source, half, mirror.at, end_of(mirror.source, mirror.at) - 1)
+    assert relay_here(moving.config, "run").returncode == 0
+    assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
+    # the group that has read all goes on after what it has read, and not where the cut was
+    asked = "offsets", "translate", "--group", moving.group, "--json"
+    (answer,) = json.loads(relay_here(moving.config, *asked).stdout)["positions"]
+    assert (answer["exactness"], answer["to_offset"]) == ("exact", end_of(there, mirror.at))
+    moving.move(by=FenceBy.HAND).fence()
+    moving.move(by=FenceBy.HAND, without_groups=(half,)).cut()
+    write(there, mirror.at, numbered(5, first=200))
+    # and one that has not read all that came home is not sent past it
+    with pytest.raises(RelayError, match=f"{half}.*has no source offset now"):
+        moving.move(by=FenceBy.HAND).back()
+    back = moving.move(by=FenceBy.HAND, without_groups=(half,)).back()
+    assert (back.record.state, back.exit_code) == (State.BACK, 0)
+    home = [*numbered(10), *numbered(5, first=100), *numbered(5, first=200)]
+    assert moving.at_source() == records_of(there, mirror.at) == home
+
+
+def test_a_way_back_into_a_topic_of_the_mirror(moving: Moving, local_session: object) -> None:
+    """Originals in a partition of which nothing was copied are nobody else's records."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    at = TopicPartition(f"{mirror.topic}-two", 1)
+    independent.create(mirror.source, at.topic, 2, KEPT)
+    write(mirror.source, TopicPartition(at.topic, 0), numbered(3))
+    moving.section["topics"]["allow"].append(at.topic)
+    moving.config = configured(moving.folder, {mirror.name: moving.section})
+    assert relay_here(moving.config, "run").returncode == 0
+    _cut_by_hand(moving)
+    write(there, at, numbered(5, first=100))
+    moving.move(by=FenceBy.HAND).back()
+    assert records_of(mirror.source, at) == numbered(5, first=100)
+    assert relay_here(moving.config, "run").returncode == 0
+    assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
+    moving.move(by=FenceBy.HAND).fence()
+    cut_again = moving.move(by=FenceBy.HAND, without_groups=(moving.group,)).cut()
+    assert cut_again.record.state is State.CUT
+
+
+def test_what_is_lost_is_not_mirrored_back(moving: Moving, local_session: object) -> None:
+    """Logs of either side that are not those of the cut, and what retention took from the start."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    at = TopicPartition(f"{mirror.topic}-two", 0)
+    independent.create(mirror.source, at.topic, 1, KEPT)
+    moving.section["topics"]["allow"].append(at.topic)
+    moving.config = configured(moving.folder, {mirror.name: moving.section})
+    independent.create(there, at.topic, 1, KEPT)
+    _cut_by_hand(moving)
+    write(there, at, numbered(10))
+    independent.delete_before(there, at, 6)
+    with pytest.raises(RelayError, match="offsets 6 to 10, and the cut is at 0"):
+        moving.move(by=FenceBy.HAND).back()
+    independent.delete(there, at.topic)
+    independent.create(there, at.topic, 1, KEPT)
+    independent.delete(there, mirror.topic)
+    independent.create(there, mirror.topic, 1, KEPT)
+    write(there, mirror.at, numbered(30))
+    with pytest.raises(RelayError, match="was deleted at the destination and created again"):
+        moving.move(by=FenceBy.HAND).back()
+    independent.delete(mirror.source, mirror.topic)
+    independent.create(mirror.source, mirror.topic, 1, KEPT)
+    with pytest.raises(RelayError, match="the source ends at offset 0, before 10"):
+        moving.move(by=FenceBy.HAND).back()
+    assert moving.move().record().state is State.CUT
+
+
+def test_who_wakes_after_a_later_cut(moving: Moving) -> None:
+    """It gives nothing back of a move that it does not know."""
+    _cut_by_hand(moving)
+    claim = cut.claim_for
+
+    def later(*arguments: Any, **more: Any) -> Any:
+        with patch.object(cut, "claim_for", claim):
+            moving.move("bob", by=FenceBy.HAND).back()
+            moving.move("bob", by=FenceBy.HAND).fence()
+            moving.move("bob", by=FenceBy.HAND).cut()
+        return claim(*arguments, **more)
+
+    with (
+        patch.object(cut, "claim_for", later),
+        pytest.raises(FencedError, match=r"is cut since .*, by bob"),
+    ):
+        moving.move("ann", by=FenceBy.HAND).back()
+    assert relay_here(moving.config, "run").returncode == 3
+
+
+def test_a_cut_opens_the_destination(moving_to_guarded: Moving, local_session: object) -> None:
+    """Also without the source, and whoever fences it too late takes that away again."""
+    del local_session
+    moving = moving_to_guarded
+    there = moving.mirror.destination
+    _cut_by_hand(moving)
+    write(there, moving.mirror.at, numbered(4, first=100))
+    moving.move().back()
+    assert not moving.may_write()
+    assert relay_here(moving.config, "run").returncode == 0  # the marker behind what came home
+    moving.move(is_without_source=True, by=FenceBy.HAND).cut()
+    assert moving.may_write()
+    create = fence.create
+
+    def too_late(*arguments: Any) -> None:
+        with patch.object(fence, "create", create):
+            moving.move("bob", without_groups=(moving.group,)).back()
+            assert relay_here(moving.config, "run").returncode == 0
+            moving.move("bob", is_without_source=True, by=FenceBy.HAND).cut()
+        create(*arguments)
+
+    with patch.object(fence, "create", too_late), pytest.raises(FencedError, match="by bob"):
+        moving.move("ann", without_groups=(moving.group,)).back()
+    assert moving.may_write()
