@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache, total_ordering
 from hashlib import sha256
-from typing import Self
+from typing import Any, Self
 
 _interned: dict[tuple[str, int], TopicPartition] = {}
 
@@ -41,6 +41,24 @@ class TopicPartition:
 
     def __reduce__(self) -> tuple[type[TopicPartition], tuple[str, int]]:
         return TopicPartition, (self.topic, self.partition)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+        """Return how pydantic reads one: it would make an object, and then set its fields."""
+        from pydantic_core import core_schema as schema
+
+        fields = {"topic": schema.str_schema(), "partition": schema.int_schema()}
+        found = schema.no_info_after_validator_function(
+            lambda value: cls(value["topic"], value["partition"]),
+            schema.typed_dict_schema({k: schema.typed_dict_field(v) for k, v in fields.items()}),
+        )
+        shown = schema.plain_serializer_function_ser_schema(
+            lambda tp: {"topic": tp.topic, "partition": tp.partition}
+        )
+        is_one = schema.is_instance_schema(cls)
+        return schema.json_or_python_schema(
+            found, schema.union_schema([is_one, found]), serialization=shown
+        )
 
     def __lt__(self, other: TopicPartition) -> bool:
         return (self.topic, self.partition) < (other.topic, other.partition)

@@ -656,7 +656,7 @@ def test_a_successor_is_requested_before_the_end(
 
     class Later(SystemClock):
         def now_ms(self) -> int:
-            return super().now_ms() + 45_000
+            return super().now_ms() + 285_000
 
     running = sessions.start()
     sessions.copied(topics[0], "a99")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+from pydantic import TypeAdapter
 
 from relay_pipelines import json_codec
 from relay_pipelines.model import OffsetRange, TopicPartition
@@ -25,6 +26,9 @@ def test_one_object_of_each() -> None:
     assert json_codec.from_json(OffsetRange, json_codec.to_json(offsets)) == offsets
     assert {copy.copy(tp), copy.deepcopy(tp), dataclasses.replace(tp)} == {tp}
     assert dataclasses.asdict(offsets)["topic_partition"] == {"topic": "orders", "partition": 1}
+    adapter = TypeAdapter(OffsetRange)
+    assert adapter.validate_json(adapter.dump_json(offsets)).topic_partition is tp
+    assert adapter.validate_python(offsets).topic_partition is tp
     assert tp != TopicPartition("orders", 2)
     with pytest.raises(dataclasses.FrozenInstanceError):
         tp.partition = 2  # type: ignore[misc]
