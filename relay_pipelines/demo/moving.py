@@ -17,9 +17,9 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, Producer
 
 from relay_pipelines.demo.dagster import RelayProcess
-from relay_pipelines.demo.reporter import Reporter
-from relay_pipelines.demo.shop import create_topics, start, temporary_folder
-from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, RelayError
+from relay_pipelines.demo.reporter import Reporter, run_in_folder
+from relay_pipelines.demo.shop import create_topics, start
+from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.model import Cluster
@@ -68,16 +68,7 @@ def main(*, keep: bool = False, records: int = RECORDS) -> int:
     """
     clock = SystemClock()
     reporter = Reporter(stdout(), clock)
-    try:
-        with temporary_folder(keep=keep) as folder:
-            try:
-                return _run(folder, records, reporter, clock)
-            finally:
-                if keep:
-                    reporter.say(f"kept in {folder}: relay.yaml, all logs and the brokers' data")
-    except KeyboardInterrupt:
-        reporter.say("interrupted; nothing is left running", style="yellow")
-        return INTERRUPTED
+    return run_in_folder(lambda folder: _run(folder, records, reporter, clock), reporter, keep=keep)
 
 
 def problems(written: Sequence[Written], read: Sequence[Written]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,7 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from relay_pipelines.demo.proof import Comparison, Share
+from relay_pipelines.demo.shop import temporary_folder
 from relay_pipelines.demo.spark_cluster import Executor
+from relay_pipelines.errors import INTERRUPTED
 from relay_pipelines.output.formatting import count, seconds
 from relay_pipelines.protocol.clock import Clock
 
@@ -136,3 +139,21 @@ def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
     for number in numbers:
         table.add_column(number, justify="right")
     return table
+
+
+def run_in_folder(run: Callable[[Path], int], reporter: Reporter, *, keep: bool) -> int:
+    """Run a demo in a folder of its own; return its exit code, or 130 after Ctrl-C.
+
+    Args:
+        keep: leave the folder with relay.yaml, logs and data.
+    """
+    try:
+        with temporary_folder(keep=keep) as folder:
+            try:
+                return run(folder)
+            finally:
+                if keep:
+                    reporter.say(f"kept in {folder}: relay.yaml, all logs and the brokers' data")
+    except KeyboardInterrupt:
+        reporter.say("interrupted; nothing is left running", style="yellow")
+        return INTERRUPTED

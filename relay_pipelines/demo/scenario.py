@@ -14,7 +14,13 @@ from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.demo import spark_cluster
 from relay_pipelines.demo.dagster import RelayProcess
 from relay_pipelines.demo.proof import Ledger, compare_all, read_all, shares
-from relay_pipelines.demo.reporter import Reporter, comparison_table, executors_table, shares_table
+from relay_pipelines.demo.reporter import (
+    Reporter,
+    comparison_table,
+    executors_table,
+    run_in_folder,
+    shares_table,
+)
 from relay_pipelines.demo.shop import (
     MANY_PARTITIONS,
     MIRROR,
@@ -24,10 +30,9 @@ from relay_pipelines.demo.shop import (
     NodeWriters,
     Shop,
     start_clusters,
-    temporary_folder,
 )
 from relay_pipelines.demo.spark_cluster import SparkCluster
-from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, DestinationError, RelayError
+from relay_pipelines.errors import DIFFERENCE, DestinationError, RelayError
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.model import CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.output.formatting import count, plural, seconds, stdout
@@ -79,16 +84,8 @@ def main(*, keep: bool = False, events: int = EVENTS, cluster: bool = False) -> 
     """
     clock = SystemClock()
     reporter = Reporter(stdout(), clock)
-    try:
-        with temporary_folder(keep=keep) as folder:
-            try:
-                return (_run_on_cluster if cluster else _run)(folder, events, reporter, clock)
-            finally:
-                if keep:
-                    reporter.say(f"kept in {folder}: relay.yaml, all logs and the brokers' data")
-    except KeyboardInterrupt:
-        reporter.say("interrupted; nothing is left running", style="yellow")
-        return INTERRUPTED
+    run = _run_on_cluster if cluster else _run
+    return run_in_folder(lambda folder: run(folder, events, reporter, clock), reporter, keep=keep)
 
 
 def _run(folder: Path, events: int, reporter: Reporter, clock: Clock) -> int:

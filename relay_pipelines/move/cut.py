@@ -12,14 +12,21 @@ from relay_pipelines.errors import (
     DestinationError,
     FencedError,
 )
-from relay_pipelines.finding import Finding, Kind, Severity, warning
+from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
-from relay_pipelines.move.inventory import Groups, group_client, read_groups, source_nodes
+from relay_pipelines.move.gates import fails, not_moved
+from relay_pipelines.move.inventory import (
+    Groups,
+    existing_partitions,
+    group_client,
+    read_groups,
+    source_nodes,
+)
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
 from relay_pipelines.move.rehearsal import (
     destination_gate,
@@ -31,7 +38,6 @@ from relay_pipelines.move.rehearsal import (
     topic_gate,
 )
 from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.offsets.apply import State as Committed
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
@@ -131,8 +137,11 @@ class Steps:
         self.say("looking at groups and schemas")
         snapshot = self._snapshot()
         groups = read_groups(self.name, self.mirror, self.request, snapshot, self.clock)
-        gates = [group_gate(groups), source_group_gate(groups, self.record)]
-        gates += [schema_gate(self.name, self.mirror, snapshot, self.clock)]
+        gates = [
+            group_gate(groups),
+            source_group_gate(groups, self.record),
+            schema_gate(self.name, self.mirror, snapshot, self.clock),
+        ]
         if not any(position.moved for position in snapshot.positions):
             gates += [topic_gate(snapshot), destination_gate(groups)]
         if reasons := not_ready(gates):
@@ -196,21 +205,9 @@ class Steps:
         self.say(f"moving {plural(len(groups.positions), 'group')}")
         answers = [answer for each in groups.positions for answer in each.answers]
         applied = apply(destination, answers, Side.DESTINATION, execute=True, backwards=False)
-        refused = [
-            Finding(
-                Kind.NOT_READY,
-                f"group {each.answer.position.group}: {each.answer.position.topic_partition}",
-                Severity.ERROR,
-                each.why,
-                f"stop it there, or leave it out with --without-group {each.answer.position.group};"
-                " then repeat `relay move cut`",
-            )
-            for each in applied
-            if each.state is Committed.REFUSED
-        ]
-        refused += self._gone_on(groups)
+        refused = not_moved(applied, "there", "relay move cut")
         names = {each.group.name for each in groups.positions}
-        return tuple(sorted(names)), refused
+        return tuple(sorted(names)), [*refused, *self._gone_on(groups)]
 
     def _gone_on(self, groups: Groups) -> Iterator[Finding]:
         """Yield which groups have committed something else at the source by now."""
@@ -221,10 +218,8 @@ class Steps:
             now = commits.get(each.group.name, {})
             for tp, offset in each.committed.items():
                 if tp in now and now[tp].offset > offset:
-                    yield Finding(
-                        Kind.NOT_READY,
+                    yield fails(
                         f"group {each.group.name}: {tp}",
-                        Severity.ERROR,
                         f"went on at the source, from {count(offset)} to {count(now[tp].offset)},"
                         " while it was moved",
                         "stop it there; then repeat `relay move cut`",
@@ -355,8 +350,7 @@ def written_beyond(
     }
 
     def ask() -> dict[TopicPartition, int]:
-        existing = destination.existing({tp.topic for tp in known})
-        there = {tp for topic in existing for tp in destination.topic(topic).topic_partitions}
+        there = existing_partitions(destination, {tp.topic for tp in known})
         asked = sorted(tp for tp in there if tp in known or tp.topic in whole)
         # also of open transactions: nobody knows what they will commit
         return destination.list_offsets(asked, LATEST, READ_UNCOMMITTED)
@@ -366,18 +360,12 @@ def written_beyond(
     return {tp: offsets for tp, offsets in beyond.items() if offsets > 0}
 
 
-def _there(destination: ClusterClient, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Return the topic-partitions that exist."""
-    existing = destination.existing({tp.topic for tp in wanted})
-    there = {tp for topic in existing for tp in destination.topic(topic).topic_partitions}
-    return sorted(there.intersection(wanted))
-
-
 def _ends(
     destination: ClusterClient, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     def ask() -> dict[TopicPartition, int]:
-        there = _there(destination, partitions)
+        existing = existing_partitions(destination, {tp.topic for tp in partitions})
+        there = sorted(existing.intersection(partitions))
         checkpoint.wait_for_open_transactions(destination, there)
         return destination.list_offsets(there, LATEST, READ_COMMITTED)
 

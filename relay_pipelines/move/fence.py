@@ -11,7 +11,7 @@ from types import MappingProxyType
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move.inventory import Nodes, SourceEnds, Writers, source_ends, writers
-from relay_pipelines.move.record import AclsByNode, MoveRecord
+from relay_pipelines.move.record import AclsByNode, MoveRecord, acl_count
 from relay_pipelines.move.states import State
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
@@ -114,7 +114,7 @@ def delete(nodes: Nodes, acls: AclsByNode) -> int:
     for name, of_node in there.items():
         if of_node:
             nodes[name].retry(partial(delete_acls, nodes[name], of_node))
-    return sum(map(len, there.values()))
+    return acl_count(there)
 
 
 def run_command(command: str) -> None:
@@ -156,10 +156,11 @@ def verify(
         after = _ends_of(nodes, partitions)
         if all(after[name].high == before[name].high and not after[name].open for name in nodes):
             return _same_ends(after)
-    for name, node in nodes.items():
-        if error := _passes(node, before[name].high, after[name], since_ms, producers[name]):
-            raise error
-    return _same_ends(after)  # never: one of them has moved
+    passing = (
+        _passes(node, before[name].high, after[name], since_ms, producers[name])
+        for name, node in nodes.items()
+    )
+    raise next(filter(None, passing))
 
 
 def _ends_of(nodes: Nodes, partitions: Collection[TopicPartition]) -> dict[str, SourceEnds]:

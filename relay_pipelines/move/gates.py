@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.offsets.apply import Applied, State
 
 WAY_BACK = "way back"
 """The gate of `back`; the others are those of `fence` and `cut`."""
@@ -74,6 +75,25 @@ def looked(name: str, look: Callable[[], Gate]) -> Gate:
         return look()
     except RelayError as error:
         return Gate(name, findings=(Finding.of(error),), is_seen=False)
+
+
+def not_moved(applied: Iterable[Applied], where: str, again: str) -> list[Finding]:
+    """Return why groups have not moved to where they go on.
+
+    Args:
+        where: they have to be stopped.
+        again: the command to repeat then.
+    """
+    return [
+        fails(
+            f"group {each.answer.position.group}: {each.answer.position.topic_partition}",
+            each.why,
+            f"stop it {where}, or leave it out with --without-group {each.answer.position.group};"
+            f" then repeat `{again}`",
+        )
+        for each in applied
+        if each.state is State.REFUSED
+    ]
 
 
 def fails(where: str, text: str, remedy: str) -> Finding:

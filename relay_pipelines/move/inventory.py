@@ -159,6 +159,12 @@ class SourceEnds:
         return [tp for tp, end in self.high.items() if self.stable[tp] < end]
 
 
+def existing_partitions(client: ClusterClient, topics: Collection[str]) -> set[TopicPartition]:
+    """Return the topic-partitions of those of the topics that exist."""
+    existing = client.existing(topics)
+    return {tp for topic in existing for tp in client.topic(topic).topic_partitions}
+
+
 def source_ends(client: ClusterClient, partitions: Collection[TopicPartition]) -> SourceEnds:
     """Ask for both ends; the high watermark first, so that nothing new looks hidden.
 

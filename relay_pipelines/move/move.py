@@ -25,6 +25,7 @@ from relay_pipelines.move.record import (
     MoveRecord,
     MoveRecords,
     WayBack,
+    acl_count,
     by_topic,
     require,
 )
@@ -433,8 +434,8 @@ class Move:
             return f"the destination is fenced by {held.by}"
         with self._records() as (_, destination):
             there = fence.present({THERE: destination}, held.acls)
-        acls = plural(sum(map(len, held.acls.values())), "ACL")
-        return f"the destination is fenced by acl: {sum(map(len, there.values()))} of {acls} there"
+        acls = plural(acl_count(held.acls), "ACL")
+        return f"the destination is fenced by acl: {acl_count(there)} of {acls} there"
 
     def _held(self, record: MoveRecord) -> Iterator[Finding]:
         """Yield what of the fence does not hold, or was not lifted."""
@@ -474,10 +475,8 @@ class Move:
 
 def _fenced(record: MoveRecord) -> str:
     held = record.fence
-    number = sum(map(len, held.acls.values()))
-    acls = f", {plural(number, 'ACL')}" if number else ""
     partitions = plural(sum(map(len, record.ends.values())), "topic-partition")
     return (
-        f"fenced by {held.by}{acls}: {partitions} did not move for {held.still_ms / 1000:g} s, and"
+        f"fenced by {held}: {partitions} did not move for {held.still_ms / 1000:g} s, and"
         " no transaction is open"
     )

@@ -17,18 +17,23 @@ from relay_pipelines.ledger import checkpoint, followed
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Acl, TopicPartition
 from relay_pipelines.move.states import Action, FenceBy, State
-from relay_pipelines.output.formatting import format_time
+from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.plan.owners import move_id
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode
 
 AclsByNode = Mapping[str, Sequence[Acl]]
-"""Node of the source -> ACLs there."""
+"""Node -> ACLs there."""
 _VERSION = 1
 _PREFIX = "@move/"
 UNKNOWN = -1
 """An offset that nobody could ask for."""
+
+
+def acl_count(acls: AclsByNode) -> int:
+    """Return how many they are at all nodes."""
+    return sum(map(len, acls.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,10 @@ class Fence:
     acls: Mapping[str, tuple[Acl, ...]] = field(default_factory=dict)
     still_ms: int = 0
     held_at_ms: int = 0
+
+    def __str__(self) -> str:
+        number = acl_count(self.acls)
+        return f"{self.by}, {plural(number, 'ACL')}" if number else str(self.by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from relay_pipelines.move.inventory import (
     source_nodes,
     writers,
 )
-from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.record import MoveRecord, acl_count
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy
 from relay_pipelines.offsets.apply import client_of
@@ -351,7 +351,7 @@ def _fence_gate(
         return Gate("fence", f"by {request.by}: it is verified when it stands")
     with source_nodes(name, mirror, clock) as nodes:
         acls = denials(nodes, sorted(snapshot.targets))
-    return Gate("fence", f"{plural(sum(map(len, acls.values())), 'ACL')} would be created")
+    return Gate("fence", f"{plural(acl_count(acls), 'ACL')} would be created")
 
 
 def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:

@@ -12,14 +12,15 @@ from functools import partial
 
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, DestinationError, FencedError, SourceError
-from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
-from relay_pipelines.move.inventory import source_ends
+from relay_pipelines.move.gates import not_moved
+from relay_pipelines.move.inventory import existing_partitions, source_ends
 from relay_pipelines.move.record import (
     CutPartition,
     Fence,
@@ -32,7 +33,6 @@ from relay_pipelines.move.rehearsal import schema_gate, snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy, State
 from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
-from relay_pipelines.offsets.apply import State as Committed
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of, own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
@@ -304,11 +304,8 @@ class WayBackSteps:
         """Return what was mirrored back, in words."""
         ledger = read_verified_ledger(self.own_name, self.own, self.clock)
         records = sum(entry.records for entry in ledger.entries)
-        held = self.record.way_back.fence
-        number = sum(map(len, held.acls.values()))
-        acls = f", {plural(number, 'ACL')}" if number else ""
         home = f"mirrored back by {self.own_name}: {plural(records, 'record')}"
-        return [home, f"the destination stays fenced by {held.by}{acls}"]
+        return [home, f"the destination stays fenced by {self.record.way_back.fence}"]
 
 
 def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
@@ -353,10 +350,8 @@ def _require_kept(destination: ClusterClient, record: MoveRecord) -> None:
     Raises:
         ConfigError: retention, or somebody, has deleted it.
     """
-    existing = destination.retry(
-        partial(destination.existing, {each.destination.topic for each in record.cut})
-    )
-    there = {tp for topic in existing for tp in destination.topic(topic).topic_partitions}
+    topics = {each.destination.topic for each in record.cut}
+    there = destination.retry(partial(existing_partitions, destination, topics))
     known = {
         each.destination: each.destination_end for each in record.cut if each.destination in there
     }
@@ -459,15 +454,4 @@ def move_groups(source: ClusterClient, answers: Sequence[Answer]) -> list[Findin
         RelayError: the source does not answer.
     """
     applied = apply(source, answers, Side.SOURCE, execute=True, backwards=False)
-    return [
-        Finding(
-            Kind.NOT_READY,
-            f"group {each.answer.position.group}: {each.answer.position.topic_partition}",
-            Severity.ERROR,
-            each.why,
-            f"stop it at the source, or leave it out with --without-group"
-            f" {each.answer.position.group}; then repeat `relay move back`",
-        )
-        for each in applied
-        if each.state is Committed.REFUSED
-    ]
+    return not_moved(applied, "at the source", "relay move back")

@@ -110,14 +110,19 @@ class Moving:
         return consumers.committed(self.mirror.destination, self.group, self.mirror.at)[0]
 
 
+def copied(mirror: Mirror, guarded: LocalCluster, folder: Path) -> Moving:
+    write(mirror.source, mirror.at, numbered(10))
+    mirror.copy()
+    return Moving(mirror, guarded, folder)
+
+
 @pytest.fixture
 def moving(
     guarded: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> Moving:
-    mirror = Mirror(guarded.cluster(), destination_cluster.cluster(), topic_name)
-    write(mirror.source, mirror.at, numbered(10))
-    mirror.copy()
-    return Moving(mirror, guarded, tmp_path)
+    return copied(
+        Mirror(guarded.cluster(), destination_cluster.cluster(), topic_name), guarded, tmp_path
+    )
 
 
 @pytest.fixture
@@ -125,10 +130,9 @@ def moving_to_guarded(
     guarded: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> Moving:
     """The same where the destination has the authorizer."""
-    mirror = Mirror(destination_cluster.cluster(), guarded.cluster(), topic_name)
-    write(mirror.source, mirror.at, numbered(10))
-    mirror.copy()
-    return Moving(mirror, guarded, tmp_path)
+    return copied(
+        Mirror(destination_cluster.cluster(), guarded.cluster(), topic_name), guarded, tmp_path
+    )
 
 
 def test_there_and_back(moving: Moving, local_session: object) -> None:
