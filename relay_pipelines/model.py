@@ -547,6 +547,11 @@ class LedgerEntry:
     destination_runs: str = ""
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether it is a loss that skips no offsets: after it they mean other records."""
+        return bool(self.gap) and not len(self.source)
+
+    @property
     def may_change_records(self) -> bool:
         """Whether the copies may differ from their records."""
         return not self.policy.keys().isdisjoint(("select", "transform"))

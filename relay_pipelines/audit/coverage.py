@@ -142,7 +142,7 @@ def last_history(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """
     history: list[LedgerEntry] = []
     for entry in entries:
-        if entry.gap and not len(entry.source):
+        if entry.begins_anew:
             history.clear()
         history.append(entry)
     return history

@@ -99,7 +99,7 @@ class KnownEntries:
             (entry.destination.topic_partition, entry.generation): entry.destination.end
             for some in entries.values()
             for entry in some
-            if entry.gap and not len(entry.source)
+            if entry.begins_anew
         }
 
     def covering(self, offset_range: OffsetRange) -> list[LedgerEntry]:
@@ -207,7 +207,7 @@ def uncopied(
         if entry.records:
             first = firsts.get(copies.topic_partition, copies.start)
             firsts[copies.topic_partition] = min(first, copies.start)
-        elif entry.gap and not len(entry.source):  # with originals there, that have come home
+        elif entry.begins_anew:  # with originals there, that have come home
             begun[copies.topic_partition] = max(begun.get(copies.topic_partition, 0), copies.end)
     by_replays = _indices(replayed)
     parts = []

@@ -231,7 +231,7 @@ def _by_source(
     for entry in entries:
         tp = entry.source.topic_partition
         after = entry.generation - generations.get(tp, 0)
-        if after == 0 or (after == 1 and entry.gap and not len(entry.source)):
+        if after == 0 or (after == 1 and entry.begins_anew):
             grouped[tp].append(entry)
         elif entry.records:
             others.append(entry.destination)

@@ -210,7 +210,7 @@ class CopiedPartition:
 
     def _begins_generation(self, entry: LedgerEntry) -> bool:
         """Whether a loss or a reset has begun the generation with this entry."""
-        divides = bool(entry.gap) and not len(entry.source) and entry.gap != ENTRIES_LOST
+        divides = entry.begins_anew and entry.gap != ENTRIES_LOST
         return divides and self.checkpoint.generation > 0
 
 
