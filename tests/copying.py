@@ -38,6 +38,8 @@ from relay_pipelines.protocol.reader import read
 from tests.support import independent
 from tests.support.independent import Record
 
+_FIRST_MS = 1_700_000_000_000  # of the records of `numbered`
+
 # the records of the tests have old timestamps, which retention would delete
 KEPT = {"retention.ms": "-1"}
 # compacted, without a cleaner that comes while a test looks
@@ -262,6 +264,15 @@ class Mirror:
         return self
 
 
+def nearly_expired_ms() -> int:
+    """Return a retention that explains that `numbered` records are gone, but deletes none yet.
+
+    It is five minutes longer than their age: an audit allows for ten, since clocks differ. Brokers
+    look for expired segments whenever they like, also within a test.
+    """
+    return time.time_ns() // 1_000_000 - _FIRST_MS + 300_000
+
+
 def numbered(
     count: int, size: int = 20, first: int = 0, make: Callable[[int], bytes] | None = None
 ) -> list[Record]:
@@ -272,7 +283,7 @@ def numbered(
             f"k{n % 7}".encode(),
             make(n),
             (("n", str(n).encode()),),
-            (independent.CREATE_TIME, 1_700_000_000_000 + n * 13),
+            (independent.CREATE_TIME, _FIRST_MS + n * 13),
         )
         for n in range(first, first + count)
     ]

@@ -44,7 +44,7 @@ from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from tests.copying import KEPT, NOT_YET_CLEANED, Mirror, numbered
+from tests.copying import KEPT, NOT_YET_CLEANED, Mirror, nearly_expired_ms, numbered
 from tests.support import commands, independent
 from tests.support.commands import SOON, configured, environment, error_line, relay, relay_here
 from tests.support.findings import differences, notes, unreadable
@@ -64,7 +64,6 @@ from tests.support.independent import (
 
 RECORDS = numbered(100)
 NOW_MS = time.time_ns() // 1_000_000
-YEAR_MS = 365 * 24 * 3_600_000  # the records are older
 CUTS = [0, 30, 60, 90, 100]
 NOWHERE = ("127.0.0.1:1",)
 LEVELS = [
@@ -571,7 +570,9 @@ class TestNotCompared:
 
     def test_retention_at_the_destination(self, audited: Audited) -> None:
         mirror = audited.mirror
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=YEAR_MS)
+        configure(
+            mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=nearly_expired_ms()
+        )
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
         assert (differences(found), found.records) == ([], 40)
@@ -930,7 +931,9 @@ def test_copies_in_two_topics(
     found = audited.audit(level)
     assert (differences(found), found.recount and found.recount.counted) == ([], 105)
     # the former topic may lose records, the present one keeps everything
-    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=YEAR_MS)
+    configure(
+        mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=nearly_expired_ms()
+    )
     delete_before(mirror.destination, mirror.at, 31)
     delete_before(mirror.destination, mirror.to, 6)
     found = audited.audit(level)

@@ -31,12 +31,18 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, records_of
+from tests.copying import (
+    KEPT,
+    OPTIONS,
+    ensure_homes,
+    nearly_expired_ms,
+    numbered,
+    records_of,
+)
 from tests.support import commands
 from tests.support.independent import Record, configure, create, delete_before, write
 
 CLOCK = SystemClock()
-YEAR_MS = 365 * 24 * 3_600_000
 
 
 @dataclass
@@ -196,7 +202,9 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     ] * 4
 
     # then the first record that is left of a chunk's offsets may be another source's
-    configure(pinned.destination, ResourceType.TOPIC, pinned.to.topic, retention_ms=YEAR_MS)
+    configure(
+        pinned.destination, ResourceType.TOPIC, pinned.to.topic, retention_ms=nearly_expired_ms()
+    )
     for low in (25, 65):
         delete_before(pinned.destination, pinned.to, low)
         left = by_source(pinned.copied())

@@ -21,7 +21,15 @@ from relay_pipelines.model import Cluster, OffsetRange, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read as read_log
-from tests.copying import KEPT, NOT_YET_CLEANED, OPTIONS, Mirror, end_of, numbered
+from tests.copying import (
+    KEPT,
+    NOT_YET_CLEANED,
+    OPTIONS,
+    Mirror,
+    end_of,
+    nearly_expired_ms,
+    numbered,
+)
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -234,12 +242,12 @@ class TestComplete:
         assert (count(mirror, 0, 100, clock=clock).problems, clock.waited) == ([], True)
 
 
-YEAR_MS = 365 * 24 * 3_600_000
+TEN_YEARS_MS = 10 * 365 * 24 * 3_600_000
 
 
 def may_delete(mirror: Mirror, **limits: int) -> None:
     """Limit the destination's retention, by default so that it may have deleted what is gone."""
-    limits = limits or {"retention_ms": YEAR_MS}
+    limits = {"retention_ms": nearly_expired_ms()} | limits
     configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **limits)
 
 
@@ -279,11 +287,11 @@ class TestThinned:
     @pytest.mark.parametrize(
         ("limits", "is_explained"),
         [
-            ({"retention_ms": 10 * YEAR_MS}, False),
-            ({"retention_bytes": 1 << 40}, False),
-            ({"retention_ms": 10 * YEAR_MS, "retention_bytes": 1 << 10}, True),
-            ({"retention_ms": YEAR_MS, "cleanup_policy": "compact"}, False),
-            ({"retention_ms": YEAR_MS, "message_timestamp_type": "LogAppendTime"}, False),
+            ({"retention_ms": TEN_YEARS_MS}, False),
+            ({"retention_ms": -1, "retention_bytes": 1 << 40}, False),
+            ({"retention_ms": TEN_YEARS_MS, "retention_bytes": 1 << 10}, True),
+            ({"cleanup_policy": "compact"}, False),
+            ({"message_timestamp_type": "LogAppendTime"}, False),
         ],
         ids=["too young", "too small", "large enough", "not deleted", "by append time"],
     )
