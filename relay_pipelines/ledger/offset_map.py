@@ -79,12 +79,11 @@ class _Chunk(NamedTuple):
 
     Args:
         first_copy: the index of its first copy.
-        may_change: whether the copies may differ from their records.
     """
 
     first_copy: int
     sides: dict[Side, ChunkOffsets]
-    may_change: bool
+    entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +116,13 @@ class CopiedLog:
         self._chunks: list[_Chunk] = []
         self.copies = 0
         """How many there are."""
+        self.extend(entries)
+
+    def extend(self, entries: Iterable[LedgerEntry]) -> None:
+        """Add the next entries."""
         for entry in entries:
             if entry.records:
-                self._chunks.append(
-                    _Chunk(self.copies, chunk_offsets(entry), entry.may_change_records)
-                )
+                self._chunks.append(_Chunk(self.copies, chunk_offsets(entry), entry))
                 self.copies += entry.records
 
     def count_below(self, side: Side, offset: int) -> Bounds:
@@ -132,6 +133,13 @@ class CopiedLog:
         index, sides, _ = self._chunks[number]
         least, most = sides[side].count_below(offset)
         return Bounds(index + least, index + most)
+
+    def committed_at_ms(self, offset: int) -> int | None:
+        """Return when the first copy at a destination offset or after it was committed."""
+        number = bisect_right(
+            self._chunks, offset, key=lambda chunk: chunk.sides[Side.DESTINATION].end
+        )
+        return self._chunks[number].entry.committed_at_ms if number < len(self._chunks) else None
 
     def place(self, side: Side, offset: int) -> Place:
         """Return where the reader of one side, to whom an offset is the next one, goes on."""
@@ -158,7 +166,7 @@ class CopiedLog:
 
     def may_change(self, index: int) -> bool:
         """Whether the copy may differ from its record."""
-        return self._chunks[self._chunk_of(index)].may_change
+        return self._chunks[self._chunk_of(index)].entry.may_change_records
 
     def _offset_at(self, side: Side, index: int) -> Bounds:
         chunk = self._chunks[self._chunk_of(index)]

@@ -38,12 +38,7 @@ class FollowedLedger:
     clock: Clock
     belongs: Callable[[str], bool]
     _follower: LedgerFollower | None = field(default=None, init=False)
-    _chains: dict[TopicPartition, Chain] = field(default_factory=dict, init=False)
-    _checkpoints: dict[TopicPartition, Checkpoint] = field(default_factory=dict, init=False)
-    _partitions: dict[TopicPartition, tuple[str, CopiedPartition]] = field(
-        default_factory=dict, init=False
-    )
-    _heads: dict[TopicPartition, LedgerHead] = field(default_factory=dict, init=False)
+    _partitions: dict[TopicPartition, CopiedPartition] = field(default_factory=dict, init=False)
     _new: list[LedgerRecord] = field(default_factory=list, init=False)
     _waits: int = field(default=0, init=False)
 
@@ -55,7 +50,7 @@ class FollowedLedger:
 
     def topics(self) -> set[str]:
         """Return the source topics that were copied, by the checkpoints that are known."""
-        return {tp.topic for tp in self._checkpoints}
+        return {tp.topic for tp in self._partitions}
 
     def read(self) -> None:
         """Read what is new.
@@ -92,12 +87,9 @@ class FollowedLedger:
         Raises:
             RelayError: the destination does not answer.
         """
-        for tp, checkpoint in self._checkpoints.items():
-            topic_id, known = source_topic_ids.get(tp.topic, ""), self._partitions.get(tp)
-            if known is None or known[0] != topic_id:
-                partition = CopiedPartition(checkpoint, self._chains[tp], topic_id)
-                self._partitions[tp] = topic_id, partition
-        partitions = [partition for _, partition in self._partitions.values()]
+        partitions = list(self._partitions.values())
+        for partition in partitions:
+            partition.source_topic_id = source_topic_ids.get(partition.source.topic, "")
         return Translation(partitions, dict(self._logs(client, partitions)))
 
     def _logs(
@@ -142,17 +134,16 @@ class FollowedLedger:
         self._new.clear()
         self._partitions.clear()
         self._waits = 0
-        self._checkpoints = {
-            tp: each for tp, each in ledger.checkpoints.items() if self.belongs(tp.topic)
-        }
-        self._chains = {tp: ledger.chains[tp] for tp in self._checkpoints}
-        self._heads = {tp: each.ledger_head for tp, each in self._checkpoints.items()}
-        for chain in self._chains.values():  # what the entries say is enough
-            chain.records[:] = [replace(record, value=b"") for record in chain.records]
+        for tp, checkpoint in ledger.checkpoints.items():
+            if self.belongs(tp.topic):
+                chain = ledger.chains[tp]
+                chain.records[:] = map(_without_value, chain.records)
+                self._partitions[tp] = CopiedPartition(checkpoint, chain)
         self._follower = follower
 
     def _head(self, tp: TopicPartition) -> LedgerHead:
-        return self._heads.get(tp, CHAIN_START)
+        known = self._partitions.get(tp)
+        return CHAIN_START if known is None else known.checkpoint.ledger_head
 
     def _is_new(self, record: LedgerRecord) -> bool:
         tp = record.entry.source.topic_partition
@@ -166,11 +157,17 @@ class FollowedLedger:
         for record in records:
             if (record.entry.number, record.entry.previous) == (head.number + 1, head.hash):
                 head = record.head
-                added.append(replace(record, value=b""))
+                added.append(_without_value(record))
             if head == checkpoint.ledger_head:
-                chain = self._chains.get(tp) or Chain(tp)
-                self._chains[tp] = replace(chain, records=[*chain.records, *added])
-                self._checkpoints[tp], self._heads[tp] = checkpoint, head
-                self._partitions.pop(tp, None)
+                known = self._partitions.get(tp)
+                self._partitions[tp] = (
+                    CopiedPartition(checkpoint, Chain(tp, records=added))
+                    if known is None
+                    else known.extended(checkpoint, added)
+                )
                 return True
         return False
+
+
+def _without_value(record: LedgerRecord) -> LedgerRecord:
+    return replace(record, value=b"")  # what the entry says is enough

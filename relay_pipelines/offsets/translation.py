@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST
+from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
 from relay_pipelines.ledger.offset_map import CopiedLog, Place
 from relay_pipelines.model import (
     Checkpoint,
-    Intervals,
     LedgerEntry,
     OffsetRange,
     Side,
@@ -58,33 +57,43 @@ class CopiedPartition:
     """What the ledger says about one source topic-partition, in its newest generation.
 
     Args:
+        chain: of which the checkpoint has the head.
         source_topic_id: of its topic at the source now; empty if that is not known.
     """
 
     def __init__(self, checkpoint: Checkpoint, chain: Chain, source_topic_id: str = "") -> None:
         self.source = checkpoint.source
         self.checkpoint = checkpoint
+        self.source_topic_id = source_topic_id
         self._chain = chain
-        self._source_topic_id = source_topic_id
         self._places: dict[int, Place] = {}  # many groups have read as far
 
+    def extended(self, checkpoint: Checkpoint, records: Sequence[LedgerRecord]) -> CopiedPartition:
+        """Return it with what was committed since, which alone is looked at.
+
+        It is this one, which has changed then, unless another generation has begun.
+
+        Args:
+            records: of its chain, after those that it has.
+        """
+        if checkpoint.generation != self.checkpoint.generation:
+            self._chain.records += records
+            return CopiedPartition(checkpoint, self._chain, self.source_topic_id)
+        new = [record.entry for record in records]
+        self.entries += new  # before the chain, from which it may only be made now
+        self.log.extend(new)
+        self._chain.records += records
+        self.checkpoint = checkpoint
+        self._places.clear()  # where copies end, others have begun
+        return self
+
     @cached_property
-    def entries(self) -> Sequence[LedgerEntry]:
+    def entries(self) -> list[LedgerEntry]:
         """Those of the generation, in order."""
         generation = self.checkpoint.generation
         return [
             record.entry for record in self._chain.records if record.entry.generation == generation
         ]
-
-    def entries_from(self, offset: int) -> Sequence[LedgerEntry]:
-        """Return the first entry with copies at a destination offset or after it, if there is."""
-        with_copies = self._entries_with_copies
-        number = bisect_right(with_copies, offset, key=lambda entry: entry.destination.end)
-        return with_copies[number : number + 1]
-
-    @cached_property
-    def _entries_with_copies(self) -> Sequence[LedgerEntry]:
-        return [entry for entry in self.entries if entry.records]
 
     @cached_property
     def log(self) -> CopiedLog:
@@ -124,7 +133,7 @@ class CopiedPartition:
         if self._chain.breaks:
             return f"its ledger is not what was committed: {self._chain.breaks[0].what_and_where}"
         known = set(self.checkpoint.topic_ids.values()) - {""}
-        if known and self._source_topic_id and self._source_topic_id not in known:
+        if known and self.source_topic_id and self.source_topic_id not in known:
             return (
                 "the source topic was created again, or is on a node that no run has compared yet:"
                 " run the mirror first"
@@ -198,15 +207,12 @@ class CopiedPartition:
 
     def lost(self, offset: int) -> tuple[int, int] | None:
         """Return the accepted loss in which a source offset is."""
-        return next((lost for lost in self._losses if lost[0] <= offset < lost[1]), None)
-
-    @cached_property
-    def _losses(self) -> Intervals:
-        return tuple(
-            (entry.source.start, entry.source.end)
-            for entry in self.entries
-            if Skipped.LOST in entry.skipped and not entry.records
-        )
+        number = bisect_right(self.entries, offset, key=lambda entry: entry.source.start) - 1
+        entry = self.entries[number] if number >= 0 else None
+        if entry is None or entry.records or Skipped.LOST not in entry.skipped:
+            return None
+        lost = entry.source.start, entry.source.end
+        return lost if offset < entry.source.end else None
 
     def _begins_generation(self, entry: LedgerEntry) -> bool:
         """Whether a loss or a reset has begun the generation with this entry."""
@@ -272,14 +278,11 @@ class Translation:
 
     def copied_at_ms(self, destination: TopicPartition, offset: int) -> int:
         """Return when the first copy at a destination offset or after it was committed; or 0."""
-        return min(
-            (
-                entry.committed_at_ms
-                for partition in self._sources.get(destination, ())
-                for entry in partition.entries_from(offset)
-            ),
-            default=0,
+        times = (
+            partition.log.committed_at_ms(offset)
+            for partition in self._sources.get(destination, ())
         )
+        return min((at_ms for at_ms in times if at_ms is not None), default=0)
 
     def to_destination(self, positions: Iterable[ConsumerPosition]) -> list[Answer]:
         """Return where consumers of the source go on at the destination, in the same order.

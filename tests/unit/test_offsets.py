@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,13 @@ def translation(
     there: TopicPartition = THERE,
     **more: Any,
 ) -> Translation:
+    partition = CopiedPartition(*copied(entries, there, **more), source_topic_id)
+    return Translation([partition], {} if log is None else {there: log})
+
+
+def copied(
+    entries: Sequence[LedgerEntry], there: TopicPartition = THERE, **more: Any
+) -> tuple[Checkpoint, Chain]:
     last = entries[-1]
     copies = [each.destination.end for each in entries if each.records]
     checkpoint = replace(
@@ -81,8 +89,7 @@ def translation(
         topic_ids={"node1": "known"},
     )
     chain = Chain(HERE, records=[LedgerRecord(each, b"", LEDGER, 0) for each in entries], **more)
-    partition = CopiedPartition(checkpoint, chain, source_topic_id)
-    return Translation([partition], {} if log is None else {there: log})
+    return checkpoint, chain
 
 
 def partition(tp: TopicPartition, end: int) -> CopiedPartition:
@@ -327,6 +334,24 @@ def test_what_is_copied_elsewhere_changes_no_answer() -> None:
     here["others"] = {ELSEWHERE: CommittedOffset(39)}
     assert kept(further, other) == {"waits"}
     assert kept(further, partition(ELSEWHERE, 50)) == {"waits", "others"}  # 39 stays where it is
+
+
+@pytest.mark.parametrize("entries", [TWO, AFTER_LOSS, RECREATED, AFTER_RESET])
+def test_new_entries_are_added_to_what_is_known(entries: Sequence[LedgerEntry]) -> None:
+    """With the next entry all answers are those of a whole ledger; what is known is not read."""
+    followed = CopiedPartition(*copied(entries[:1]))
+    for number in range(2, len(entries) + 1):
+        read = Translation([CopiedPartition(*copied(entries[:number]))], {THERE: LOG})
+        checkpoint, chain = copied(entries[:number])
+        before, log = followed, followed.log
+        followed = followed.extended(checkpoint, chain.records[-1:])
+        begins = entries[number - 1].generation != entries[number - 2].generation
+        assert (followed is before, followed.log is log) == (not begins, not begins)
+        found = Translation([followed], {THERE: LOG})
+        for offset in range(62):
+            assert asked(found, offset) == asked(read, offset)
+            assert asked(found, offset, back=True) == asked(read, offset, back=True)
+            assert found.copied_at_ms(THERE, offset) == read.copied_at_ms(THERE, offset)
 
 
 def test_a_row_of_spark() -> None:
