@@ -93,7 +93,7 @@ def measure(
         records=sum(found.records for found in lags.values()),
         oldest_seconds=lag.oldest_seconds(lags.values()),
         late=late,
-        open_records=sum(len(position.open_transaction) for position in snapshot.positions),
+        open_records=sum(position.open_records for position in snapshot.positions),
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
         hidden_seconds=max(

@@ -7,6 +7,7 @@ attempt with `verify_position`. For both, `plan.positions.data_loss` judges what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from relay_pipelines.copy.chunk import NO_RECORD, fingerprint_of
 from relay_pipelines.errors import (
@@ -40,6 +41,17 @@ _POLL_SECONDS = 0.25
 _MOST_OFFSETS_BETWEEN = 1_000
 
 
+class LogPosition(NamedTuple):
+    """What a node holds of a topic-partition, beside its checkpoint: the first of `Position`."""
+
+    topic_partition: TopicPartition
+    low_watermark: int
+    end_offset: int
+    next_offset: int | None = None
+    recreated: bool = False
+    truncated_at: int | None = None
+
+
 def read_positions(
     client: ClusterClient,
     partitions: Iterable[TopicPartition],
@@ -47,6 +59,18 @@ def read_positions(
     *,
     among_several: bool,
 ) -> dict[TopicPartition, Position]:
+    """Return the same as `read_log_positions`, as positions of which nothing else is known."""
+    found = read_log_positions(client, partitions, checkpoints, among_several=among_several)
+    return {tp: Position(*position) for tp, position in found.items()}
+
+
+def read_log_positions(
+    client: ClusterClient,
+    partitions: Iterable[TopicPartition],
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    *,
+    among_several: bool,
+) -> dict[TopicPartition, LogPosition]:
     """Read positions from a node and compare them with checkpoints, in a few requests per leader.
 
     Args:
@@ -56,34 +80,27 @@ def read_positions(
     Raises:
         RetriableError: a leader is down or moving.
     """
-    partitions = list(partitions)
+    partitions, node = list(partitions), client.cluster.name
     low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
+    copied = {tp: checkpoint for tp in partitions if (checkpoint := checkpoints.get(tp))}
+    recreated = {tp for tp, checkpoint in copied.items() if _is_recreated(client, checkpoint)}
     epochs = {
-        partition: checkpoint.leader_epoch
-        for partition in partitions
-        if (checkpoint := checkpoints.get(partition))
-        and checkpoint.leader_epoch >= 0
-        and _is_same_log(client, checkpoint)
+        tp: checkpoint.leader_epoch
+        for tp, checkpoint in copied.items()
+        if checkpoint.leader_epoch >= 0 and checkpoint.node == node and tp not in recreated
     }
     epoch_ends = client.epoch_ends(epochs)
-    positions = {}
-    for partition in partitions:
-        source_checkpoint = checkpoints.get(partition)
-        if source_checkpoint is None:
-            positions[partition] = Position(partition, low[partition], end[partition])
-            continue
-        positions[partition] = Position(
-            partition,
-            low[partition],
-            end[partition],
-            source_checkpoint.next_offset,
-            recreated=not among_several and _is_recreated(client, source_checkpoint),
-            truncated_at=_truncated_at(
-                source_checkpoint, epoch_ends.get(partition), end[partition]
-            ),
+    return {
+        tp: LogPosition(
+            *(tp, low[tp], end[tp], checkpoint.next_offset),
+            recreated=not among_several and tp in recreated,
+            truncated_at=_truncated_at(checkpoint, epoch_ends.get(tp), end[tp]),
         )
-    return positions
+        if (checkpoint := copied.get(tp))
+        else LogPosition(tp, low[tp], end[tp])
+        for tp in partitions
+    }
 
 
 def verify_position(

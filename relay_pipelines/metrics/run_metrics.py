@@ -160,7 +160,7 @@ class MetricsObserver:
     def _open_transaction(self, mirror: str, position: Position) -> None:
         age = open_since([position], self._clock.now_ms()) or 0.0
         labels = (mirror, position.topic_partition.topic, position.topic_partition.partition)
-        records = len(position.open_transaction)
+        records = position.open_records
         self._metrics["open_transaction_records"].labels(*labels).set(records)
         self._metrics["open_transaction_seconds"].labels(*labels).set(age)
 
@@ -226,6 +226,7 @@ class Endpoint:
 
     Args:
         address: host:port.
+        app: the WSGI application that answers a scrape.
         remedy: what to do if the address cannot be used.
         failing: says what is wrong; empty if nothing is.
     """
@@ -233,12 +234,12 @@ class Endpoint:
     def __init__(
         self,
         address: str,
-        registry: CollectorRegistry,
+        app: Any,
         remedy: str,
         failing: Callable[[], str] = lambda: "",
     ) -> None:
         self._address = address
-        self._registry = registry
+        self._app = app
         self._remedy = remedy
         self._failing = failing
         self._server: Any = None
@@ -253,13 +254,13 @@ class Endpoint:
             return
         host, _, port = self._address.rpartition(":")
         try:
-            server, _ = prometheus.start_http_server(int(port), host.strip("[]"), self._registry)
+            server, _ = prometheus.start_http_server(int(port), host.strip("[]"))
         except OSError as error:
             raise ConfigError(
                 f"metrics cannot be served at {self._address}: {error.strerror or error}",
                 remedy=self._remedy,
             ) from error
-        server.set_app(self._with_health(server.get_app()))
+        server.set_app(self._with_health(self._app))
         self._server = server
 
     def close(self) -> None:
@@ -290,7 +291,9 @@ class Publication:
         self._endpoint = None
         if configured.address is not None:
             remedy = "set metrics.address to a free port of this machine, or leave it out"
-            self._endpoint = Endpoint(configured.address, observer.registry, remedy)
+            self._endpoint = Endpoint(
+                configured.address, prometheus.make_wsgi_app(observer.registry), remedy
+            )
 
     def serve(self) -> None:
         """Serve from now on, if there is to be an endpoint.

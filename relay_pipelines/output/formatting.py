@@ -94,12 +94,12 @@ def open_transactions(positions: Iterable[Position], now_ms: int) -> str:
     Such as `open transaction: 1,001 records of orders-0[5, 1006), the first 3 min 20 s old`.
     """
     held_up = sorted(
-        (position for position in positions if position.open_transaction),
+        (position for position in positions if position.open_records),
         key=lambda position: position.open_since_ms or now_ms,
     )
     if not held_up:
         return ""
-    records = plural(sum(len(position.open_transaction) for position in held_up), "record")
+    records = plural(sum(position.open_records for position in held_up), "record")
     shown = ", ".join(str(position.open_transaction) for position in held_up[:_MAX_SHOWN])
     hidden = len(held_up) - _MAX_SHOWN
     more = f" and {count(hidden)} topic-partitions more" if hidden > 0 else ""

@@ -278,15 +278,15 @@ def entry(record: LedgerRecord) -> Document:
 
 
 def _open_records(positions: Iterable[Position]) -> int:
-    return sum(len(position.open_transaction) for position in positions)
+    return sum(position.open_records for position in positions)
 
 
 def _open_transaction(position: Position, now_ms: int) -> Document | None:
-    if not position.open_transaction:
+    if not position.open_records:
         return None
     since_ms = position.open_since_ms
     return {
-        "records": len(position.open_transaction),
+        "records": position.open_records,
         "since": None if since_ms is None else format_time(since_ms),
         "seconds": open_since([position], now_ms),
     }

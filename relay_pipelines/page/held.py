@@ -108,7 +108,7 @@ def open_transactions(look: Look, mirror: Mirror) -> Iterator[Held]:
     for position in look.snapshot.positions:
         tp, age = position.topic_partition, open_since([position], look.taken_ms)
         if age is not None and age > mirror.window_of(tp.topic).lag_target / 1000:
-            lag = PartitionLag(len(position.open_transaction), age)
+            lag = PartitionLag(position.open_records, age)
             what = "a transaction at the source is open, and holds up what was written after it"
             yield _other(OPEN_TRANSACTION, look, [tp], what, lag)
 

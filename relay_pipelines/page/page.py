@@ -86,7 +86,7 @@ def page_of(look: Look, mirror: Mirror) -> Page:
         taken_ms=look.taken_ms,
         lag=total(look.lags.values()),
         opened=PartitionLag(
-            sum(len(position.open_transaction) for position in snapshot.positions),
+            sum(position.open_records for position in snapshot.positions),
             open_since(snapshot.positions, look.taken_ms),
         ),
         node=snapshot.node.name,

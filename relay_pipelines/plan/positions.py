@@ -94,6 +94,29 @@ class Position:
         )
 
     @property
+    def open_records(self) -> int:
+        """How many offsets wait for a transaction to end."""
+        return max(0, self.high_watermark - self.end_offset)
+
+    @property
+    def first_uncopied(self) -> int:
+        """Where the source has records that were never copied, also where a guard holds them back.
+
+        In another log than the one that was copied, the offset reached does not tell.
+        """
+        if self.next_offset is None:
+            return self.begin if self.ledger_end is None else self.ledger_end
+        if self.recreated:
+            return self.low_watermark
+        known = (self.ledger_end, self.truncated_at, self.next_offset)
+        return next(offset for offset in known if offset is not None)
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are not copied yet; 0 if the checkpoint is above the end offset."""
+        return max(0, self.end_offset - self.first_uncopied)
+
+    @property
     def begin(self) -> int:
         """The next offset to copy."""
         return self.low_watermark if self.next_offset is None else self.next_offset
@@ -156,28 +179,15 @@ def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]
     """The offsets not copied yet, held back or not; empty (and falsy) where nothing is new."""
     return {
         position.topic_partition: OffsetRange(
-            position.topic_partition, _first_uncopied(position), position.end_offset
+            position.topic_partition, position.first_uncopied, position.end_offset
         )
         for position in positions
     }
 
 
-def _first_uncopied(position: Position) -> int:
-    """Where the source has records that were never copied, also where a guard holds them back.
-
-    In another log than the one that was copied, the offset reached does not tell.
-    """
-    if position.next_offset is None:
-        return position.begin if position.ledger_end is None else position.ledger_end
-    if position.recreated:
-        return position.low_watermark
-    known = (position.ledger_end, position.truncated_at, position.next_offset)
-    return next(offset for offset in known if offset is not None)
-
-
 def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
-    """How many offsets are not copied yet; 0 where the checkpoint is above the end offset."""
-    return {tp: len(offsets) for tp, offsets in uncopied(positions).items()}
+    """How many offsets are not copied yet, of each topic-partition."""
+    return {position.topic_partition: position.lag for position in positions}
 
 
 def open_since(positions: Iterable[Position], now_ms: int) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from relay_pipelines.model import TopicPartition
@@ -29,6 +30,7 @@ _ABORTED = struct.Struct(">qq")
 _RESPONSE_RECORDS = struct.Struct(">ii")  # preferred read replica, size
 
 
+@lru_cache(1 << 14)  # looks and tasks name the same topics again and again
 def encode_string(text: str) -> bytes:
     """A string as the older request versions write it: int16 length, then UTF-8."""
     encoded = text.encode()

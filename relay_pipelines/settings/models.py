@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -410,15 +410,36 @@ class Mirror(RecordSettings):
     def record_policy(self, topic: str) -> model.RecordPolicy:
         """Return how the records of a source topic are copied."""
         override = self.override(topic)
+        return self._record_policy(override, self._filters(override, topic))
+
+    def record_policies(self, topics: Iterable[str]) -> dict[str, model.RecordPolicy]:
+        """Return the same for many topics, most of which share one."""
+        shared: dict[tuple[int, tuple[model.ClassSpec, ...]], model.RecordPolicy] = {}
+        found = {}
+        for topic in topics:
+            override = self.override(topic)
+            key = id(override), self._filters(override, topic)
+            if key not in shared:
+                shared[key] = self._record_policy(override, key[1])
+            found[topic] = shared[key]
+        return found
+
+    def _filters(self, override: Override, topic: str) -> tuple[model.ClassSpec, ...]:
+        given = override.filters if "filters" in override.model_fields_set else self.filters
+        return tuple(user.spec for user in given if user.applies_to(topic))
+
+    def _record_policy(
+        self, override: Override, filters: tuple[model.ClassSpec, ...]
+    ) -> model.RecordPolicy:
         given: dict[str, RecordSettings] = defaultdict(
             lambda: self, dict.fromkeys(override.model_fields_set, override)
         )
-        filters, transform = given["filters"].filters, given["transform"].transform
+        transform = given["transform"].transform
         return model.RecordPolicy(
             options=self.copying.overridden_by(override.copying).as_model(self.give_up_after)
             if override.copying
             else None,
-            filters=tuple(user.spec for user in filters if user.applies_to(topic)),
+            filters=filters,
             where=given["where"].where or "",
             transform=transform.spec if transform else None,
             select=tuple(given["select"].select.items()),

@@ -24,7 +24,7 @@ from relay_pipelines.plan import hops
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import moved_error, moved_topics, present_owner
-from relay_pipelines.plan.positions import Position, data_loss, losses, uncopied
+from relay_pipelines.plan.positions import Position, data_loss, losses
 from relay_pipelines.plan.topic_selection import (
     QUARANTINE,
     Target,
@@ -429,14 +429,17 @@ class _SnapshotBuilder:
         unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
         topics = self._select_topics(only_topic, belongs)
         sources = Sources()
-        policies = {topic: sources.fix(self._mirror.record_policy(topic)) for topic in topics.names}
+        named_policies = self._mirror.record_policies(topics.names)
+        policies = {topic: sources.fix(policy) for topic, policy in named_policies.items()}
         self._look_at_destination(topics, policies, checkpoints)
         named = self._refused_names(topics, checkpoints)
         if refuse_loops:
             named |= self._copies_onto_sources(topics, policies, selection)
         accepted = replace(topics, names=[name for name in topics.names if name not in named])
+        known = checkpoints
         checkpoints, lost = self._find_lost(accepted, checkpoints)
-        self._look_at_destination(topics, policies, checkpoints)  # another run may have committed
+        if checkpoints is not known:  # another run has committed
+            self._look_at_destination(topics, policies, checkpoints)
         shared = self._shared(accepted, checkpoints)
         unreadable |= self._missing(selection, checkpoints, only_topic, belongs)
         hidden = {tp.topic for tp in unreadable}
@@ -489,7 +492,7 @@ class _SnapshotBuilder:
                 (self._source.cluster, tuple(topics.names), tuple(existing)),
                 self._source.clock.monotonic(),
                 partial(self._configs, topics, policies, existing),
-                copies=any(uncopied(positions).values()),
+                copies=any(position.lag for position in positions),
             )
             if configs
             else TopicConfigs()
@@ -617,8 +620,9 @@ class _SnapshotBuilder:
         """
         errors = {
             tp: error
-            for tp, offsets in uncopied(positions).items()
-            if offsets
+            for position in positions
+            if position.lag
+            and (tp := position.topic_partition)
             and (error := self._unwritable(tp, topics.all_targets[tp.topic].of(tp), configs))
         }
         if errors and (waits or len(errors) == len(positions)):

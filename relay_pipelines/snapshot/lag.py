@@ -55,29 +55,23 @@ def measure(
         late: the topic-partitions that are known to have the oldest records.
         most_ages: of how many to ask for the age.
     """
-    missing = uncopied(snapshot.positions)
-    records = {tp: len(offsets) for tp, offsets in missing.items()}
-    waiting = [position for position in snapshot.positions if records[position.topic_partition]]
-    waiting.sort(
-        key=lambda position: (
-            position.topic_partition not in late,
-            -records[position.topic_partition],
-        )
-    )
+    waiting = [position for position in snapshot.positions if position.lag]
+    waiting.sort(key=lambda position: (position.topic_partition not in late, -position.lag))
     # the source does not answer for offsets that retention has removed
     first = {
-        position.topic_partition: max(
-            missing[position.topic_partition].start, position.low_watermark
-        )
+        position.topic_partition: max(position.first_uncopied, position.low_watermark)
         for position in waiting[:most_ages]
     }
     since = timestamps_ms(snapshot, first, options)
     now_ms = clock.now_ms()
+    behind = {
+        tp: PartitionLag(position.lag, max(0, now_ms - since[tp]) / 1000 if tp in since else None)
+        for position in waiting
+        if (tp := position.topic_partition)
+    }
     return {
-        tp: PartitionLag(
-            number, max(0, now_ms - since[tp]) / 1000 if tp in since else None if number else 0.0
-        )
-        for tp, number in records.items()
+        position.topic_partition: behind.get(position.topic_partition, NO_LAG)
+        for position in snapshot.positions
     }
 
 

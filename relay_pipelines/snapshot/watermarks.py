@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relay_pipelines.copy.position import read_positions, unproved_logs
+from relay_pipelines.copy.position import LogPosition, read_log_positions, unproved_logs
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
@@ -74,7 +74,7 @@ class Positions:
         # before the last stable offsets: records written between the two requests would look like
         # an open transaction
         high = self._source.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
-        at_source = read_positions(
+        at_source = read_log_positions(
             self._source,
             partitions,
             self._snapshot.checkpoints,
@@ -87,30 +87,35 @@ class Positions:
         known = {tp: copied for tp, copied in self._snapshot.checkpoints.items() if tp in ends}
         unproved, unreadable = unproved_logs(self._source, ends, known)
         positions = [
-            replace(
-                at_source[tp],
-                **self._known_at_destination(at_source[tp], starts.get(tp)),
+            Position(
+                *self._of_log(at_source[tp], starts.get(tp), is_unproved=tp in unproved),
+                **self._known_at_destination(tp),
                 first_offset=at_source[tp].low_watermark,
                 high_watermark=high[tp],
                 ledger_lost=self._ledger_lost,
                 copies_after=self._lost.copies.get(tp),
                 mirror=self._name,
-                recreated=at_source[tp].recreated or tp in unproved,
             )
             for tp in partitions
             if tp not in unreadable
         ]
         return self._with_open_since(positions), unreadable
 
-    def _known_at_destination(self, position: Position, start: int | None) -> dict[str, Any]:
-        """Return the fields of a position that only the destination knows."""
+    def _of_log(
+        self, position: LogPosition, start: int | None, *, is_unproved: bool
+    ) -> LogPosition:
+        """Add where a topic-partition starts of which nothing was copied, and another log."""
         tp = position.topic_partition
-        checkpoint, newest = self._snapshot.checkpoints.get(tp), self._lost.entries.get(tp)
-        if newest is not None:
+        if tp not in self._snapshot.checkpoints and tp not in self._lost.entries:
+            position = position._replace(next_offset=start)
+        return position._replace(recreated=True) if is_unproved else position
+
+    def _known_at_destination(self, tp: TopicPartition) -> dict[str, Any]:
+        """Return the fields of a position that only the destination knows."""
+        if (newest := self._lost.entries.get(tp)) is not None:
             return {"ledger_end": newest.entry.source.end}
-        if checkpoint is not None:
-            return self._of_copies(checkpoint)
-        return {"next_offset": start}
+        checkpoint = self._snapshot.checkpoints.get(tp)
+        return {} if checkpoint is None else self._of_copies(checkpoint)
 
     def _of_copies(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return whether the copies are still there, and where the configuration wants them."""
@@ -133,7 +138,7 @@ class Positions:
     def _with_open_since(self, positions: Sequence[Position]) -> list[Position]:
         """Add since when transactions are open; the ones with the most records are asked first."""
         held_up = sorted(
-            (position.open_transaction for position in positions if position.open_transaction),
+            (position.open_transaction for position in positions if position.open_records),
             key=len,
             reverse=True,
         )
