@@ -23,8 +23,7 @@ from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.ledger import followed
-from relay_pipelines.metrics.exporter import GAUGES, samples
-from relay_pipelines.metrics.exposition import gauges
+from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
 from relay_pipelines.output import json_output
 from relay_pipelines.page.look import Looker
@@ -179,7 +178,8 @@ def _status(name: str, mirror: Mirror) -> None:
 
 
 def _exported(looker: Looker, mirror: Mirror) -> None:
-    gauges(GAUGES, samples(looker.look(), mirror, by_partition=False))
+    for _ in samples(looker.look(), mirror, by_partition=False):
+        pass
 
 
 def _planned(name: str, mirror: Mirror) -> None:

@@ -11,7 +11,6 @@ from relay_pipelines.cli.rounds_command import LastingProblems, problem
 from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
 from relay_pipelines.metrics.exporter import Exporter
-from relay_pipelines.metrics.exposition import answering
 from relay_pipelines.metrics.run_metrics import HEALTH, Endpoint
 from relay_pipelines.offsets.metrics import group_samples
 from relay_pipelines.output import messages
@@ -52,7 +51,7 @@ def run(
     host, port = address
     where = f"{f'[{host}]' if ':' in host else host}:{port}"
     remedy = "name a free port with --port, and an address of this machine with --host"
-    endpoint = Endpoint(where, answering(exporter.text), remedy, exporter.failure)
+    endpoint = Endpoint(where, exporter.registry, remedy, exporter.failure)
     with stop.heard():
         endpoint.open()
         exporter.look_at(followed.mirrors)

@@ -2,7 +2,6 @@
 
 catalog          the name, kind, labels and meaning of every metric
 run_metrics      what `relay run` knows of its own runs; an HTTP endpoint and a textfile
-exposition       gauges in Prometheus' text format, and the answer to a scrape
 exporter         `relay exporter`: looks at the clusters again and again
 """
 

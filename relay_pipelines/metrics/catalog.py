@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry
@@ -33,19 +33,6 @@ class Metric:
     labels: tuple[str, ...]
     meaning: str
     by: By = By.RUN
-
-
-class Sample(NamedTuple):
-    """A value of a metric.
-
-    Args:
-        name: without prefix.
-        labels: their values, in the order of the metric's labels.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    value: float
 
 
 METRICS = (

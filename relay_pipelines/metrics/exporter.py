@@ -9,14 +9,16 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.reader import LedgerFollower
-from relay_pipelines.metrics.catalog import METRICS, By, Sample
-from relay_pipelines.metrics.exposition import gauges
+from relay_pipelines.metrics.catalog import METRICS, PREFIX, By
 from relay_pipelines.metrics.run_metrics import COMMITTED, CommittedCounters
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.held import OTHERS, State
@@ -33,12 +35,14 @@ from relay_pipelines.snapshot.lag import oldest_seconds
 Report = Callable[[str, RelayError | None], None]
 
 
-GAUGES = tuple(
-    metric
-    for metric in METRICS
-    if metric.by not in {By.RUN, By.ONLY_AUDIT, By.SCHEMAS} and metric.name not in COMMITTED
-)
-"""What a look shows; the counters come from the ledger."""
+class Sample(NamedTuple):
+    """A value of a metric."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
 More = Callable[[str, Mirror, Clock], Callable[[], list[Sample]]]
 
 
@@ -46,8 +50,8 @@ def _no_more(_name: str, _mirror: Mirror, _clock: Clock) -> Callable[[], list[Sa
     return list
 
 
-class Exporter:
-    """The metrics of some mirrors.
+class Exporter(Collector):
+    """The gauges of some mirrors.
 
     Each mirror has a thread of its own, so that a cluster that hangs delays no other mirror.
 
@@ -66,15 +70,16 @@ class Exporter:
         report: Report,
         more: More = _no_more,
     ) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._clock = clock
         self._every_seconds = every_seconds
         self._most_partitions = most_partitions
-        self._counters = CommittedCounters(self._registry)
+        self._counters = CommittedCounters(self.registry)
         self._report = report
         self._more = more
         # replaced as a whole: scrapes read it in other threads
         self._watches: tuple[_Watch, ...] = ()
+        self.registry.register(self)
 
     def look_at(self, mirrors: Mapping[str, Mirror]) -> None:
         """Look at these mirrors from now on, and no longer at others; those that stay go on."""
@@ -108,9 +113,22 @@ class Exporter:
         dead = [thread.name for thread in threads if thread and not thread.is_alive()]
         return f"no longer looks at {', '.join(dead)}" if dead else ""
 
-    def text(self) -> bytes:
-        """Return the counters, and the gauges of the last look at each mirror, for a scrape."""
-        return generate_latest(self._registry) + gauges(GAUGES, self._samples())
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges of the last look at each mirror."""
+        found: defaultdict[str, list[Sample]] = defaultdict(list)
+        for sample in self._samples():
+            found[sample.name].append(sample)
+        for metric in METRICS:
+            if (
+                metric.by not in {By.RUN, By.ONLY_AUDIT, By.SCHEMAS}
+                and metric.name not in COMMITTED
+            ):
+                family = GaugeMetricFamily(
+                    PREFIX + metric.name, metric.meaning, labels=metric.labels
+                )
+                for sample in found[metric.name]:
+                    family.add_metric(sample.labels, sample.value)
+                yield family
 
     def _samples(self) -> Iterator[Sample]:
         ends: Counter[str] = Counter()

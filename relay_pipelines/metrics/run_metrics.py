@@ -226,7 +226,6 @@ class Endpoint:
 
     Args:
         address: host:port.
-        app: the WSGI application that answers a scrape.
         remedy: what to do if the address cannot be used.
         failing: says what is wrong; empty if nothing is.
     """
@@ -234,12 +233,12 @@ class Endpoint:
     def __init__(
         self,
         address: str,
-        app: Any,
+        registry: CollectorRegistry,
         remedy: str,
         failing: Callable[[], str] = lambda: "",
     ) -> None:
         self._address = address
-        self._app = app
+        self._registry = registry
         self._remedy = remedy
         self._failing = failing
         self._server: Any = None
@@ -254,13 +253,13 @@ class Endpoint:
             return
         host, _, port = self._address.rpartition(":")
         try:
-            server, _ = prometheus.start_http_server(int(port), host.strip("[]"))
+            server, _ = prometheus.start_http_server(int(port), host.strip("[]"), self._registry)
         except OSError as error:
             raise ConfigError(
                 f"metrics cannot be served at {self._address}: {error.strerror or error}",
                 remedy=self._remedy,
             ) from error
-        server.set_app(self._with_health(self._app))
+        server.set_app(self._with_health(server.get_app()))
         self._server = server
 
     def close(self) -> None:
@@ -291,9 +290,7 @@ class Publication:
         self._endpoint = None
         if configured.address is not None:
             remedy = "set metrics.address to a free port of this machine, or leave it out"
-            self._endpoint = Endpoint(
-                configured.address, prometheus.make_wsgi_app(observer.registry), remedy
-            )
+            self._endpoint = Endpoint(configured.address, observer.registry, remedy)
 
     def serve(self) -> None:
         """Serve from now on, if there is to be an endpoint.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from relay_pipelines.metrics.catalog import Sample
+from relay_pipelines.metrics.exporter import Sample
 from relay_pipelines.offsets.group_look import Following, GroupLooker
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror

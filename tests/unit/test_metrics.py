@@ -8,7 +8,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from prometheus_client import make_wsgi_app
 
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
@@ -208,7 +207,7 @@ def test_its_own_health(observer: MetricsObserver) -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     wrong = ["no longer looks at m"]
-    endpoint = Endpoint(address, make_wsgi_app(observer.registry), "", lambda: "".join(wrong))
+    endpoint = Endpoint(address, observer.registry, "", lambda: "".join(wrong))
     endpoint.open()
     try:
         with pytest.raises(urllib.error.HTTPError) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,14 +9,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.metrics import METRICS
-from relay_pipelines.metrics.catalog import Sample, collector
 from relay_pipelines.metrics.exporter import Exporter, samples
-from relay_pipelines.metrics.exposition import answering, gauges
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
@@ -173,36 +168,6 @@ def test_what_readers_do_not_see(*, by_partition: bool) -> None:
     assert records["orders", "1" if by_partition else ""] == 4
 
 
-def test_the_text_is_that_of_the_client_library() -> None:
-    """With labels to escape, values of all kinds, and a gauge without values."""
-    values = (0, 7, True, 0.25, 1.5e-7, 12345678901234567890.0, float("inf"))
-    names = ("lag_records", "up", "held_back", "lag_target_seconds")
-    metrics = [metric for metric in METRICS if metric.name in names]
-    found = [
-        Sample(metric.name, ("m", 'a"\\b\nc', "", str(number))[: len(metric.labels)], value)
-        for metric in metrics
-        if metric.name != "lag_target_seconds"
-        for number, value in enumerate(values if len(metric.labels) > 3 else values[3:4])
-    ]
-    registry = CollectorRegistry()
-    children = {metric.name: collector(metric, registry) for metric in metrics}
-    for sample in found:
-        children[sample.name].labels(*sample.labels).set(sample.value)
-    assert gauges(metrics, found).decode() == generate_latest(registry).decode()
-
-
-def test_a_scrape_may_be_compressed() -> None:
-    def scraped(accepted: str) -> tuple[str | None, bytes]:
-        headers: dict[str, str] = {}
-        app = answering(lambda: b"text\n")
-        (body,) = app({"HTTP_ACCEPT_ENCODING": accepted}, lambda _, sent: headers.update(sent))
-        return headers.get("Content-Encoding"), body
-
-    assert scraped("") == (None, b"text\n")
-    encoding, body = scraped("gzip, deflate")
-    assert (encoding, gzip.decompress(body)) == ("gzip", b"text\n")
-
-
 class Looks:
     """The looks of some mirrors, which the test answers; the mirror `hangs` has no answer."""
 
@@ -255,14 +220,7 @@ class TestExporter:
     lag: ClassVar = ("lag_records", {"mirror": "m", "topic": "orders", "partition": "1"})
 
     def value(self, exporter: Exporter, name: str, labels: dict[str, str]) -> float | None:
-        text = exporter.text().decode()
-        found = [
-            sample
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == f"kafka_relay_{name}"
-        ]
-        return next((sample.value for sample in found if sample.labels == labels), None)
+        return exporter.registry.get_sample_value(f"kafka_relay_{name}", labels)
 
     def until(self, condition: Callable[[], bool]) -> None:
         ends = time.monotonic() + 10
