@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import Cluster, Side, TopicPartition
@@ -33,6 +35,18 @@ from relay_pipelines.settings import Mirror
 
 _AT_ONCE = 100
 """So many groups are read, moved and read back together."""
+
+
+class _Log(NamedTuple):
+    """A topic-partition to move to.
+
+    Args:
+        low: its low watermark.
+        topic_id: of its topic; empty if its brokers do not report one.
+    """
+
+    low: int
+    topic_id: str = ""
 
 
 class State(StrEnum):
@@ -105,27 +119,29 @@ def apply(
     by_group: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         by_group[answer.position.group].append(answer)
-    low = client.retry(partial(_low_watermarks, client, answers))
     done: dict[str, Iterator[Applied]] = {}
     names = list(by_group)
     for first in range(0, len(names), _AT_ONCE):
         some = {name: by_group[name] for name in names[first : first + _AT_ONCE]}
-        move = partial(_move, client, some, low, to, execute=execute, backwards=backwards)
+        logs = client.retry(partial(_logs, client, chain.from_iterable(some.values())))
+        move = partial(_move, client, some, logs, to, execute=execute, backwards=backwards)
         done |= {group: iter(applied) for group, applied in client.retry(move).items()}
     return [next(done[answer.position.group]) for answer in answers]
 
 
-def _low_watermarks(client: ClusterClient, answers: Iterable[Answer]) -> dict[TopicPartition, int]:
+def _logs(client: ClusterClient, answers: Iterable[Answer]) -> dict[TopicPartition, _Log]:
+    """Return what there is now of what the answers are about."""
     wanted = {answer.to for answer in answers if answer.to is not None}
     existing = client.existing({tp.topic for tp in wanted})
     known = [tp for tp in wanted if tp.topic in existing and client.has_leader(tp)]
-    return client.list_offsets(known, EARLIEST, READ_COMMITTED)
+    low = client.list_offsets(known, EARLIEST, READ_COMMITTED)
+    return {tp: _Log(low[tp], client.topic(tp.topic).topic_id) for tp in known}
 
 
 def _move(
     client: ClusterClient,
     answers: Mapping[str, Sequence[Answer]],
-    low: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, _Log],
     to: Side,
     *,
     execute: bool,
@@ -136,11 +152,11 @@ def _move(
     current, failed = groups.group_commits(client, named)
     raise_retriable(failed.values())
     applied = {
-        group: [_refused(answer, failed[group].what) for answer in of_group]
+        group: [_refused(answer, str(failed[group])) for answer in of_group]
         if group in failed
         else _all_wanted(
             of_group,
-            *(current.get(group, {}), low, client.mirror, to),
+            *(current.get(group, {}), logs, client.mirror, to),
             backwards=backwards,
         )
         for group, of_group in answers.items()
@@ -166,7 +182,7 @@ def _move(
 def _all_wanted(
     answers: Sequence[Answer],
     current: Mapping[TopicPartition, CommittedOffset],
-    low: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, _Log],
     mirror: str,
     to: Side,
     *,
@@ -177,7 +193,7 @@ def _all_wanted(
     return [
         _refused(answer, f"there is another position, with another offset in {answer.to}")
         if answer.to in contradicted
-        else _wanted(answer, current, low, mirror, to, backwards=backwards)
+        else _wanted(answer, current, logs, mirror, to, backwards=backwards)
         for answer in answers
     ]
 
@@ -221,7 +237,7 @@ def _is_same(there: CommittedOffset, answer: Answer, mirror: str, to: Side) -> b
 def _wanted(
     answer: Answer,
     current: Mapping[TopicPartition, CommittedOffset],
-    low: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, _Log],
     mirror: str,
     to: Side,
     *,
@@ -236,10 +252,12 @@ def _wanted(
     why = ""
     if not answer.position.group:
         why = "no group is named for it"
-    elif answer.to not in low:
+    elif (log := logs.get(answer.to)) is None:
         why = f"{answer.to} does not exist there, or has no leader"
-    elif answer.offset < low[answer.to]:
-        why = f"{answer.to} begins at offset {count(low[answer.to])}"
+    elif answer.topic_id and log.topic_id not in {"", answer.topic_id}:
+        why = f"the topic of {answer.to} was created again since it was translated"
+    elif answer.offset < log.low:
+        why = f"{answer.to} begins at offset {count(log.low)}"
     elif there is not None and there.offset > answer.offset and not backwards:
         why = f"the group is at {count(there.offset)} there, which is further: see --backwards"
     return _refused(answer, why) if why else Applied(answer, State.WOULD)
@@ -254,7 +272,7 @@ def _outcome(
     answer = applied.answer
     assert answer.to is not None, "only these were committed"
     if answer.to in errors:
-        return _refused(answer, errors[answer.to].what)
+        return _refused(answer, str(errors[answer.to]))
     if after.get(answer.to) != commits[answer.to]:
         found = after.get(answer.to)
         at = "nothing" if found is None else count(found.offset)

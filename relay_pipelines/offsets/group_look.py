@@ -78,6 +78,8 @@ class GroupLook:
 
 
 _NOTHING: Commits = {}
+_NAME = re.compile(r"[\w.-]+")
+"""An expression that is the name of a group, but for its dots."""
 
 
 def any_topic(_topic: str) -> bool:
@@ -230,8 +232,14 @@ class GroupLooker:
             }
             self._translated[group] = _Translated(here[group], of_group, self._logs, unsure)
 
-    def _selected(self, names: Iterable[str]) -> list[str]:
+    def _selected(self, listed: Iterable[str]) -> list[str]:
+        """Return the groups to ask about.
+
+        A list hides groups that the user may not see: those that are named as they are, are asked
+        for nevertheless, so that it shows.
+        """
         chosen = self.mirror.groups
+        names = sorted({*listed, *filter(_NAME.fullmatch, chosen.allow)})
 
         def matches(patterns: Sequence[str], name: str) -> bool:
             return any(re.fullmatch(pattern, name) for pattern in patterns)

@@ -46,6 +46,7 @@ class Answer:
         why: why there is no answer, or no exact one.
         nearest: the offset to use if somebody accepts what `why` says; None if there is none.
         notes: what a person may want to know about an answer.
+        topic_id: that the topic of `to` had; empty if it is not known.
     """
 
     position: ConsumerPosition
@@ -55,6 +56,7 @@ class Answer:
     why: str = ""
     nearest: int | None = None
     notes: tuple[str, ...] = ()
+    topic_id: str = ""
 
     @property
     def exactness(self) -> Exactness:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +20,9 @@ from relay_pipelines.request import asked
 
 _COLUMNS = ("topic", "partition", "offset")
 _STDIN = "-"
+_BYTE_ORDER_MARK = "\ufeff"  # with which spreadsheets begin a file
+_SHOWN = 40
+_MOST_NAME_BYTES = (1 << 15) - 1  # what a string of Kafka's protocol holds
 _FORMATS = (
     "write CSV with the columns topic,partition,offset, or JSON: a list of objects with these keys,"
     ' or {"topic": {"0": 100}} as Spark does'
@@ -77,6 +81,14 @@ class OffsetsRequest:
                 f"--group-regex: {self.pattern!r} is no regular expression: {error}",
                 remedy="write it as Python does",
             ) from error
+        for group in self.groups:
+            try:
+                _check_name(group)
+            except ValueError as error:
+                raise ConfigError(
+                    f"--group: {group[:_SHOWN]!r} is no name of a group: {error}",
+                    remedy="see kafka-consumer-groups.sh --list",
+                ) from error
 
     def positions(self) -> list[ConsumerPosition]:
         """Return the positions of the file.
@@ -85,14 +97,14 @@ class OffsetsRequest:
             ConfigError: it cannot be read, or holds something else.
         """
         try:
-            text = sys.stdin.read() if self.file == _STDIN else Path(self.file).read_text()
+            text = sys.stdin.read() if self.file == _STDIN else Path(self.file).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"--from: cannot read {self.file}: {error}", remedy=_FORMATS
             ) from error
         try:
-            found = [_position(row) for row in _rows(text)]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            found = [_position(row) for row in _rows(text.removeprefix(_BYTE_ORDER_MARK))]
+        except (AttributeError, TypeError, ValueError, RecursionError, csv.Error) as error:
             raise ConfigError(
                 f"--from: {self.file} holds no positions: {error}", remedy=_FORMATS
             ) from error
@@ -105,12 +117,15 @@ class OffsetsRequest:
 
 def _rows(text: str) -> Iterator[Mapping[str, Any]]:
     if not text.lstrip().startswith(("[", "{")):
-        reader = csv.DictReader(text.splitlines())
-        if missing := set(_COLUMNS) - set(reader.fieldnames or ()):
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        columns = reader.fieldnames or ()
+        if missing := set(_COLUMNS) - set(columns):
             raise ValueError(f"the first line has no column {min(missing)}")
+        if len(set(columns)) < len(columns):
+            raise ValueError("the first line has a column twice")
         yield from reader
         return
-    document = json.loads(text)
+    document = json.loads(text, object_pairs_hook=_object)
     if isinstance(document, list):
         yield from document
         return
@@ -119,13 +134,35 @@ def _rows(text: str) -> Iterator[Mapping[str, Any]]:
             yield {"topic": topic, "partition": partition, "offset": offset}
 
 
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # of which Python would take the last
+        raise ValueError(f"a key is there twice in {[key for key, _ in pairs]}")
+    return found
+
+
 def _position(row: Mapping[str, Any]) -> ConsumerPosition:
     missing = [column for column in _COLUMNS if row.get(column) is None]
     if missing:
         raise ValueError(f"{missing[0]} is missing in {dict(row)}")
+    if None in row:  # such as an offset with separators: 5,000
+        raise ValueError(f"there are more values than columns in {dict(row)}")
     partition, offset = (int(str(row[column])) for column in _COLUMNS[1:])
     if partition < 0 or offset < 0:
         raise ValueError(f"a number below 0 in {dict(row)}")
-    return ConsumerPosition(
-        TopicPartition(str(row["topic"]), partition), offset, str(row.get("group") or "")
-    )
+    topic, group = row["topic"], row.get("group") or ""
+    for name in (topic, group):
+        _check_name(name)
+    return ConsumerPosition(TopicPartition(topic, partition), offset, group)
+
+
+def _check_name(name: object) -> None:
+    """Refuse what cannot be the name of a topic or a group.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no text")
+    if len(name.encode()) > _MOST_NAME_BYTES:
+        raise ValueError(f"it has more than {_MOST_NAME_BYTES} bytes")

@@ -166,7 +166,7 @@ def _positions(
         if not commits:
             failed[group] = ConfigError(
                 f"the group {group!r} has committed nothing on {client.cluster}",
-                remedy="see kafka-consumer-groups.sh --list",
+                remedy="see kafka-consumer-groups.sh --list, or grant Describe on its topics",
             )
         found += [
             ConsumerPosition(tp, commit.offset, group, own_text(commit.metadata))

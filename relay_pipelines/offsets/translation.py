@@ -395,7 +395,8 @@ class Translation:
         if (lost := partition.lost(offset)) is not None:
             notes.append(f"the source had lost [{offset}, {lost[1]}) before it was copied")
         why = _no_map(partition) if place.rereads else ""
-        return Answer(position, to, high, place.rereads, why, notes=tuple(notes))
+        topic_id = destination.topic_id
+        return Answer(position, to, high, place.rereads, why, None, tuple(notes), topic_id)
 
     def _gone(self, partition: CopiedPartition, destination: DestinationLog | None) -> str:
         """Say that the copies are gone with their topic, or hidden; empty if they are there."""
@@ -423,7 +424,8 @@ class Translation:
             why += f", and the destination begins at {destination.low}"
             return _cannot(position, to, why, destination.low)
         # all copies of the generation are there, and the first one is the first offset
-        return Answer(position, to, 0, min(first, position.offset), why)
+        rereads = min(first, position.offset)
+        return Answer(position, to, 0, rereads, why, topic_id=destination.topic_id)
 
     def _shared(self, answers: Sequence[Answer]) -> list[Answer]:
         """Return the answers of one group for a topic-partition that several sources share."""
@@ -476,7 +478,8 @@ class Translation:
                 return _cannot(position, to, why, partition.begin if partition.is_whole else None)
         offset = partition.end if place.high is None else place.high
         why = _no_map(partition) if place.rereads else ""
-        return Answer(position, to, offset, place.rereads, why)
+        topic_id = partition.source_topic_id
+        return Answer(position, to, offset, place.rereads, why, topic_id=topic_id)
 
 
 def _cannot(

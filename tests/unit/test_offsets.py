@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from collections.abc import Sequence
@@ -245,10 +246,11 @@ def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
 def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell which one is meant; what both of them mean is committed."""
     monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
-    client, low = ClusterClient(Cluster("destination", ("a:1",)), DestinationError), {THERE: 0}
+    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    logs = {THERE: apply._Log(0)}
     positions = [ConsumerPosition(HERE, offset, group) for offset, group in ((7, "g"), (9, "g"))]
     answers = [*(Answer(each, THERE, each.offset) for each in positions)]
-    move = partial(apply._move, client, low=low, to=Side.DESTINATION, backwards=False)
+    move = partial(apply._move, client, logs=logs, to=Side.DESTINATION, backwards=False)
     (first, second) = move({"g": answers}, execute=True)["g"]
     assert {first.state, second.state} == {State.REFUSED}
     assert "another position" in first.why
@@ -268,10 +270,25 @@ def test_a_group_that_the_user_may_not_see_stops_no_other(monkeypatch: pytest.Mo
     answers = {
         group: [Answer(ConsumerPosition(HERE, 9, group), THERE, 9)] for group in ("ok", "hidden")
     }
-    low, both = {THERE: 0}, partial(apply._move, client, answers, execute=False)
-    applied = both(low=low, to=Side.DESTINATION, backwards=False)
+    logs = {THERE: apply._Log(0)}
+    both = partial(apply._move, client, answers, execute=False)
+    applied = both(logs=logs, to=Side.DESTINATION, backwards=False)
     states = {group: (each.state, each.why) for group, (each,) in applied.items()}
-    assert states == {"ok": (State.WOULD, ""), "hidden": (State.REFUSED, hidden.what)}
+    assert states == {"ok": (State.WOULD, ""), "hidden": (State.REFUSED, str(hidden))}
+
+
+def test_a_topic_that_was_created_again_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset of a log that is gone means nothing in the next one."""
+    monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
+    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    found = translation(*TWO).to_destination([ConsumerPosition(HERE, 12, "g")])
+    for topic_id, state in (("id", State.WOULD), ("", State.WOULD), ("other", State.REFUSED)):
+        logs = {THERE: apply._Log(0, topic_id)}
+        (applied,) = apply._move(
+            client, {"g": found}, logs, Side.DESTINATION, execute=False, backwards=False
+        )["g"]
+        assert applied.state is state, applied.why
+    assert applied.why == f"the topic of {THERE} was created again since it was translated"
 
 
 @pytest.mark.parametrize("found", [None, 8])
@@ -284,7 +301,7 @@ def test_what_is_read_back_is_compared(monkeypatch: pytest.MonkeyPatch, found: i
     client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
     answers = {"g": [Answer(ConsumerPosition(HERE, 9, "g"), THERE, 9)]}
     moved = apply._move(
-        client, answers, {THERE: 0}, Side.DESTINATION, execute=True, backwards=False
+        client, answers, {THERE: apply._Log(0)}, Side.DESTINATION, execute=True, backwards=False
     )
     (applied,) = moved["g"]
     assert applied.state is State.REFUSED
@@ -399,15 +416,26 @@ def test_an_entry_from_before_is_read() -> None:
         "topic,partition,offset,group\norders,0,7,g\n",
         '[{"topic": "orders", "partition": 0, "offset": 7, "group": "g"}]',
         '[{"topic": "orders", "partition": "0", "offset": "7", "group": "g", "more": 1}]',
+        "\ufefftopic,partition,offset,group\r\norders,0,7,g\r\n",  # of a spreadsheet
     ],
 )
 def test_files_with_positions(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CSV and JSON, from a file and from stdin."""
-    (tmp_path / "positions").write_text(text)
+    (tmp_path / "positions").write_text(text, "utf-8")
     expected = [ConsumerPosition(HERE, 7, "g")]
     assert OffsetsRequest(file=str(tmp_path / "positions")).positions() == expected
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert OffsetsRequest(file="-").positions() == expected
+
+
+@pytest.mark.parametrize("group", ["a.b-c", "a\nb", "a\u2028b", "größe, 1", 'a"b', "[/]"])
+def test_groups_of_any_name(group: str, tmp_path: Path) -> None:
+    """A name is taken as it is, whatever it holds."""
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([["topic", "partition", "offset", "group"], ["orders", 0, 7, group]])
+    (tmp_path / "positions").write_bytes(file.getvalue().encode())
+    expected = [ConsumerPosition(HERE, 7, group)]
+    assert OffsetsRequest(file=str(tmp_path / "positions")).positions() == expected
 
 
 def test_offsets_of_a_stream_of_spark(tmp_path: Path) -> None:
@@ -432,7 +460,17 @@ def test_offsets_of_a_stream_of_spark(tmp_path: Path) -> None:
         "{}x",
         '{"orders": 7}',
         "[7]",
+        "topic,partition,offset\norders,0,5,000\n",
+        "topic,partition,offset,offset\norders,0,5,6\n",
+        'topic,partition,offset\n"orders,0,5\n',
+        f"topic,partition,offset\n{'a' * 200_000},0,5\n",
+        '{"orders": {"0": 7}, "orders": {"0": 9}}',
+        '[{"topic": ["orders"], "partition": 0, "offset": 7}]',
+        '[{"topic": "orders", "partition": 0, "offset": 7, "group": ["g"]}]',
+        r'[{"topic": "orders", "partition": 0, "offset": 7, "group": "\udcff"}]',
+        "[" * 100_000,
     ],
+    ids=range(19),
 )
 def test_files_with_something_else(text: str, tmp_path: Path) -> None:
     """One line says what is expected."""
@@ -442,9 +480,14 @@ def test_files_with_something_else(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked_for", [{}, {"groups": ("g",), "file": "f"}, {"pattern": "("}], ids=str
+    "asked_for",
+    [
+        *({}, {"groups": ("g",), "file": "f"}, {"pattern": "("}),
+        *({"groups": ("\udcff",)}, {"groups": ("g" * (1 << 15),)}),
+    ],
+    ids=range(5),
 )
 def test_what_cannot_be_asked(asked_for: dict[str, Any]) -> None:
-    """Groups or a file, and a regular expression that is one."""
+    """Groups or a file, a regular expression that is one, and names that may be those of groups."""
     with pytest.raises(ConfigError):
         OffsetsRequest(**asked_for)
