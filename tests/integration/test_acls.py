@@ -1,10 +1,11 @@
-"""`relay acls` between two clusters with authorizers: readers of the source may read the copy."""
+"""Two clusters with authorizers: readers of the source may read the copy, and groups may move."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,24 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.offsets.following import follow
+from relay_pipelines.offsets.group_look import Following, GroupLooker
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT
-from tests.support import commands, independent
+from tests.support import commands, consumers, independent
 from tests.support.independent import Record, client, configure, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
 PASSWORD = "correct-horse"
-NAMES = ("ann", "bob", "eve", "relay")
+NAMES = ("ann", "bob", "eve", "relay", "mover", "watcher")
 ORDERS, OTHER = "shop.orders", "shop.other"
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
 ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
@@ -58,6 +62,12 @@ def grant(cluster: LocalCluster, *acls: AclBinding) -> None:
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     for future in admin.create_acls(list(acls)).values():
         future.result(150)
+
+
+def of_group(
+    name: str, user: str, operation: AclOperation, permission: AclPermissionType = ALLOW
+) -> AclBinding:
+    return AclBinding(ResourceType.GROUP, name, LITERAL, f"User:{user}", "*", operation, permission)
 
 
 def granted(cluster: LocalCluster) -> set[tuple[str, str, str, str, str]]:
@@ -189,10 +199,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             acl("elsewhere", "ann", AclOperation.READ),
         )
         for cluster in (both.source, both.destination):
-            group = AclBinding(
-                ResourceType.GROUP, "*", LITERAL, "User:*", "*", AclOperation.READ, ALLOW
-            )
-            grant(cluster, group)
+            grant(cluster, of_group("*", "*", AclOperation.READ))
         independent.create(
             both.destination.cluster(Listener.PLAINTEXT), "copy.shop.foreign", 1, KEPT
         )
@@ -350,3 +357,62 @@ def test_a_cluster_without_an_authorizer_is_reported(
     )
     assert said.err == ""
     assert granted(guarded.destination) == before
+
+
+def test_groups_that_a_user_may_not_see_or_move_stop_no_other(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    """Each is one line with what to grant, whatever is done with them; the others are moved."""
+    at, copy = TopicPartition(ORDERS, 0), TopicPartition(f"copy.{ORDERS}", 0)
+    read, see = AclOperation.READ, AclOperation.DESCRIBE
+    for group in ("free", "fresh", "hidden", "unseen", "unmoved"):
+        consumers.commit(guarded.source.cluster(Listener.PLAINTEXT), group, at, 1)
+    users, own = ("mover", "watcher"), (checkpoint.TOPIC, ledger_topic.TOPIC)
+    grant(guarded.source, of_group("hidden", "mover", see, DENY))
+    grant(guarded.source, *(acl(ORDERS, user, read) for user in users))
+    grant(guarded.destination, of_group("unseen", "mover", see, DENY))
+    grant(guarded.destination, of_group("unmoved", "mover", read, DENY))
+    grant(guarded.destination, *(acl(topic, user, read) for topic in own for user in users))
+    grant(guarded.destination, acl(copy.topic, "watcher", see))
+    grant(guarded.destination, acl(copy.topic, "watcher", read, DENY))
+    grant(guarded.destination, acl(copy.topic, "mover", read))
+    until(lambda: may_read(guarded.source, "watcher", ORDERS), "the ACLs at the source")
+    until(lambda: may_read(guarded.destination, "mover", copy.topic), "those at the destination")
+
+    def section(user: str, **more: Any) -> dict[str, Any]:
+        clusters = (each.cluster(username=user) for each in (guarded.source, guarded.destination))
+        return guarded.mirror(ORDERS, *clusters) | more
+
+    def moved(user: str, action: str, *more: str) -> tuple[dict[str, Any], str]:
+        config = commands.configured(tmp_path, {"m": section(user)})
+        named = [f"--group={name}" for name in ("hidden", "unseen", "unmoved", "free")]
+        done = commands.relay_here(config, "offsets", action, "--json", *named, *more)
+        assert done.returncode == 1, done.stderr
+        return {row["group"]: row for row in json.loads(done.stdout)["positions"]}, done.stderr
+
+    for action, *more in (["translate"], ["verify"], ["apply", "--execute"]):
+        rows, said = moved("mover", action, *more)
+        assert list(rows) == ["unseen", "unmoved", "free"]
+        assert said.count("\n") == 1
+        assert "group hidden with GROUP_AUTHORIZATION_FAILED" in said
+        assert said.endswith("; grant the user Describe on group hidden\n")
+    assert [row["state"] for row in rows.values()] == ["refused", "refused", "committed"]
+    assert rows["unseen"]["state_why"].endswith("; grant the user Describe on group unseen")
+    why = f"; grant the user Read on group unmoved and topic {copy.topic}"
+    assert rows["unmoved"]["state_why"].endswith(why)
+    rows, said = moved("watcher", "apply", "--execute")
+    assert [row["state"] for row in rows.values()] == [*(["refused"] * 3), "same"]
+    assert "OffsetCommit of group hidden with TOPIC_AUTH" in rows["hidden"]["state_why"]
+
+    chosen = {"allow": ["hidden", "unseen", "unm.*", "fresh"]}
+    mirror = Mirror.model_validate(section("mover", groups=chosen))
+    with closing(GroupLooker("m", mirror, CLOCK)) as looker:
+        looks = {look.group: (look.state, look.why[-40:]) for look in follow(looker)}
+    assert looks == {
+        "fresh": (Following.FOLLOWED, ""),
+        "hidden": (Following.FAILS, "; grant the user Describe on group hidden"[-40:]),
+        "unmoved": (Following.FAILS, why[-40:]),
+        "unseen": (Following.FAILS, "; grant the user Describe on group unseen"[-40:]),
+    }
+    there = guarded.destination.cluster(Listener.PLAINTEXT)
+    assert consumers.committed(there, "fresh", copy)[0] == 2
