@@ -6,19 +6,22 @@ docs/offsets.md has the invariant **F**: what a mirror may commit for a group.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
 from relay_pipelines.offsets.mark import Mark, mark_of, own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
-from relay_pipelines.offsets.translate import answers_to, topic_ids
+from relay_pipelines.offsets.translate import answers_to, raise_retriable, topic_ids
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural, seconds
 from relay_pipelines.protocol import groups
@@ -101,6 +104,10 @@ class _Translated(NamedTuple):
     states: Mapping[TopicPartition, object]
 
 
+_Asked = tuple[dict[str, Commits], dict[str, RelayError]]
+"""What groups have committed, and why it is not known."""
+
+
 _Known = tuple[_Translated, Commits, GroupLook]
 """What a look has found, and from what: the commits are all of the group at the destination."""
 
@@ -129,7 +136,9 @@ class GroupLooker:
     belongs: Callable[[str], bool] = any_topic
     _ledger: FollowedLedger = field(init=False)
     _logs: object = field(default=None, init=False)
-    _read: tuple[Read, Read] = field(default_factory=lambda: ({}, {}), init=False)
+    _read: dict[tuple[Side, int], Read] = field(
+        default_factory=lambda: defaultdict(dict), init=False
+    )
     _translated: dict[str, _Translated] = field(default_factory=dict, init=False)
     _looks: dict[str, _Known] = field(default_factory=dict, init=False)
 
@@ -156,10 +165,7 @@ class GroupLooker:
     def look_with(self, source: ClusterClient, destination: ClusterClient) -> list[GroupLook]:
         """Do the same with clients of both sides."""
         names = self._selected(groups.consumer_groups(source))
-        # before the source, of which a later position is as good
-        there, errors = groups.group_commits(destination, names, self._read[1])
-        here, errors_here = groups.group_commits(source, names, self._read[0])
-        errors |= errors_here
+        there, here, errors = self._commits(source, destination, names)
         self._ledger.read()
         translation = self._ledger.translation(
             destination, topic_ids(source, self._ledger.topics())
@@ -182,6 +188,46 @@ class GroupLooker:
         }
         found = {group: look for group, (_, _, look) in looks.items() if look.positions} | failed
         return [found[name] for name in names if name in found]
+
+    def _commits(
+        self, source: ClusterClient, destination: ClusterClient, names: Sequence[str]
+    ) -> tuple[dict[str, Commits], dict[str, Commits], dict[str, RelayError]]:
+        """Return what groups have committed at the destination, and at the source; and errors.
+
+        Both clusters answer at the same time. Of each group the destination is asked before the
+        source, of which a later position is as good.
+        """
+        there: dict[str, Commits] = {}
+        here: dict[str, Commits] = {}
+        errors: dict[str, RelayError] = {}
+        asked: list[Future[_Asked]] = []
+        with ThreadPoolExecutor(1, f"groups-{self.name}-source") as beside:
+            for first in range(0, len(names), groups.GROUPS_AT_ONCE):
+                some = names[first : first + groups.GROUPS_AT_ONCE]
+                read = self._read[Side.DESTINATION, first], self._read[Side.SOURCE, first]
+                found, failed = self._asked(destination, some, read[0])
+                there |= found
+                errors |= failed
+                if asked:  # whoever does not answer is waited for once
+                    asked[-1].result()
+                asked.append(beside.submit(self._asked, source, some, read[1]))
+        for found, failed in (each.result() for each in asked):
+            here |= found
+            errors |= failed
+        return there, here, errors
+
+    def _asked(self, client: ClusterClient, names: Sequence[str], read: Read) -> _Asked:
+        """Ask about groups; the first time, wait a moment for coordinators that load."""
+
+        def ask() -> _Asked:
+            found, errors = groups.group_commits(client, names, read)
+            raise_retriable(errors.values())
+            return found, errors
+
+        if self._logs is None:
+            with suppress(RetriableError):
+                return client.retry(ask, patient=False)
+        return groups.group_commits(client, names, read)
 
     def has_committed(self, look: GroupLook, commits: Commits) -> GroupLook:
         """Return what is true of a group now that this was committed for it.

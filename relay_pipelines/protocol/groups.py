@@ -22,9 +22,11 @@ from relay_pipelines.protocol.group_requests import CommittedOffset, GroupCommit
 Commits = dict[TopicPartition, CommittedOffset]
 _GROUPS_PER_REQUEST = 10
 _REQUESTS_IN_FLIGHT = 32
+GROUPS_AT_ONCE = _GROUPS_PER_REQUEST * _REQUESTS_IN_FLIGHT
+"""So many are asked about without waiting for an answer between."""
 # a broker serves the requests of a connection one after the other, and waits for more to write
-# with each commit
-_CONNECTIONS = 8
+# with each commit: some milliseconds, in which nobody would have made another connection
+_COMMITS_PER_CONNECTION = 4
 _MEMBERS = frozenset({22, 25, 27, 110, 113})
 """What a group with members answers to a commit of nobody: an unknown member, or generation."""
 
@@ -189,7 +191,7 @@ def _committed(
     with ExitStack() as leased:
         connections = [
             leased.enter_context(client.lease(broker))
-            for _ in range(min(_CONNECTIONS, len(commits)))
+            for _ in range(0, len(commits), _COMMITS_PER_CONNECTION)
         ]
         sent = []
         for (group, of_group), connection in zip(commits.items(), cycle(connections), strict=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.settings.groups import Groups
+from tests.support.filled import Clock
 
 HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
 ELSEWHERE = TopicPartition("parcels", 0)
@@ -369,6 +371,62 @@ def test_new_entries_are_added_to_what_is_known(entries: Sequence[LedgerEntry]) 
             assert asked(found, offset) == asked(read, offset)
             assert asked(found, offset, back=True) == asked(read, offset, back=True)
             assert found.copied_at_ms(THERE, offset) == read.copied_at_ms(THERE, offset)
+
+
+def test_coordinators_that_load_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look asks again; later ones say so, and the next one is soon."""
+    loads, asked = DestinationError("the coordinator of g loads"), list[int]()
+
+    def group_commits(_client: object, names: Sequence[str], _read: object) -> Any:
+        asked.append(len(names))
+        is_loading = len(asked) < 3 or len(asked) > 4
+        return ({}, {"g": loads}) if is_loading else ({"g": {}}, {})
+
+    monkeypatch.setattr(groups, "group_commits", group_commits)
+    mirror: Any = SimpleNamespace(copy_options=None)
+    looker, clock = GroupLooker("m", mirror, SystemClock()), Clock()
+    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError, clock=clock)
+    assert looker._asked(client, ["g"], {}) == ({"g": {}}, {})
+    assert len(asked) == 3
+    looker._logs = ()
+    assert looker._asked(client, ["g"], {}) == ({"g": {}}, {})
+    assert looker._asked(client, ["g"], {}) == ({}, {"g": loads})
+    assert len(asked) == 5
+    looker._logs = None
+    assert looker._asked(client, ["g"], {}) == ({}, {"g": loads})  # the others go on
+
+
+def test_both_sides_are_asked_at_once_and_of_each_group_the_destination_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source answers for some groups while the destination does for the next ones."""
+    names = [f"g{number:04}" for number in range(2 * groups.GROUPS_AT_ONCE + 1)]
+    answered, next_is_asked, failed = list[tuple[str, str]](), threading.Event(), ConfigError("no")
+
+    def group_commits(client: ClusterClient, some: Sequence[str], _read: object) -> Any:
+        side = client.cluster.name
+        if side == "source":
+            assert next_is_asked.wait(60)
+        elif answered:
+            next_is_asked.set()
+        answered.extend((side, name) for name in some)
+        return {name: {} for name in some[1:]}, {some[0]: failed}
+
+    monkeypatch.setattr(groups, "group_commits", group_commits)
+    mirror: Any = SimpleNamespace(copy_options=None)
+    looker = GroupLooker("m", mirror, SystemClock())
+    looker._logs = ()
+    source, destination = (
+        ClusterClient(Cluster(name, ("a:1",)), DestinationError) for name in ("source", "there")
+    )
+    there, here, errors = looker._commits(source, destination, names)
+    assert [*there] == [*here] == [name for name in names if name not in errors]
+    assert len(errors) == 3
+    assert sorted(answered) == sorted(
+        (side, name) for side in ("source", "there") for name in names
+    )
+    for name in names:
+        assert answered.index(("there", name)) < answered.index(("source", name))
 
 
 def test_a_row_of_spark() -> None:
