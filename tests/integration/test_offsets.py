@@ -32,6 +32,7 @@ from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands, consumers
 from tests.support.commands import configured, relay_here
 from tests.support.compacted import COMPACTED, clean, keyed
+from tests.support.connect_worker import SinkWorker
 from tests.support.consumers import consumer
 from tests.support.independent import (
     Record,
@@ -397,6 +398,37 @@ def test_a_group_of_kafka_streams_is_moved_once_it_is_stopped(moved: Moved) -> N
     (done,) = moved.relay("apply", "--group", group, "--execute")
     assert (done["state"], done["exactness"]) == ("committed", "exact")
     assert moved.committed(mirror.destination, group) == (done["to_offset"], "AgAAAZ")
+
+
+@pytest.mark.long
+def test_a_sink_of_kafka_connect_goes_on_at_the_copy(moved: Moved, tmp_path: Path) -> None:
+    """Its group is moved while it is stopped: each record is in its file once, and in order."""
+    mirror, file = moved.mirror, tmp_path / "sink.txt"
+
+    def lines() -> list[bytes]:
+        return file.read_bytes().splitlines() if file.exists() else []
+
+    def written(cluster: Cluster) -> None:
+        """Let a worker write all that is committed on a side."""
+        worker = SinkWorker(cluster, mirror.topic, mirror.topic, file, tmp_path)
+        worker.start()
+        try:
+            count = len(read(cluster, mirror.at))
+            until(lambda: len(lines()) >= count, "what the sink writes")
+        finally:
+            worker.stop()
+
+    written(mirror.source)
+    first, group = lines(), f"connect-{mirror.topic}"
+    assert moved.committed(mirror.source, group)[0] > 0
+    write(mirror.source, mirror.at, numbered(10, first=50))
+    mirror.copy()
+    (done,) = moved.relay("apply", "--group", group, "--execute")
+    assert (done["state"], done["exactness"]) == ("committed", "exact")
+    written(mirror.destination)
+    assert 0 < len(first) < len(lines())
+    assert lines() == [record.value for _, record in read(mirror.source, mirror.at)]
+    assert moved.committed(mirror.destination, group)[0] > done["to_offset"]
 
 
 class KilledError(RelayError):
