@@ -62,7 +62,7 @@ class Connection:
     ) -> None:
         self.cluster = cluster
         self.address = address
-        self._client_id = encode_string(client_id)
+        self._client_name, self._client_id = client_id, encode_string(client_id)
         self._retriable = retriable
         self.timeout_seconds = timeout_seconds
         self.files = security.file_stamps(cluster.security)
@@ -191,7 +191,7 @@ class Connection:
         self._keep_session()
         self._correlation_id += 1
         request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation_id, client_id="relay")
+        request.with_header(correlation_id=self._correlation_id, client_id=self._client_name)
         encoded = request.encode(framed=True, header=True)
         self._awaited.append(self._correlation_id)
         self._write([encoded], len(encoded))
@@ -219,7 +219,8 @@ class Connection:
 
     def serve(self, client_id: str, retriable: type[RetriableError]) -> None:
         """Go on for another client, as the constructor's arguments say."""
-        self._client_id, self._retriable = encode_string(client_id), retriable
+        self._client_name, self._client_id = client_id, encode_string(client_id)
+        self._retriable = retriable
 
     def close(self) -> None:
         """Close the connection and forget what is in flight."""

@@ -58,6 +58,7 @@ _UNBOUNDED = 1 << 30
 _DIGESTED = struct.Struct(">bqi")  # of a header: codec, base timestamp, number of records
 _NO_TIMESTAMP = -1
 _LARGE_BYTES = 600  # where both checks of a batch cost the same
+_ZSTD = 4
 _DEFAULT_LIMIT_BYTES = 900_000  # below the default max.message.bytes
 # what the codec and the decompressors of several libraries raise on bad bytes
 _UNDECODABLE = (
@@ -338,7 +339,9 @@ def encode(
 def encode_all(
     records: Iterable[tuple[bytes | None, bytes | None, int]],
 ) -> list[Batch]:
-    """Return uncompressed batches that a broker takes by default, unless one record is larger.
+    """Return batches that a broker takes by default, unless one record is larger.
+
+    Several records are compressed: checkpoints and entries of one transaction repeat each other.
 
     Args:
         records: key, value and timestamp in milliseconds of each.
@@ -346,7 +349,7 @@ def encode_all(
     made = [Record(0, timestamp, key, value, []) for key, value, timestamp in records]
     batches = []
     while made:
-        builder = BatchBuilder(0, _DEFAULT_LIMIT_BYTES)
+        builder = BatchBuilder(_ZSTD if len(made) > 1 else 0, _DEFAULT_LIMIT_BYTES)
         unfitting = builder.extend(made)
         batches.append(builder.build())
         made = [] if unfitting is None else made[builder.records :]

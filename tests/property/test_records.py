@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.protocol import producer
 from relay_pipelines.protocol import records as records_module
 from relay_pipelines.protocol.batch import (
@@ -34,6 +36,7 @@ from relay_pipelines.protocol.records import (
     decode,
     digest_of,
     encode,
+    encode_all,
 )
 
 Headers = list[tuple[str, bytes | None]]
@@ -96,6 +99,15 @@ def test_records_are_decoded_as_they_were_encoded(wanted: list[Record], codec: i
         assert [each.offset for each in decoded] == list(range(header.records))
         found += map(seen, decoded)
     assert found == wanted
+
+
+def test_the_state_of_one_transaction_is_compressed() -> None:
+    """Whoever starts anew reads the checkpoints of all mirrors."""
+    topics = [TopicPartition(f"orders-{number}", 0) for number in range(32)]
+    state = [checkpoint.to_record(Checkpoint.initial("m", tp, tp, tp.partition)) for tp in topics]
+    (batch,) = encode_all(state)
+    assert 5 * len(batch.data) < sum(len(key) + len(value) for key, value, _ in state)
+    assert [(each.key, each.value, each.timestamp) for each in decode(batch.data)] == state
 
 
 @given(st.lists(records, min_size=1, max_size=20), codecs, codecs)
