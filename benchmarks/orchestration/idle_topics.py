@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import psutil
 
 from benchmarks.clusters import create_topics
 from benchmarks.request_log import RequestLog, request_log
@@ -31,7 +30,8 @@ from tests.support.independent import until
 _PATIENCE_SECONDS = 1_200.0
 _SETTLING_SECONDS = 300.0  # a planner reports what is new of 50 topics in each tick
 _FLOOR_SETTLING_SECONDS = 60.0
-_LOOK_SECONDS = 1.0
+# each connection begins with it; the client of the benchmark is `relay` alone
+_OPENED = re.compile("relay-.* API_VERSIONS")
 
 
 def main() -> None:
@@ -70,19 +70,14 @@ def _mirror(folder: Path, topics: int, every: str, seconds: float) -> None:
         seed(records)
         until(lambda: has_all(records), "the first copies", _PATIENCE_SECONDS, 1.0)
         time.sleep(_SETTLING_SECONDS)
-        servers = {int(each.rpartition(":")[2]) for each in _addresses(source, destination)}
         cpu = Cpu(operator.deployment)
         before, began = cpu.by_role(), time.monotonic()
         time.sleep(seconds)
         _print_roles(cpu, before, time.monotonic() - began, Sampler(dev, destination.folder))
         with request_log(clusters) as log:
-            known, began = _connections(servers), time.monotonic()
-            seen = set(known)
-            while time.monotonic() < began + seconds:
-                time.sleep(_LOOK_SECONDS)
-                seen |= _connections(servers)
+            began = time.monotonic()
+            time.sleep(seconds)
             _print_requests(log, time.monotonic() - began)
-        print(f"{len(seen - known)} new connections, {len(known)} before")
 
 
 def _print_roles(cpu: Cpu, before: dict[str, float], lasted: float, sampler: Sampler) -> None:
@@ -100,7 +95,8 @@ def _print_roles(cpu: Cpu, before: dict[str, float], lasted: float, sampler: Sam
 
 def _print_requests(log: RequestLog, lasted: float) -> None:
     for cluster, counts in log.counts().items():
-        print(f"{cluster}: {counts.total() / lasted:.2f} requests a second")
+        opened = sum(count for kind, count in counts.items() if _OPENED.fullmatch(kind))
+        print(f"{cluster}: {counts.total() / lasted:.2f} requests a second, {opened} connections")
         for kind, count in counts.most_common():
             print(f"  {count / lasted:.3f} {kind}")
 
@@ -140,19 +136,6 @@ def _floor(folder: Path, topics: int, seconds: float) -> None:
     for role, spent in roles.items():
         print(f"{role}: {(spent - before.get(role, 0.0)) / lasted:.1%} of a core")
     print(f"load {os.getloadavg()[0]:.1f}")
-
-
-def _addresses(*clusters: LocalCluster) -> list[str]:
-    return [each for cluster in clusters for each in cluster.bootstrap_servers]
-
-
-def _connections(servers: set[int]) -> set[tuple[int, int]]:
-    """The connections to these ports, also those that were closed in the last minute."""
-    return {
-        (found.laddr.port, found.raddr.port)
-        for found in psutil.net_connections("tcp")
-        if found.laddr and found.raddr and found.raddr.port in servers
-    }
 
 
 if __name__ == "__main__":

@@ -88,9 +88,7 @@ class LaneTick:
         self._ask_for_reload()
         checks, cursor = self._checks(measured, now)
         shown = replace(lane, topics=tuple(self._topics_with_asset()))
-        sources, cursor.source = source_events.find(
-            instance, shown, self.snapshot, cursor.source, now
-        )
+        sources, cursor = source_events.find(instance, shown, self.snapshot, cursor, now)
         self._warn_of_missing_topics()
         requests = RunRequests(
             instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()

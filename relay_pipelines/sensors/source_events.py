@@ -19,6 +19,7 @@ import dagster as dg
 from relay_pipelines.checks import lag, lag_target
 from relay_pipelines.checks.other_deployments import Foreign
 from relay_pipelines.errors import RelayError
+from relay_pipelines.model import digest_of
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, changed
 from relay_pipelines.orchestration.lane import Lane
@@ -41,6 +42,9 @@ class Cursor:
         late: topics that miss the lag target, each with why.
         topics: how many topics with an asset had their lag target reported.
         source: the last source topic at which a tick looked.
+        source_left: how many of this turn over the source topics are left.
+        source_at: when the turn began.
+        sources: what identifies the topics of the turn.
         known_at: when the clusters answered last.
     """
 
@@ -54,6 +58,9 @@ class Cursor:
     late: dict[str, str] = field(default_factory=dict)
     topics: int = 0
     source: str = ""
+    source_left: int = 0
+    source_at: float = 0.0
+    sources: str = ""
     known_at: float = 0.0
 
     def of_tick(self, lane: Lane, now: float) -> "Cursor":
@@ -116,28 +123,43 @@ PER_TICK = 50
 _SECONDS = 300.0
 _SECONDS_PER_TOPIC = 60.0
 """The topics of a lane share one event a minute, if that makes fewer of them."""
+_REST = 0.1
+"""The part of the time between two reports of a topic by which the second may be late."""
 _END = "end offset (sum)"
 
 
 def find(
-    instance: dg.DagsterInstance, lane: Lane, snapshot: ClusterSnapshot, after: str, now: float
-) -> tuple[list[dg.AssetMaterialization], str]:
+    instance: dg.DagsterInstance, lane: Lane, snapshot: ClusterSnapshot, cursor: Cursor, now: float
+) -> tuple[list[dg.AssetMaterialization], Cursor]:
     """Find topics that were never reported, or that have grown and were reported a while ago.
 
+    Ticks take turns over the topics, some in each. They rest after a turn, until one may be due, or
+    the topics are others: to read what was reported of fifty takes a third of an idle tick.
+
     Args:
-        after: the topic at which the last tick stopped; the search begins with the next one.
+        cursor: of the last tick.
         now: seconds since the Unix epoch.
 
     Returns:
-        their materialisations, and the topic at which this tick stops.
+        their materialisations, and the cursor with where this tick stops.
     """
     # of a topic with a topic-partition that cannot be read, the end is unknown
     unknown = {tp.topic for tp in snapshot.unreadable}
     topics = sorted((snapshot.destinations.keys() & set(lane.topics)) - unknown)
+    sources, rest = digest_of(topics), _between_seconds(lane) * _REST
+    if sources != cursor.sources or now - cursor.source_at >= rest:
+        cursor = replace(cursor, sources=sources, source_at=now, source_left=len(topics))
+    after, left = cursor.source, cursor.source_left
     turn = [*(topic for topic in topics if topic > after), *(t for t in topics if t <= after)]
-    looked = turn[:PER_TICK]
+    if not (looked := turn[: min(PER_TICK, left)]):
+        return [], cursor
     events = list(_events(instance, lane, snapshot, looked, now))
-    return events, looked[-1] if looked else after
+    return events, replace(cursor, source=looked[-1], source_left=left - len(looked))
+
+
+def _between_seconds(lane: Lane) -> float:
+    """Return how long a topic that grows is not reported again."""
+    return max(_SECONDS, _SECONDS_PER_TOPIC * len(lane.topics))
 
 
 def _events(
@@ -154,7 +176,7 @@ def _events(
             ends[position.topic_partition.topic].append(position.end_offset)
     keys = {topic: naming.source_asset(lane.path, topic) for topic in topics}
     reported = instance.get_latest_materialization_events(keys.values())
-    between = max(_SECONDS, _SECONDS_PER_TOPIC * len(lane.topics))
+    between = _between_seconds(lane)
     for topic, key in keys.items():
         rate = None
         if (last := reported.get(key)) is not None and last.asset_materialization is not None:

@@ -45,14 +45,14 @@ class Ticks:
 
     def __init__(self, instance: DagsterInstance) -> None:
         self.instance = instance
-        self.after = ""
+        self.cursor = Cursor()
         self.began = time.time()  # Dagster stamps the events
 
     def tick(
         self, topics: Lane, found: ClusterSnapshot, seconds: float = 0
     ) -> dict[str, dict[str, object]]:
-        events, self.after = source_events.find(
-            self.instance, topics, found, self.after, self.began + seconds
+        events, self.cursor = source_events.find(
+            self.instance, topics, found, self.cursor, self.began + seconds
         )
         for event in events:
             self.instance.report_runless_asset_event(event)
@@ -106,6 +106,24 @@ def test_many_topics_take_turns(ticks):
         reported += events
     assert sorted(reported) == [f"source.{name}" for name in names]
     assert not ticks.tick(many, found)
+
+
+def test_ticks_rest_after_a_turn(ticks, monkeypatch):
+    """They read nothing until a topic may be due, or the topics are others."""
+    reads: list[int] = []
+    read = DagsterInstance.get_latest_materialization_events
+
+    def counted(instance, keys):
+        reads.append(len(keys))
+        return read(instance, keys)
+
+    monkeypatch.setattr(DagsterInstance, "get_latest_materialization_events", counted)
+    ticks.tick(lane("a", "b"), snapshot(a=1, b=1))
+    ticks.tick(lane("a", "b"), snapshot(a=9, b=9), 20)
+    assert reads == [2]
+    assert list(ticks.tick(lane("a", "c"), snapshot(a=9, c=9), 25)) == ["source.c"]
+    assert len(ticks.tick(lane("a", "c"), snapshot(a=9, c=9), 310)) == 1
+    assert reads == [2, 2, 2]
 
 
 def test_the_topics_of_a_large_lane_are_reported_less_often(ticks):
