@@ -307,7 +307,8 @@ def take_snapshot(
         patient: as in `retry`.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
-        run_id: of the run that copies from it, as of `policies.refusal`.
+        run_id: of the run that copies from it, as of `policies.refusal`. With one, or if patient,
+            transactions that hide where records at the source come from are waited for.
         recent: the configurations of the session's last snapshot, which are good enough if there is
             nothing to copy.
 
@@ -350,6 +351,8 @@ def take_snapshot(
                     configs=configs,
                     refuse_loops=refuse_loops,
                     waits=waits,
+                    # whoever copies needs to know all hops, however soon it tries again
+                    settled=patient or bool(run_id),
                     recent=recent or RecentConfigs(),
                 )
 
@@ -424,6 +427,7 @@ class _SnapshotBuilder:
         configs: bool,
         refuse_loops: bool,
         waits: bool,
+        settled: bool,
         recent: RecentConfigs,
     ) -> ClusterSnapshot:
         unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
@@ -461,7 +465,7 @@ class _SnapshotBuilder:
         snapshot = replace(checkpoints, starts=starts)
         positions, unjudged = self._positions(selection, topics, snapshot, lost, leaderless)
         # after the ends: what is copied from here on is not below them
-        passed = self._passed(topics, waits=waits)
+        passed = self._passed(topics, settled=settled)
         if refuse_loops:
             named |= self._returning(topics, passed)
         named = {
@@ -758,19 +762,19 @@ class _SnapshotBuilder:
             )
         }
 
-    def _passed(self, topics: _Topics, *, waits: bool) -> dict[str, tuple[Hop, ...]]:
+    def _passed(self, topics: _Topics, *, settled: bool) -> dict[str, tuple[Hop, ...]]:
         """Return source topic -> the hops by which copies came to it.
 
         Args:
-            waits: whether for transactions that are open now: their checkpoints may come after
-                their records.
+            settled: whether after the transactions that are open now: their checkpoints may come
+                after their records.
         """
         state = {checkpoint.TOPIC}
         if not state & self._at_source.topics.keys() and not (
-            waits and _shown(self._source, state).topics  # somebody may just have begun
+            settled and _shown(self._source, state).topics  # somebody may just have begun
         ):
             return {}
-        return shared_destinations.passed(self._name, self._source, topics.names, settled=waits)
+        return shared_destinations.passed(self._name, self._source, topics.names, settled=settled)
 
     def _returning(
         self, topics: _Topics, passed: Mapping[str, tuple[Hop, ...]]

@@ -25,6 +25,7 @@ from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import (
+    Checkpoint,
     Cluster,
     CopyJob,
     CopyOptions,
@@ -34,6 +35,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan, spark_jobs
 from relay_pipelines.run.result import RunResult
@@ -528,6 +530,51 @@ def test_a_copy_that_comes_while_a_snapshot_is_taken(
     assert [each.end_offset for each in snapshot.positions] == [5], "the copies are below the end"
     assert run_plan.plan(snapshot).windows == []
     (error,) = snapshot.refused.values()
+    assert "copying it would create a loop" in str(error)
+
+
+def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
+    """A round of a session waits for them, too: it copies nothing that returns."""
+    here, at = f"here-{pair.topic[-8:]}", TopicPartition(f"there-{pair.topic[-8:]}", 0)
+    name, original = f"m-{pair.topic[-8:]}", TopicPartition(pair.topic, 0)
+    create(pair.destination, at.topic, 1, KEPT)
+    ensure_homes(pair.destination)
+    with ClusterClient(pair.b, SourceError) as known:
+        ids = {"only": known.metadata().cluster_id}
+    hidden = replace(Checkpoint.initial(name, original, at, 1), cluster_ids=ids)
+    key, value, _ = checkpoints.to_record(hidden)
+    home = checkpoints.home(checkpoints.TOPIC, key)
+    opened, copying = (transactional(pair.destination, f"{who}-{name}") for who in "ab")
+    opened.begin_transaction()
+    opened.produce(home.topic, b"", b"open", home.partition)
+    assert opened.flush(30) == 0
+    copying.begin_transaction()
+    copying.produce(at.topic, b"a copy", partition=0)
+    copying.produce(home.topic, value, key, home.partition)
+    copying.commit_transaction(30)
+    settled_end(pair.destination, at)
+
+    class Waiting(SystemClock):
+        """The transaction ends once somebody waits."""
+
+        waits = 0
+
+        def sleep(self, seconds: float) -> None:
+            self.waits += 1
+            if self.waits == 1:
+                opened.abort_transaction(30)
+            super().sleep(seconds)
+
+    topics = {"rename": {at.topic: here}}
+    settings = commands.mirror(pair.destination, pair.b, at.topic, node="only", topics=topics)
+    back = Mirror.model_validate(settings)
+    clock = Waiting()
+    taken = cluster_snapshot.take_snapshot("back", back, clock, patient=False, run_id="run")
+    if not clock.waits:
+        opened.abort_transaction(30)
+    assert [each.end_offset for each in taken.positions] == [2], "the copy is below the end"
+    assert run_plan.plan(taken).windows == []
+    (error,) = taken.refused.values()
     assert "copying it would create a loop" in str(error)
 
 
