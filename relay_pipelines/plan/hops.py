@@ -64,14 +64,28 @@ def refusals(
     return found
 
 
+def with_own_hops(committed: Checkpoint, cluster_id: str) -> Checkpoint:
+    """Return the checkpoint with the hops of its mirror: it may forget which clusters were read.
+
+    Args:
+        cluster_id: of the destination.
+    """
+    own = (hop for topic in _copies(committed) for hop in _own_hops(committed, cluster_id, topic))
+    return committed.after(tuple(own))
+
+
 def _written(committed: Checkpoint) -> Iterator[str]:
     """Yield the topics that hold what a mirror has copied, or put aside."""
+    for copy in _copies(committed):
+        yield copy
+        yield copy + QUARANTINE
+
+
+def _copies(committed: Checkpoint) -> list[str]:
     copies = {committed.destination.topic}
     if committed.copies is not None:
         copies.add(committed.copies.topic_partition.topic)
-    for copy in sorted(copies):
-        yield copy
-        yield copy + QUARANTINE
+    return sorted(copies)
 
 
 def _own_hops(committed: Checkpoint, cluster_id: str, topic: str) -> list[Hop]:

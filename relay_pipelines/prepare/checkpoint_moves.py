@@ -8,6 +8,7 @@ from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.plan.hops import with_own_hops
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.records import encode
@@ -93,6 +94,15 @@ def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoi
         node=snapshot.node.name,
         policy=snapshot.record_policy[tp.topic].digests,
     )
+
+
+def without_logs(snapshot: ClusterSnapshot, before: Checkpoint) -> Checkpoint:
+    """Return the checkpoint without the ids of logs, which do not apply to a topic created again.
+
+    The copies stay, and so do the hops by which they came.
+    """
+    known = with_own_hops(before, snapshot.at_destination.cluster_id)
+    return replace(known, topic_ids={}, cluster_ids={})
 
 
 def resume_at(

@@ -26,6 +26,7 @@ from relay_pipelines.prepare.checkpoint_moves import (
     BY_DRIVER,
     checkpoint_before,
     move_checkpoint,
+    without_logs,
 )
 from relay_pipelines.prepare.edits_taken_back import decide_again
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -164,13 +165,10 @@ def _moved_checkpoint(
     is_recreated = loss.error is TopicRecreatedError
     rewound = is_recreated or loss.resume < before.next_offset
     return replace(
-        before,
+        without_logs(snapshot, before) if is_recreated else before,
         next_offset=loss.resume,
         leader_epoch=-1,
         leader_epoch_end=-1,
-        # the ids of the deleted topic do not apply to the new one
-        topic_ids={} if is_recreated else before.topic_ids,
-        cluster_ids={} if is_recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
         copies=None if position.destination_lost else before.copies,
         destination=before.bound_to or snapshot.destination_of(before.source),

@@ -14,7 +14,7 @@ from functools import partial
 from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
 from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint
+from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint, without_logs
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -185,7 +185,7 @@ def execute(
         for reset in resets:
             if reset.checkpoint is None or reset.stays:
                 continue
-            moved = _moved(reset, reset.checkpoint, clock.now_ms())
+            moved = _moved(snapshot, reset, reset.checkpoint, clock.now_ms())
             nothing = OffsetRange(reset.topic_partition, moved.next_offset, moved.next_offset)
             # its policy says what was decided: no offset means anything else than before
             why = "" if reset.decides_only else f"`relay reset --to-{reset.to}`: it {reset.what}"
@@ -196,12 +196,13 @@ def execute(
             yield reset, is_moved
 
 
-def _moved(reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
+def _moved(snapshot: ClusterSnapshot, reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
     before = before.decided_by(reset.policy)
     if reset.decides_only:  # offsets and copies mean what they meant
         return replace(before, run_id=BY_DRIVER, committed_at_ms=now_ms)
+    is_forgotten = reset.to is ResetTo.EARLIEST and reset.position.recreated
     after = replace(
-        before,
+        without_logs(snapshot, before) if is_forgotten else before,
         next_offset=reset.next_offset,
         destination=reset.destination,
         copies=None,
@@ -215,8 +216,6 @@ def _moved(reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
         after,
         leader_epoch=-1,
         leader_epoch_end=-1,
-        topic_ids={} if reset.position.recreated else before.topic_ids,
-        cluster_ids={} if reset.position.recreated else before.cluster_ids,
         fingerprint=None,
         is_dense=False,
     )

@@ -36,6 +36,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.plan.hops import with_own_hops
 from relay_pipelines.plan.owners import own_id, present_owner, shared_id, topic_scope
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, gap_entry, replace_checkpoint
@@ -346,7 +347,7 @@ class Planner:
             decided = decided.decided_by(record.entry.policy)
         return replace(
             base,
-            passed=before.passed if before else (),
+            passed=with_own_hops(before, self.client.cluster_id).passed if before else (),
             next_offset=entry.source.end,
             # of the last batch, which only the source knows
             leader_epoch=-1,

@@ -169,6 +169,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     assert [case.says in str(loss) for loss in taken.accepted] == [True]
     generation = int(not case.lost)  # a gap leaves the meaning of all other offsets as it was
     assert taken.generation_of(copied.at) == generation
+    assert copied.comes_from(), "a mirror that reads the copies must not bring them back"
     if copied.to.topic not in taken.destination_topics:
         create(copied.destination, copied.to.topic, 1, KEPT)
     (went_on,) = copied.copy(taken)

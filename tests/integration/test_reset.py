@@ -255,6 +255,7 @@ def test_a_source_created_again_is_copied_elsewhere(moved: Moved) -> None:
     assert isinstance(held_back(moved), TopicRecreatedError)
     code, lines = moved.reset(ResetTo.EARLIEST)
     assert (code, f"is copied again from offset 0 into {moved.to}" in lines) == (0, True)
+    assert moved.comes_from(), "as of an accepted loss"
     moved.copy_new()
     assert moved.arrived() == records_of(moved.source, moved.at)
     assert records_of(moved.destination, former) == copies

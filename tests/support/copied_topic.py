@@ -22,6 +22,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.plan.hops import hops_to
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -102,6 +103,12 @@ class Copied:
         """Return the next offset of each checkpoint."""
         stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
+
+    def comes_from(self) -> set[str]:
+        """Return the ids of the clusters of which the copies are, as who reads them would see."""
+        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
+        found = hops_to("there", [self.to.topic], stored.checkpoints.values())
+        return {hop.cluster_id for hop in found.get(self.to.topic, ())}
 
     def arrived(self) -> list[Record]:
         """Return the records at the destination."""
