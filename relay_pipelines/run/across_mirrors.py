@@ -59,7 +59,7 @@ def loops(mirrors: Mapping[str, Mirror], count: int, survey: Survey) -> Iterator
         f" {len(mirrors)} of {count} mirrors"
     )
     if silent := _silent(mirrors, survey):
-        what = f"{followed}; the topics of {', '.join(silent)} are not known"
+        what = f"{followed}; nothing is known of {', '.join(silent)}"
         yield warning(Kind.UNREADABLE, "mirrors", what, "see the errors above")
     elif not found:
         what = f"{followed}: no copy comes back to where its records have been"
@@ -92,6 +92,10 @@ def _cluster_names(mirrors: Mapping[str, Mirror], survey: Survey) -> dict[str, s
 
 
 def _silent(mirrors: Mapping[str, Mirror], survey: Survey) -> list[str]:
-    """Return the source clusters that have not answered."""
-    nodes = {survey.id_of(node): node for mirror in mirrors.values() for node in mirror.nodes}
-    return [str(node) for key, node in nodes.items() if key not in survey.topics]
+    """Return the clusters that have not answered: one may be another that has, by its id."""
+    nodes = [node for mirror in mirrors.values() for node in mirror.nodes]
+    clusters = {
+        survey.id_of(cluster): cluster
+        for cluster in (*(mirror.destination_cluster for mirror in mirrors.values()), *nodes)
+    }
+    return [str(cluster) for key, cluster in clusters.items() if key not in survey.topics]

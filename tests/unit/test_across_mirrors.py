@@ -53,11 +53,19 @@ def test_what_did_not_answer_is_no_pass() -> None:
         (
             "warning",
             (
-                "mirrors: 1 topic followed by name over 2 of 2 mirrors; the topics of b (b-1:9092)"
-                " are not known; see the errors above"
+                "mirrors: 1 topic followed by name over 2 of 2 mirrors; nothing is known of b"
+                " (b-1:9092); see the errors above"
             ),
         )
     ]
+
+
+def test_a_destination_that_did_not_answer_is_no_pass() -> None:
+    """It may be the cluster that another mirror reads at another address."""
+    mirrors = {"ab": mirror("a", AT_A, "b-2:9092"), "ba": mirror("b", AT_B, AT_A)}
+    seen = survey(A=(AT_A, ["orders"]), B=(AT_B, []))
+    ((severity, text),) = said(mirrors, seen)
+    assert (severity, "nothing is known of destination (b-2:9092)" in text) == ("warning", True)
 
 
 def test_a_cluster_is_known_by_its_id() -> None:
