@@ -44,7 +44,7 @@ long: setup  ## Run the tests that `make test` leaves out because they take long
 chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))
 
-chaos-groups: setup  ## Kill what copies, moves and follows while consumer groups move back and forth; options: KILLS=1000 MINUTES=30 SEED=7.
+chaos-groups: setup  ## Mirror two clusters to each other, and kill brokers and what copies, moves and follows groups; options: KILLS=1000 MINUTES=30 SEED=7.
 	$(BIN)/python -m tests.chaos.groups --kills $(or $(KILLS),100) --minutes $(or $(MINUTES),30) $(addprefix --seed ,$(SEED))
 
 storm: setup  ## Restart and kill brokers of clusters of three under writers and a mirror; half an hour.

@@ -156,6 +156,20 @@ def assert_ledger_covers_logs(
             assert_covers(own, at, source_ends[at] if number == len(logs) else None, count)
 
 
+def ledger_complaint(
+    cluster: LocalCluster,
+    mirror: str,
+    source_ends: dict[tuple[str, int], int],
+    counts: dict[tuple[str, int], int],
+) -> str:
+    """Describe what is wrong with the ledger, as `assert_ledger_covers`; empty if nothing is."""
+    try:
+        assert_ledger_covers(cluster, mirror, source_ends, counts)
+    except AssertionError as error:
+        return str(error).splitlines()[0] if str(error) else "it does not cover every offset once"
+    return ""
+
+
 def held_back(cluster: LocalCluster, topics: list[str]) -> list[str]:
     """Topic-partitions where an open transaction blocks read_committed readers, and its offset.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial, partialmethod
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -47,7 +46,6 @@ from tests.support.independent import (
     until,
     write,
 )
-from tests.support.moving_groups import process, transactions
 from tests.support.streams_member import streams_member
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -484,65 +482,3 @@ def _translated(moved: Moved, end: int) -> list[int]:
     rows = [{"topic": topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
     file.write_text(json.dumps(rows))
     return [answer["to_offset"] for answer in moved.relay("translate", "--from", str(file))]
-
-
-class Traffic:
-    """Transactions, some of them aborted, come to the source and are copied: two threads."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
-        self._ended = threading.Event()
-        self._errors: list[BaseException] = []
-        writes = transactions(mirror.source, mirror.at, 7)
-        self._threads = [
-            threading.Thread(target=self._run, args=[step]) for step in (writes, self._copy)
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(300)
-        assert not self._errors
-
-    def _run(self, step: Callable[[], object]) -> None:
-        try:
-            while not self._ended.is_set():
-                step()
-        except BaseException as error:  # noqa: BLE001 - the test fails with it
-            self._errors.append(error)
-
-    def _copy(self) -> None:
-        outcome = self._mirror.try_copy()
-        assert outcome.error == "", outcome.error
-
-
-@pytest.mark.parametrize("moves", [2, pytest.param(10, marks=pytest.mark.long)])
-def test_a_group_moves_while_records_come(moved: Moved, moves: int) -> None:
-    """All its members together process each committed record once, however often it moves."""
-    mirror, done = moved.mirror, list[bytes]()
-    sides = [(mirror.source, "destination"), (mirror.destination, "source")]
-
-    def moves_to(side: str) -> bool:
-        arguments = ("--group", moved.group, "--to", side, "--execute", "--json")
-        applied = relay_here(moved.config, "offsets", "apply", *arguments)
-        (position,) = json.loads(applied.stdout)["positions"]
-        assert position["exactness"] == "exact" or "copied up to" in position["why"], position
-        assert position["state"] != "refused" or position["exactness"] == "cannot", position
-        return applied.returncode == 0
-
-    with Traffic(mirror):
-        for move in range(moves):
-            cluster, to = sides[move % 2]
-            process(cluster, moved.group, mirror.topic, done, 40)
-            until(partial(moves_to, to), f"a position at the {to}")
-    mirror.copy()
-    expected = [record.value or b"" for record in mirror.original()]
-    last, _ = sides[moves % 2]
-    if left := len(expected) - len(done):
-        process(last, moved.group, mirror.topic, done, left)
-    assert sorted(done) == sorted(expected)

@@ -25,6 +25,7 @@ from relay_pipelines.model import Cluster, TopicPartition
 CREATE_TIME = confluent_kafka.TIMESTAMP_CREATE_TIME
 LOG_APPEND_TIME = confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
 _LONGEST_PAUSE_SECONDS = 0.5
+_TRY_SECONDS = 5.0
 _BUSY = 5  # times as long as on a machine that has nothing else to do
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -190,6 +191,28 @@ def transactional(cluster: Cluster, transactional_id: str, **config: object) -> 
     sender = producer(cluster, transactional_id=transactional_id, **config)
     sender.init_transactions(30)
     return sender
+
+
+def flush(sender: Producer) -> None:
+    """Send what is enqueued, also if the brokers are away for a while."""
+    while sender.flush(_TRY_SECONDS):
+        pass
+
+
+def end_transaction(sender: Producer, *, aborts: bool) -> None:
+    """End a transaction as planned, also if the brokers are away for a while.
+
+    Raises:
+        KafkaException: it cannot be ended so.
+    """
+    while True:
+        try:
+            (sender.abort_transaction if aborts else sender.commit_transaction)(_TRY_SECONDS)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return
 
 
 def read(

@@ -61,7 +61,8 @@ class FaultInjector:
         try:
             for fault, name in zip(disruption.faults, struck, strict=True):
                 with self._spared.get(name, nullcontext()):
-                    self._inject_fault(fault, self._brokers[name])
+                    strike(self._brokers[name], fault.kind)
+                    self.struck[fault] += 1
             told = (
                 f"{name} ({fault.target}) {fault.kind}"
                 for fault, name in zip(disruption.faults, struck, strict=True)
@@ -69,7 +70,7 @@ class FaultInjector:
             self._say(f"{' and '.join(told)}{when}, for {disruption.hold_seconds:.1f} s")
             over.wait(disruption.hold_seconds)
         finally:
-            self._recover([self._brokers[name] for name in struck])
+            recover([self._brokers[name] for name in struck])
         self._say(f"{' and '.join(struck)} back")
 
     def _named(self) -> dict[Target, str]:
@@ -77,15 +78,18 @@ class FaultInjector:
         (spare,) = (name for name in NODES if name != read)
         return {Target.READ: read, Target.SPARE: spare, Target.DESTINATION: DESTINATION}
 
-    def _inject_fault(self, fault: Fault, broker: Broker) -> None:
-        {Kind.KILL: broker.kill, Kind.STOP: broker.pause, Kind.RESTART: broker.stop}[fault.kind]()
-        self.struck[fault] += 1
 
-    def _recover(self, brokers: Sequence[Broker]) -> None:
-        for broker in brokers:
-            if broker.running:
-                broker.resume()
-            else:
-                broker.launch()
-        for broker in brokers:
-            broker.wait_until_serving()
+def strike(broker: Broker, kind: Kind) -> None:
+    """Inject a fault into a broker."""
+    {Kind.KILL: broker.kill, Kind.STOP: broker.pause, Kind.RESTART: broker.stop}[kind]()
+
+
+def recover(brokers: Sequence[Broker]) -> None:
+    """Let all of them serve again."""
+    for broker in brokers:
+        if broker.running:
+            broker.resume()
+        else:
+            broker.launch()
+    for broker in brokers:
+        broker.wait_until_serving()

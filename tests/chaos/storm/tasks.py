@@ -14,13 +14,9 @@ from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
-from relay_pipelines.plan.owners import with_owners
-from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
-from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot
+from tests.chaos.planned_copy import planned_copy
 from tests.chaos.storm.mirroring import NAME, Watch
 from tests.chaos.storm.record_policies import SELECTED, WHERE, in_place_of_spark
 
@@ -102,35 +98,21 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     clock = SystemClock()
     try:
-        planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, mirror, clock))
-        pinned = planned.snapshot.pinned_topics
-        ranges = with_owners(NAME, "", planned.ranges, planned.sizes_bytes, pinned)
-        owners.claim(planned.snapshot, ranges, mirror.copy_options, clock)
+        job, ranges = planned_copy(NAME, mirror, clock)
     except RelayError as error:
         telling.send("")
         telling.send(str(error))
         return
     if not ranges:
         return
-    telling.send(planned.snapshot.node.name)
-    for outcome in _outcomes(mirror, planned, ranges, clock):
+    telling.send(job.node.name)
+    for outcome in _outcomes(job, ranges, clock):
         if outcome.status is not Status.DONE:
             telling.send(outcome.error)
 
 
-def _outcomes(
-    mirror: Mirror, planned: RunPlan, claimed: list[CopyRange], clock: SystemClock
-) -> Iterator[Outcome]:
+def _outcomes(job: CopyJob, claimed: list[CopyRange], clock: SystemClock) -> Iterator[Outcome]:
     """Copy like the Spark jobs of a run, one after the other."""
-    job = CopyJob(
-        mirror=NAME,
-        run_id="task",
-        node=planned.snapshot.node,
-        destination=planned.snapshot.destination,
-        options=mirror.copy_options,
-        other_nodes=planned.snapshot.other_nodes,
-        node_timeout_ms=mirror.source.health.request_timeout,
-    )
     ranges: Mapping[str, list[CopyRange]] = defaultdict(list)
     for copy_range in claimed:
         topic = copy_range.source.topic_partition.topic

@@ -6,12 +6,19 @@ import random
 import threading
 from collections.abc import Mapping
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.chaos.storm.record_policies import BOOKED, SHIFTED
 from tests.chaos.storm.writer import record
-from tests.support.independent import Record, put, settled_end, transactional
+from tests.support.independent import (
+    Record,
+    end_transaction,
+    flush,
+    put,
+    settled_end,
+    transactional,
+)
 
 _AT = TopicPartition(BOOKED, 0)
 _MOST_RECORDS = 20
@@ -21,7 +28,6 @@ _STAY_OPEN, _ABORTED = 0.2, 0.3
 # longer than any outage: a node must not abort a transaction that the other node commits
 _TIMEOUT_MS = 900_000
 _SHIFT_SECONDS = 6.0
-_TRY_SECONDS = 5.0
 
 
 class Transactions:
@@ -67,11 +73,10 @@ class Transactions:
             producer.begin_transaction()
             put(producer, _AT, records)
             # flush also aborted records: else the offsets of the nodes would differ
-            while producer.flush(_TRY_SECONDS):
-                pass
+            flush(producer)
             over.wait(open_seconds)
             with self.ending[node]:
-                _end(producer, aborts=aborts)
+                end_transaction(producer, aborts=aborts)
                 _wait_for_marker(self._nodes[node], _AT)
 
     def _record(self, number: int, chance: random.Random) -> Record:
@@ -104,10 +109,9 @@ class Shifts:
             number += 1
             producer.begin_transaction()
             put(producer, at, [Record(None, b"aborted")])
-            while producer.flush(_TRY_SECONDS):
-                pass
+            flush(producer)
             with self._spared[node]:
-                _end(producer, aborts=True)
+                end_transaction(producer, aborts=True)
                 _wait_for_marker(self._nodes[node], at)
             over.wait(_SHIFT_SECONDS)
 
@@ -136,14 +140,3 @@ def _wait_for_marker(node: Cluster, at: TopicPartition) -> None:
         except (AssertionError, KafkaException):  # it is not back for long
             continue
         return
-
-
-def _end(producer: Producer, *, aborts: bool) -> None:
-    while True:
-        try:
-            (producer.abort_transaction if aborts else producer.commit_transaction)(_TRY_SECONDS)
-        except KafkaException as error:
-            if not error.args[0].retriable():
-                raise
-        else:
-            return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Verdict:
         return not (self.lost or self.doubled or self.foreign or self.disordered)
 
 
-def judge(expected: Sequence[Record], arrived: Sequence[Record]) -> Verdict:
+def judge(expected: Sequence[Hashable], arrived: Sequence[Hashable]) -> Verdict:
     """Compare record by record; the records of the source must be unique."""
     places = {record: place for place, record in enumerate(expected)}
     assert len(places) == len(expected), "the source has equal records"

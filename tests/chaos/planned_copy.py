@@ -1,0 +1,51 @@
+"""Plans and claims what a mirror has to copy, as a run does before Spark copies it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.model import CopyJob, CopyRange, Status
+from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.prepare import owners, topics
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
+
+
+def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list[CopyRange]]:
+    """Return what is to be copied, under ids that own it.
+
+    Raises:
+        RelayError: a cluster does not answer, or refuses.
+    """
+    take = partial(take_snapshot, name, mirror, clock)
+    plan = run_plan.plan(prepare_snapshot(take, mirror, clock))
+    snapshot, options = plan.snapshot, mirror.copy_options
+    refused = topics.create(snapshot, mirror.destination.replication_factor, options, clock)
+    planned = [each for each in plan.ranges if each.source.topic_partition.topic not in refused]
+    ranges = with_owners(name, "", planned, plan.sizes_bytes, snapshot.pinned_topics)
+    owners.claim(snapshot, ranges, options, clock)
+    job = CopyJob(
+        mirror=name,
+        run_id="task",
+        node=snapshot.node,
+        destination=snapshot.destination,
+        options=options,
+        other_nodes=snapshot.other_nodes,
+        node_timeout_ms=mirror.source.health.request_timeout,
+    )
+    return job, ranges
+
+
+def copy_planned(name: str, mirror: Mirror, clock: Clock) -> tuple[bool, bool]:
+    """Copy in this process; return whether all was copied, and whether there was nothing left.
+
+    Raises:
+        RelayError: as of `planned_copy`.
+    """
+    job, ranges = planned_copy(name, mirror, clock)
+    outcomes = copy_ranges(job, ranges, clock)
+    return all(outcome.status is Status.DONE for outcome in outcomes), not ranges
