@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Producer
 from relay_pipelines.errors import FencedError, RelayError, SourceError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.move import cut, fence, way_back
+from relay_pipelines.move import cut, fence, verify, way_back
 from relay_pipelines.move.gates import GATES
 from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecords
@@ -310,6 +310,66 @@ def test_a_kill_at_every_write_of_the_way_back(
     assert moving.next_values(moving.group) == [each.value for each in written[4:]]
     assert not moving.may_write()
     assert any("the destination is fenced by acl" in each for each in moving.move().status().lines)
+
+
+@contextmanager
+def frozen(cluster: LocalCluster, at: tuple[Any, str] | None) -> Iterator[None]:
+    """Freeze the broker from now on, or from where a step does something."""
+    (broker,) = cluster.brokers
+    with ExitStack() as stack:
+        stack.callback(broker.resume)
+        if at is None:
+            broker.pause()
+        else:
+            original = getattr(*at)
+
+            def call(*arguments: Any, **more: Any) -> Any:
+                broker.pause()
+                return original(*arguments, **more)
+
+            stack.enter_context(patch.object(*at, call))
+        yield
+
+
+STEPS: tuple[tuple[str, State, tuple[Any, str]], ...] = (
+    ("fence", State.FENCED, (fence, "verify")),
+    ("cut", State.CUT, (cut, "claim_for")),
+    ("verify", State.CUT, (verify, "read_groups")),
+    ("back", State.BACK, (way_back, "read_answers")),
+)
+
+
+BEGUN = {"fence": [State.FENCING], "cut": [State.CUTTING], "back": [State.RETURNING]}
+YES = dict.fromkeys(BEGUN, ("--yes",))
+
+
+@pytest.mark.usefixtures("local_session")
+@pytest.mark.parametrize("side", ["moving", "moving_to_guarded"])
+def test_a_broker_is_away_at_each_step(side: str, request: pytest.FixtureRequest) -> None:
+    """Before it and in its middle: one line, the state stays, and the step goes on afterwards."""
+    moving: Moving = request.getfixturevalue(side)
+    short = {"give_up_after": "100ms", "copy": {"request_timeout": "300ms"}}
+    impatient = configured(moving.folder, {moving.mirror.name: moving.section | short})
+    with frozen(moving.guarded, None):
+        for looks in ("plan", "rehearse"):
+            assert error_line(relay_here(impatient, "move", looks, "--by", "hand"))
+        status = relay_here(impatient, "move", "status")
+        # the record is at the destination: a source that is away is only said
+        assert status.returncode == 0 if side == "moving" else error_line(status)
+    before = State.NONE
+    for step, after, middle in STEPS:
+        for at in (None, middle):
+            with frozen(moving.guarded, at):
+                asked = ("move", step, "--by", "hand", "--still", f"{STILL_MS}ms")
+                assert error_line(relay_here(impatient, *asked, *YES.get(step, ())))
+            began = {before} if at is None else {before, *BEGUN.get(step, ())}
+            assert moving.move().record().state in began
+        getattr(moving.move(by=FenceBy.HAND), step)()
+        before = moving.move().record().state
+        assert before is after
+        if step == "verify":
+            written = moving.write_there()
+    assert moving.at_source() == [*numbered(10), *written]
 
 
 def test_two_at_once(moving: Moving) -> None:
