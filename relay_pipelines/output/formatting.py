@@ -31,7 +31,8 @@ def stderr() -> Console:
 
 def count(number: float) -> str:
     """Format a number: 1,234,567."""
-    return f"{number:,.0f}"
+    # as a float, an offset above 2 ** 53 would be another one
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
 
 
 def size(number_bytes: float) -> str:

@@ -34,6 +34,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.offsets import apply, verify
 from relay_pipelines.offsets.apply import State
+from relay_pipelines.offsets.command import table
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, lines_of
 from relay_pipelines.offsets.metrics import group_samples
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
@@ -447,6 +448,16 @@ def test_what_status_says_of_groups() -> None:
     assert line.endswith("nothing is known")
     (line,) = lines_of([look], follows=True)
     assert line == "groups: 1 followed; 0 moved"
+
+
+def test_a_table_shows_each_offset_as_it_is() -> None:
+    """Also the largest one, which is no float."""
+    answer = Answer(ConsumerPosition(HERE, (1 << 63) - 1), THERE, (1 << 53) + 1)
+    cells = [
+        [*column.cells] for column in table("m", OffsetsRequest(groups=("g",)), [answer]).columns
+    ]
+    assert ["9,223,372,036,854,775,807"] in cells
+    assert ["9,007,199,254,740,993"] in cells
 
 
 def test_what_is_not_mirrored_has_an_answer() -> None:
