@@ -38,6 +38,7 @@ from relay_pipelines.move.rehearsal import (
     topic_gate,
 )
 from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.states import State
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
@@ -89,9 +90,7 @@ class Steps:
                 raise error
             end, next_offset = self.record.end_of(tp), position.next_offset
             if end == UNKNOWN:
-                raise ConfigError(
-                    f"{tp} has come after the fence", remedy="repeat `relay move fence`"
-                )
+                raise came_late(self.record, tp)
             if max(next_offset or 0, position.begin) < end:
                 raise DestinationError(
                     f"it is copied up to {count(next_offset or 0)} of {count(end)}",
@@ -112,6 +111,19 @@ class Steps:
         with source_nodes(self.name, self.mirror, self.clock) as nodes:
             if error := fence.written_since(nodes, self.record):
                 raise error
+
+    def require_fenced(self) -> None:
+        """Refuse topics and partitions that have come after the fence, while it can be repeated.
+
+        Raises:
+            ConfigError: there are some.
+            RelayError: a cluster does not answer.
+        """
+        if self.record.state is not State.FENCED:
+            return
+        for position in self._snapshot().positions:
+            if self.record.end_of(position.topic_partition) == UNKNOWN:
+                raise came_late(self.record, position.topic_partition)
 
     def _run(self) -> None:
         topics = frozenset(self.record.topics)
@@ -224,6 +236,16 @@ class Steps:
                         " while it was moved",
                         "stop it there; then repeat `relay move cut`",
                     )
+
+
+def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
+    """Return the error for a topic-partition of which nobody knows where the fence has held."""
+    return ConfigError(
+        f"{tp} has come after the fence",
+        remedy="repeat `relay move fence`"
+        if record.state is State.FENCED
+        else "take the move back with `relay move back`, and begin again with `relay move fence`",
+    )
 
 
 class _OvertakenError(Exception):

@@ -10,7 +10,14 @@ from types import MappingProxyType
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
-from relay_pipelines.move.inventory import Nodes, SourceEnds, Writers, source_ends, writers
+from relay_pipelines.move.inventory import (
+    Nodes,
+    SourceEnds,
+    Writers,
+    existing_partitions,
+    source_ends,
+    writers,
+)
 from relay_pipelines.move.record import AclsByNode, MoveRecord, acl_count
 from relay_pipelines.move.states import State
 from relay_pipelines.output.formatting import count, format_time, plural
@@ -201,13 +208,16 @@ def moved_since(
 
     Args:
         nodes: of one side.
-        wanted: where it ended then.
+        wanted: where it ended then. Partitions that have come since had no record.
 
     Raises:
         RelayError: a node does not answer.
     """
+    topics = {tp.topic for tp in wanted}
     for node in nodes.values():
-        if error := _passes(node, wanted, source_ends(node, wanted), held_at_ms):
+        there = node.retry(partial(existing_partitions, node, topics))
+        before = {**dict.fromkeys(there, 0), **wanted}
+        if error := _passes(node, before, source_ends(node, before), held_at_ms):
             return error
     return None
 

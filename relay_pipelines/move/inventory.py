@@ -160,7 +160,8 @@ class SourceEnds:
 
 
 def existing_partitions(client: ClusterClient, topics: Collection[str]) -> set[TopicPartition]:
-    """Return the topic-partitions of those of the topics that exist."""
+    """Return the topic-partitions of those of the topics that exist now."""
+    client.forget()  # somebody may have added some
     existing = client.existing(topics)
     return {tp for topic in existing for tp in client.topic(topic).topic_partitions}
 

@@ -128,7 +128,9 @@ class Move:
         ):
             record = records.read()
             beyond = sum(cut.written_beyond(destination, self.mirror, record).values())
-            if record.state is State.CUT and beyond:
+            if record.state is State.RETURNING:
+                self._way_back(record).require_unlost(destination)
+            elif beyond:
                 self._way_back(record).require_possible(source, destination)
         text = f"{plural(beyond, 'offset')} written at the destination since the cut"
         return Gate(WAY_BACK, text)
@@ -249,6 +251,7 @@ class Move:
                 self.name, self.mirror, self.request, record, self.session, self.clock, self.say
             )
             steps.require_still()
+            steps.require_fenced()
             record = steps.record = records.write(record, replace(record, state=State.CUTTING))
             steps.copy_rest()
             groups = steps.look()
@@ -386,11 +389,11 @@ class Move:
             if record.state is State.CUT:
                 steps.require_possible(source, destination)
             steps.record = records.write(record, steps.begun(destination))
-            steps.copy()  # while producers may still write, so that the rest is short
+            steps.copy(destination)  # while producers may still write, so that the rest is short
             there = {THERE: destination}
             self._stop_producers(records, steps.record, steps.record.way_back.fence, there)
             steps.record = records.write(steps.record, steps.hold(destination))
-            steps.copy_rest()
+            steps.copy_rest(destination)
             steps.audit()
             answers = steps.look(source, destination)
             steps.require_still(destination)

@@ -11,9 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.audit.request import AuditRequest
-from relay_pipelines.errors import ConfigError, DestinationError, FencedError, SourceError
+from relay_pipelines.errors import (
+    ConfigError,
+    DataLossError,
+    DestinationError,
+    FencedError,
+    SourceError,
+)
 from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import Side, TopicPartition
@@ -40,7 +47,7 @@ from relay_pipelines.offsets.translate import read_translation
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.plan.owners import moved_id
-from relay_pipelines.plan.positions import losses
+from relay_pipelines.plan.positions import OnDataLoss, losses
 from relay_pipelines.prepare.checkpoint_moves import resume_at
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups
@@ -95,11 +102,29 @@ class WayBackSteps:
         """
         _require_alone(source, self.record)
         _require_kept(destination, self.record)
+        _require_originals(destination, self.record)
         self._require_known()
         snapshot = self._snapshot()
         for error in snapshot.guarded.values():
             raise error
         require_copyable(snapshot, self.own, self.session)
+
+    def require_unlost(self, destination: ClusterClient) -> ClusterSnapshot:
+        """Refuse if something of what is still to be mirrored back cannot be. Changes nothing.
+
+        Raises:
+            ConfigError: retention was faster, and relay.yaml does not accept that.
+            RelayError: a guard holds something back, or a cluster does not answer.
+        """
+        snapshot, accepts = self._snapshot(), self.own.on_data_loss is OnDataLoss.CONTINUE
+        ended = {each.topic_partition for each in snapshot.positions if each.moved}
+        for tp, error in snapshot.guarded.items():
+            if tp not in ended and not (accepts and isinstance(error, DataLossError)):
+                raise error
+        if not accepts:
+            known = read_checkpoints(self.own_name, self.own, self.clock)
+            _require_kept(destination, self.record, known)
+        return snapshot
 
     def _require_known(self) -> None:
         """Refuse logs that are not those of the cut.
@@ -137,20 +162,18 @@ class WayBackSteps:
         way_back = WayBack(self.own_name, Fence(by, acls))
         return replace(self.record, state=State.RETURNING, way_back=way_back)
 
-    def copy(self) -> ClusterSnapshot:
+    def copy(self, destination: ClusterClient) -> None:
         """Copy up to where the destination ends now.
 
         Raises:
             RelayError: not all could be copied.
         """
         self.say("mirroring back what was written at the destination")
-        snapshot = self._snapshot()
-        if any(position.moved for position in snapshot.positions):
-            return snapshot  # it has ended
+        if any(position.moved for position in self.require_unlost(destination).positions):
+            return  # it has ended
         copy_all(
             self._snapshot, self.own, self.session, self.clock, scope="", again="relay move back"
         )
-        return self._snapshot()
 
     def hold(self, destination: ClusterClient) -> MoveRecord:
         """Wait until the fence of the destination holds, and return the record that says so.
@@ -173,7 +196,7 @@ class WayBackSteps:
         way_back = replace(self.record.way_back, fence=held, ends=by_topic(ends))
         return replace(self.record, way_back=way_back)
 
-    def copy_rest(self) -> None:
+    def copy_rest(self, destination: ClusterClient) -> None:
         """Copy up to the ends at which the destination has stood still.
 
         Raises:
@@ -183,11 +206,8 @@ class WayBackSteps:
         if any(
             position.begin < self._end(position.topic_partition) for position in snapshot.positions
         ):
-            snapshot = self.copy()
-        ended = {each.topic_partition for each in snapshot.positions if each.moved}
-        for tp, error in snapshot.guarded.items():
-            if tp not in ended:
-                raise error
+            self.copy(destination)
+        snapshot = self.require_unlost(destination)
         for position in snapshot.positions:
             end = self._end(position.topic_partition)
             if position.begin < end:
@@ -327,6 +347,8 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
                 f"the topic {tp.topic} is no longer at the source",
                 remedy="nothing can be mirrored back to it: go on at the destination",
             )
+    # partitions that have come since, or of which nothing was copied
+    wanted = dict.fromkeys(source.retry(partial(existing_partitions, source, existing)), 0) | wanted
     ends = source_ends(source, wanted)
     for tp, end in wanted.items():
         if ends.high[tp] < end:
@@ -344,26 +366,66 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
             )
 
 
-def _require_kept(destination: ClusterClient, record: MoveRecord) -> None:
+def _require_kept(
+    destination: ClusterClient, record: MoveRecord, known: CheckpointSnapshot | None = None
+) -> None:
     """Refuse if the destination has lost what was written beyond the cut.
+
+    Args:
+        known: of the way back: where it has started, retention may follow.
 
     Raises:
         ConfigError: retention, or somebody, has deleted it.
     """
     topics = {each.destination.topic for each in record.cut}
     there = destination.retry(partial(existing_partitions, destination, topics))
-    known = {
-        each.destination: each.destination_end for each in record.cut if each.destination in there
-    }
-    low = destination.retry(partial(destination.list_offsets, known, EARLIEST, READ_COMMITTED))
-    end = destination.retry(partial(destination.list_offsets, known, LATEST, READ_UNCOMMITTED))
-    for tp, cut_at in known.items():
-        if low[tp] > cut_at or end[tp] < cut_at:
+    low = destination.retry(partial(destination.list_offsets, there, EARLIEST, READ_COMMITTED))
+    end = destination.retry(partial(destination.list_offsets, there, LATEST, READ_UNCOMMITTED))
+    cut_ends = {each.destination: each.destination_end for each in record.cut}
+    begun = _starts(known) if known else {}
+    for tp in sorted(there):
+        cut_at = cut_ends.get(tp, 0)
+        if begun.get(tp, low[tp]) > cut_at or end[tp] < cut_at:
             raise ConfigError(
                 f"{tp} has offsets {count(low[tp])} to {count(end[tp])}, and the cut is at"
                 f" {count(cut_at)}: records that were written after it may be gone",
+                remedy="nothing can be mirrored back exactly: go on at the destination"
+                if record.state is State.CUT
+                else "set on_data_loss: continue, and repeat `relay move back`: it brings home"
+                " what is left",
+            )
+
+
+def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
+    """Refuse if a replay, or another mirror, has copied beyond the cut.
+
+    Raises:
+        ConfigError: one has: what the source has already would come to it again.
+    """
+    cut_ends = {each.destination: each.destination_end for each in record.cut}
+    for each in destination.retry(partial(checkpoint.read_all_mirrors, destination)):
+        copies = each.copies
+        if copies is None or each.mirror == record.mirror:
+            continue
+        tp = copies.topic_partition
+        if (
+            tp in cut_ends
+            and copies.next_offset > cut_ends[tp]
+            and copies.topic_id in {"", destination.topic(tp.topic).topic_id}
+        ):
+            raise ConfigError(
+                f"{tp} has copies of {each.mirror} beyond the cut: they would come home, too",
                 remedy="nothing can be mirrored back exactly: go on at the destination",
             )
+
+
+def _starts(known: CheckpointSnapshot) -> dict[TopicPartition, int]:
+    """Return where a mirror has started, as it was decided."""
+    return dict.fromkeys(known.checkpoints, 0) | {
+        TopicPartition(start.topic, partition): offset
+        for start in known.starts.values()
+        for partition, offset in start.starts.items()
+    }
 
 
 def _without(group: str, why: str) -> ConfigError:

@@ -12,7 +12,6 @@ from typing import Any
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import way_back_name
 from relay_pipelines.move.record import MoveRecord
-from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.settings import Destination, Health, Mirror, Node, Source, Topics
 from relay_pipelines.settings.copying import RecordSettings
@@ -47,6 +46,15 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
                 " nobody knows to which source partition it belongs",
                 remedy="nothing can be mirrored back from there: go on at the destination",
             )
+    for each in record.cut:
+        if (to := renamed_target(each.source.topic, mirror.topics.rename)).of(each.source) != (
+            each.destination
+        ):
+            raise ConfigError(
+                f"relay.yaml has {each.source.topic} copied to {to}, and it has moved to"
+                f" {each.destination.topic}",
+                remedy="name it there in topics.rename until the move is taken back",
+            )
     (node,) = mirror.source.nodes
     there = mirror.destination
     plain = RecordSettings()
@@ -69,8 +77,6 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
             "start": Start.model_validate(
                 {"offsets": {str(each.destination): each.destination_end for each in record.cut}}
             ),
-            # a record of the destination that is gone is a person's decision
-            "on_data_loss": OnDataLoss.FAIL,
             "groups": Groups(),
         }
     )

@@ -32,7 +32,7 @@ from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.owners import topic_scope
+from relay_pipelines.plan.owners import moved_topics, topic_scope
 from relay_pipelines.plan.positions import Position, copy_again
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare import permissions, topics
@@ -465,7 +465,8 @@ def _refuse_recreated(snapshot: ClusterSnapshot, start: StartRecord) -> None:
 def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> None:
     """Refuse a target that the mirror reads, and one that it writes, unless that is asked for."""
     to = target(request.to).topic
-    copies = read_checkpoints(name, mirror, clock).checkpoints.values()
+    known = read_checkpoints(name, mirror, clock)
+    copies = known.checkpoints.values()
     written = {copied.destination.topic for copied in copies}
     written.add(renamed_target(request.topic, mirror.topics.rename).topic)
     if to in written and not request.into_itself:
@@ -473,6 +474,13 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
             f"the mirror {name!r} writes to the topic {to!r}, whose readers would get the replayed"
             " records a second time",
             remedy="replay into another topic, or add --into-itself if they should",
+        )
+    moved = moved_topics(name, known.owners)
+    if to in {copied.destination.topic for copied in copies if copied.source.topic in moved}:
+        raise ConfigError(
+            f"the topic {to!r} has moved to the destination, and `relay move back` would bring the"
+            " replayed records to the source again",
+            remedy="replay into another topic",
         )
     options = mirror.copy_options
     sources = {cluster_id for copied in copies for cluster_id in copied.cluster_ids.values()}

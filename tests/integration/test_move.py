@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from relay_pipelines.errors import FencedError, RelayError, SourceError
+from relay_pipelines.errors import ConfigError, FencedError, RelayError, SourceError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.move import cut, fence, verify, way_back
@@ -24,6 +25,7 @@ from relay_pipelines.move.record import MoveRecords
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy, State
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
 from tests.copying import KEPT, Mirror, end_of, numbered, records_of
@@ -403,10 +405,10 @@ def test_two_ways_back_at_once(moving: Moving, local_session: object) -> None:
     ann, bob = moving.move("ann", by=FenceBy.HAND), moving.move("bob", by=FenceBy.HAND)
     copy = way_back.WayBackSteps.copy
 
-    def overtaken(steps: way_back.WayBackSteps) -> Any:
+    def overtaken(*arguments: Any) -> None:
         with patch.object(way_back.WayBackSteps, "copy", copy):
             bob.back()
-        return copy(steps)
+        copy(*arguments)
 
     with (
         patch.object(way_back.WayBackSteps, "copy", overtaken),
@@ -722,6 +724,96 @@ def test_what_is_lost_is_not_mirrored_back(moving: Moving, local_session: object
     with pytest.raises(RelayError, match="the source ends at offset 0, before 10"):
         moving.move(by=FenceBy.HAND).back()
     assert moving.move().record().state is State.CUT
+
+
+def test_what_retention_takes_on_the_way_back(moving: Moving, local_session: object) -> None:
+    """A rehearsal says so; with `on_data_loss: continue`, what is left comes home."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    _cut_by_hand(moving)
+    begun = end_of(there, mirror.at)
+    write(there, mirror.at, numbered(10, first=100))
+    with patch.object(way_back, "copy_all", side_effect=Killed), pytest.raises(Killed):
+        moving.move(by=FenceBy.HAND).back()
+    independent.delete_before(there, mirror.at, begun + 4)
+    gone = f"and the cut is at {begun}: records that were written after it may be gone"
+    gate = moving.move().rehearse().gates[-1]
+    assert (gate.is_seen, gone in str(gate.findings[0])) == (False, True)
+    with pytest.raises(ConfigError, match=gone):
+        moving.move(by=FenceBy.HAND).back()
+    _on_data_loss(moving, "continue")
+    with patch.object(way_back.WayBackSteps, "hold", side_effect=Killed), pytest.raises(Killed):
+        moving.move(by=FenceBy.HAND).back()
+    write(there, mirror.at, numbered(10, first=200))
+    independent.delete_before(there, mirror.at, begun + 15)
+    _on_data_loss(moving, "fail")
+    with pytest.raises(RelayError, match="on_data_loss: continue"):
+        moving.move(by=FenceBy.HAND).back()
+    _on_data_loss(moving, "continue")
+    back = moving.move(by=FenceBy.HAND, without_groups=(moving.group,)).back()
+    assert back.record.state is State.BACK
+    home = [*numbered(10), *numbered(6, first=104), *numbered(5, first=205)]
+    assert moving.at_source() == home
+    assert relay_here(moving.config, "run").returncode == 0
+    assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
+
+
+def _on_data_loss(moving: Moving, does: str) -> None:
+    moving.section["on_data_loss"] = does
+    moving.config = configured(moving.folder, {moving.mirror.name: moving.section})
+
+
+def test_a_replay_into_what_has_moved(moving: Moving, local_session: object) -> None:
+    """The way back would bring its copies to the source, which has their originals."""
+    del local_session
+    topic, own = moving.mirror.topic, moving.mirror.name
+    _cut_by_hand(moving)
+    asked = ("replay", topic, "--to", topic, "--into-itself", "--offsets", "0:3", "--yes")
+    assert "has moved to the destination" in error_line(relay_here(moving.config, *asked))
+    with patch.object(replay, "moved_topics", return_value=()):  # as if it had begun before
+        assert relay_here(moving.config, *asked).returncode == 0
+    with pytest.raises(ConfigError, match=f"copies of {own}.replay@.* beyond the cut"):
+        moving.move(by=FenceBy.HAND).back()
+    assert moving.move().record().state is State.CUT
+
+
+def test_partitions_that_come_late(moving: Moving) -> None:
+    """They are fenced, or refused; what is written to them passes the fence like anything else."""
+    source, there, topic = moving.mirror.source, moving.mirror.destination, moving.mirror.topic
+    by_hand = partial(moving.move, by=FenceBy.HAND)
+    by_hand().fence()
+    independent.grow(source, topic, 2)
+    with pytest.raises(ConfigError, match="has come after the fence") as late:
+        by_hand().cut()
+    assert late.value.remedy == "repeat `relay move fence`"
+    by_hand().fence()
+    audit = cut.Steps.audit
+
+    def grown(steps: cut.Steps) -> int:
+        independent.grow(source, topic, 3)
+        write(source, TopicPartition(topic, 2), numbered(3))
+        return audit(steps)
+
+    passes = f"the fence does not hold at .*: {topic}-2: somebody writes"
+    with patch.object(cut.Steps, "audit", grown), pytest.raises(SourceError, match=passes):
+        by_hand().cut()
+    with pytest.raises(SourceError, match="and begin again with `relay move fence`"):
+        by_hand().cut()
+    by_hand().back()
+    assert relay_here(moving.config, "run").returncode == 0
+    by_hand().fence()
+    by_hand().cut()
+    for cluster in (source, there):
+        independent.grow(cluster, topic, 5)
+    write(there, TopicPartition(topic, 3), numbered(5))
+    independent.delete_before(there, TopicPartition(topic, 3), 4)
+    with pytest.raises(ConfigError, match="has offsets 4 to 5, and the cut is at 0"):
+        by_hand().back()
+    write(source, TopicPartition(topic, 4), numbered(3))
+    with pytest.raises(ConfigError, match="has offsets 0 to 3, which were never copied"):
+        by_hand().back()
+    (finding,) = by_hand().verify().findings
+    assert "the fence does not hold" in str(finding)
 
 
 def test_who_wakes_after_a_later_cut(moving: Moving) -> None:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -120,6 +121,13 @@ def _served(admin: AdminClient, topic: str, partitions: int) -> bool:
     except KafkaException:
         return False
     return True
+
+
+def grow(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Give a topic more partitions, and wait until each has a leader."""
+    admin = AdminClient(client(cluster))
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(150)
+    until(lambda: len(_leaders(admin, topic)) >= partitions, f"{partitions} leaders of {topic}")
 
 
 def configure(cluster: Cluster, kind: ResourceType, name: str, **config: object) -> None:

@@ -294,6 +294,6 @@ def test_a_fence_that_was_passed_has_a_way_on(state: State, remedy: str) -> None
         patch.object(fence, "source_ends", return_value=ends),
         patch.object(fence, "writers", return_value=Writers()),
     ):
-        error = fence.written_since({"n": Mock()}, record)
+        error = fence.written_since({"n": Mock(retry=lambda _ask: {AT})}, record)
     assert error is not None
     assert remedy in error.remedy

@@ -57,6 +57,7 @@ def test_its_name_is_that_of_the_record() -> None:
     [
         ({"source": {"nodes": [*NODES, {**NODES[0], "name": "n2"}]}}, "has several nodes"),
         ({"topics": {"rename": {"a": "all:0"}}}, "the topic a is pinned to a partition"),
+        ({"topics": {}}, "relay.yaml has a copied to a, and it has moved to copy.a"),
     ],
 )
 def test_what_cannot_be_turned_round(changes: dict[str, Any], why: str) -> None:
