@@ -21,6 +21,7 @@ from relay_pipelines.move import cut, fence, way_back
 from relay_pipelines.move.gates import GATES, WAY_BACK, Gate, fails, looked
 from relay_pipelines.move.inventory import Groups, Nodes, group_client, source_nodes
 from relay_pipelines.move.record import (
+    REMEDIES,
     Fence,
     MoveRecord,
     MoveRecords,
@@ -326,7 +327,7 @@ class Move:
         record = self.record()
         if record.state is not State.CUT:
             raise ConfigError(
-                f"{record.where}: there is nothing to verify", remedy="`relay move cut` comes first"
+                f"{record.where}: there is nothing to verify", remedy=REMEDIES[record.state]
             )
         result = verify(self.name, self.mirror, self.request, record, self.clock)
         return result if statement is None else with_statement(result, statement)

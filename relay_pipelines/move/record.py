@@ -183,7 +183,7 @@ _FROM: Mapping[Action, frozenset[State]] = {
     Action.CUT_WITHOUT_SOURCE: frozenset(set(State) - {State.RETURNING, State.LIFTING}),
     Action.BACK: frozenset(set(State) - {State.NONE}),
 }
-_REMEDY = {
+REMEDIES = {
     State.NONE: "`relay move fence` begins it",
     State.BACK: "`relay move fence` begins another one",
     State.FENCING: "finish it with `relay move fence`, or take it back with `relay move back`",
@@ -193,6 +193,7 @@ _REMEDY = {
     State.RETURNING: "finish it with `relay move back`",
     State.LIFTING: "finish that first: `relay move back`",
 }
+"""What to do instead of what a state does not allow."""
 
 
 def require(record: MoveRecord, action: Action, topics: Iterable[str]) -> None:
@@ -206,7 +207,7 @@ def require(record: MoveRecord, action: Action, topics: Iterable[str]) -> None:
     """
     if record.state not in _FROM[action]:
         raise ConfigError(
-            f"{record.where}: there is nothing to {action}", remedy=_REMEDY[record.state]
+            f"{record.where}: there is nothing to {action}", remedy=REMEDIES[record.state]
         )
     asked = set(topics)
     if asked and record.is_under_way and asked != set(record.topics):

@@ -739,6 +739,8 @@ def test_what_retention_takes_on_the_way_back(moving: Moving, local_session: obj
     gone = f"and the cut is at {begun}: records that were written after it may be gone"
     gate = moving.move().rehearse().gates[-1]
     assert (gate.is_seen, gone in str(gate.findings[0])) == (False, True)
+    with pytest.raises(ConfigError, match="finish it with `relay move back`"):
+        moving.move().verify()
     with pytest.raises(ConfigError, match=gone):
         moving.move(by=FenceBy.HAND).back()
     _on_data_loss(moving, "continue")
