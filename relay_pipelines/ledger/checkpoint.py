@@ -201,9 +201,16 @@ def way_back_name(mirror: str, number: int) -> str:
     return f"{mirror}{_WAY_BACK}{number}"
 
 
-def is_way_back_of(name: str, mirror: str) -> bool:
-    """Whether a name is that of a way back of a mirror."""
-    return name.startswith(f"{mirror}{_WAY_BACK}")
+def is_way_back(committed: Checkpoint, mirror: str, destination_id: str) -> bool:
+    """Whether a checkpoint is of a way back of a mirror.
+
+    A mirror of the same name to another cluster, in another file, has ways back of its own.
+
+    Args:
+        destination_id: the id of the cluster that the mirror copies to.
+    """
+    has_name = committed.mirror.startswith(f"{mirror}{_WAY_BACK}")
+    return has_name and set(committed.cluster_ids.values()) <= {destination_id}
 
 
 def family_of(name: str) -> str:

@@ -108,6 +108,8 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     error: RelayError | None = None
     if to is ResetTo.EARLIEST and not planned.stays:
         error = unknown_beginning(position)
+    if position.moved is not None:  # the move counts on where it is
+        error = position.moved
     if position.ledger_end is not None:  # what it decided on would not be the last checkpoint
         error = checkpoint_lost(position)
     return planned if error is None else replace(planned, stays=error.what, error=error)

@@ -774,7 +774,10 @@ class _SnapshotBuilder:
             settled and _shown(self._source, state).topics  # somebody may just have begun
         ):
             return {}
-        return shared_destinations.passed(self._name, self._source, topics.names, settled=settled)
+        there = self._at_destination.cluster_id
+        return shared_destinations.passed(
+            self._name, self._source, there, topics.names, settled=settled
+        )
 
     def _returning(
         self, topics: _Topics, passed: Mapping[str, tuple[Hop, ...]]

@@ -115,12 +115,18 @@ def copies_onto_sources(
 
 
 def passed(
-    mirror: str, source: ClusterClient, topics: Sequence[str], *, settled: bool
+    mirror: str,
+    source: ClusterClient,
+    destination_id: str,
+    topics: Sequence[str],
+    *,
+    settled: bool,
 ) -> dict[str, tuple[Hop, ...]]:
     """Return source topic -> the hops by which copies came to it, of those that hold copies.
 
     Args:
         source: where other mirrors may copy to.
+        destination_id: of the cluster that this mirror copies to.
         settled: as of `checkpoint.read_all_mirrors`.
     """
     try:
@@ -128,5 +134,7 @@ def passed(
     except PermissionDeniedError:
         return {}  # without the permission, nobody knows where topics come from
     # a mirror goes on only after what its own way back has brought home
-    others = [each for each in checkpoints if not checkpoint.is_way_back_of(each.mirror, mirror)]
+    others = [
+        each for each in checkpoints if not checkpoint.is_way_back(each, mirror, destination_id)
+    ]
     return hops.hops_to(source.cluster_id, topics, others)

@@ -163,6 +163,8 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     assert moving.position() == 7
     stale = relay_here(moving.config, "run")
     assert (stale.returncode, "it has moved to the destination" in stale.stderr) == (3, True)
+    reset = relay_here(moving.config, "reset", "-t", mirror.topic, "--to-earliest", "--execute")
+    assert "it has moved to the destination" in error_line(reset)
     lines = moving.relay("verify", "--against", str(file))["lines"]
     assert "nothing was written at the source since the fence held" in lines
     assert lines[-1] == "the statement is that of this cut"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.ledger.checkpoint import is_way_back
+from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.move.record import CutPartition, MoveRecord, WayBack
 from relay_pipelines.move.states import State
 from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
@@ -63,3 +65,19 @@ def test_its_name_is_that_of_the_record() -> None:
 def test_what_cannot_be_turned_round(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         reversed_mirror(a_mirror(**changes), a_record())
+
+
+@pytest.mark.parametrize(
+    ("name", "reads", "is_own"),
+    [
+        ("m.back@4", "there", True),
+        ("m.back@4", "elsewhere", False),  # of a mirror of this name to another cluster
+        ("m2.back@4", "there", False),
+        ("m", "there", False),
+    ],
+)
+def test_whose_way_back_it_is(name: str, reads: str, *, is_own: bool) -> None:
+    """A mirror goes on after what its own way back has brought home, and no other one."""
+    tp = TopicPartition("copy.a", 1)
+    found = replace(Checkpoint.initial(name, tp, tp, 9), cluster_ids={"destination": reads})
+    assert is_way_back(found, "m", "there") is is_own
