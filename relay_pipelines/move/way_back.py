@@ -7,6 +7,7 @@ other. docs/move.md argues why no record comes home twice, and none of the sourc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,7 +24,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
-from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
 from relay_pipelines.move.gates import not_moved
@@ -61,11 +62,13 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits
+from relay_pipelines.protocol.reader import read
 from relay_pipelines.replay.replay import require_copyable
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
+_LOOK_BYTES = 64 << 10
 THERE = "destination"
 """The one node of the destination, as `fence` names them."""
 _AGAIN = "stop that producer, and repeat `relay move back`"
@@ -357,13 +360,24 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
                 " has lost records, or was created again",
                 remedy="nothing can be mirrored back exactly: go on at the destination",
             )
-        if ends.high[tp] > end:
+        # behind the last record may be the marker of its transaction, which is no record
+        if ends.high[tp] > end and (
+            tp in ends.open or _holds_records(source, OffsetRange(tp, end, ends.high[tp]))
+        ):
             raise ConfigError(
                 f"{tp}: the source has offsets {count(end)} to {count(ends.high[tp])}, which were"
                 " never copied: both sides have gone on from the cut",
                 remedy="nothing is mirrored back into that: decide with the owners of the data"
                 " which side goes on, and copy what they want of the other",
             )
+
+
+def _holds_records(source: ClusterClient, offsets: OffsetRange) -> bool:
+    def ask() -> bool:
+        with closing(read(source, offsets, _LOOK_BYTES)) as fetches:
+            return any(span.skipped is None for spans in fetches for span in spans)
+
+    return source.retry(ask)
 
 
 def _require_kept(
@@ -465,10 +479,11 @@ def read_answers(
     upto = read_translation(steps.name, steps.mirror, destination)
     cut_at = {each.destination: each for each in steps.record.cut}
     answers = [_answer(position, cut_at, upto, beyond, steps.record) for position in positions]
+    sources = {each.destination: each.source for each in steps.record.cut}
     return [
         answer
         for answer in answers
-        if not _is_there(steps.name, answer, there[answer.position.group], here)
+        if not _is_there(steps.name, answer, there[answer.position.group], here, sources)
     ]
 
 
@@ -497,13 +512,24 @@ def _answer(
     return answer
 
 
-def _is_there(mirror: str, answer: Answer, commits: Commits, here: Mapping[str, Commits]) -> bool:
-    """Whether nobody has read at the destination, so that the source's own position stays."""
-    mark = mark_of(commits[answer.position.topic_partition])
-    if mark is None or mark.mirror != mirror or answer.to is None:
+def _is_there(
+    mirror: str,
+    answer: Answer,
+    commits: Commits,
+    here: Mapping[str, Commits],
+    sources: Mapping[TopicPartition, TopicPartition],
+) -> bool:
+    """Whether nobody has read at the destination, so that the source's own position stays.
+
+    The mark says that the mirror has put the group there, from its position at the source: it
+    needs no answer.
+    """
+    there = answer.position.topic_partition
+    mark = mark_of(commits[there])
+    if mark is None or mark.mirror != mirror or there not in sources:
         return False
-    known = here.get(answer.position.group, {}).get(answer.to)
-    return known is not None and answer.offset is not None and known.offset >= answer.offset
+    known = here.get(answer.position.group, {}).get(sources[there])
+    return known is not None and (answer.offset is None or known.offset >= answer.offset)
 
 
 def move_groups(source: ClusterClient, answers: Sequence[Answer]) -> list[Finding]:
