@@ -25,6 +25,7 @@ _NO_MEMBER = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError._ASSIGNMENT_LOST,  # its session has ended while a broker stood still
 }
 
 
