@@ -10,10 +10,9 @@ from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
-    FencedError,
 )
 from relay_pipelines.finding import Finding, Kind, warning
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger import checkpoint, fencing
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Side, TopicPartition
@@ -59,6 +58,9 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snap
 
 _SCOPE = "/move"
 """Of the run that copies a part of the topics: no lane and no topic has such a name."""
+
+Look = Callable[[], None]
+"""Raises if nothing may be claimed: somebody else has written a record of the move."""
 
 
 @dataclass(slots=True)
@@ -192,7 +194,7 @@ class Steps:
             if tp.topic in self.record.topics
         )
 
-    def take_topics(self, destination: ClusterClient, own: Own) -> list[CutPartition]:
+    def take_topics(self, destination: ClusterClient, own: Look) -> list[CutPartition]:
         """Take the topics from the mirror: nobody copies them from then on.
 
         Raises:
@@ -248,44 +250,21 @@ def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
     )
 
 
-class _OvertakenError(Exception):
-    """Somebody else goes on with the move."""
-
-    def __init__(self, why: FencedError) -> None:
-        super().__init__(str(why))
-        self.why = why
-
-
-def _claim(
-    destination: ClusterClient, name: str, wanted: Mapping[TopicPartition, str], own: Own
+def claim_all(
+    client: ClusterClient, name: str, wanted: Mapping[TopicPartition, str], look: Look
 ) -> None:
     """Claim topic-partitions, unless somebody else has gone on with the move.
 
     Raises:
         FencedError: somebody has.
-        RelayError: the destination does not answer, or one cannot be claimed now.
+        RelayError: the cluster does not answer, or one cannot be claimed now.
     """
-
-    def look() -> None:
-        try:
-            own()
-        except FencedError as error:  # `claim_for` would try again
-            raise _OvertakenError(error) from error
-
-    try:
-        failed = claim_for(destination, name, wanted, look=look)
-    except _OvertakenError as error:
-        raise error.why from None
-    for why in failed.values():
+    for why in claim_for(client, name, wanted, look=look).values():
         raise why
 
 
-Own = Callable[[], None]
-"""Raises FencedError if somebody else has written a record of the move."""
-
-
 def taken(
-    destination: ClusterClient, name: str, mirror: Mirror, record: MoveRecord, own: Own
+    destination: ClusterClient, name: str, mirror: Mirror, record: MoveRecord, own: Look
 ) -> list[CutPartition]:
     """Claim the topic-partitions of a move, and return where their copies end.
 
@@ -296,27 +275,71 @@ def taken(
     # also those that nobody has copied
     found = {*record.source_ends, *known.next_offsets, *known.owners}
     partitions = sorted(tp for tp in found if tp.topic in record.topics)
-    _claim(destination, name, dict.fromkeys(partitions, moved_id(name)), own)
+    claim_all(destination, name, dict.fromkeys(partitions, moved_id(name)), own)
     known = destination.retry(partial(checkpoint.read_all, destination, name))
     return _positions(destination, mirror, record, known, partitions)
 
 
-def give_back(
-    destination: ClusterClient, name: str, record: MoveRecord, own: Own
+def moved_partitions(
+    destination: ClusterClient, name: str, record: MoveRecord
 ) -> list[TopicPartition]:
-    """Give the topic-partitions of a move back to the mirror; return those that had moved.
+    """Return what of a move is taken from the mirror: all of it, or nothing.
 
     Raises:
-        RelayError: the destination does not answer, or one cannot be claimed now.
+        RelayError: the destination does not answer.
     """
     known = destination.retry(partial(checkpoint.read_all, destination, name))
-    moved = sorted(
+    return sorted(
         tp
         for tp, owner in known.owners.items()
         if tp.topic in record.topics and owner == moved_id(name)
     )
-    _claim(destination, name, dict.fromkeys(moved, claimant_id(name)), own)
-    return moved
+
+
+class WrittenMeanwhileError(ConfigError):
+    """Somebody has written at the destination while a move was taken back (invariant L)."""
+
+
+def require_unwritten(destination: ClusterClient, mirror: Mirror, record: MoveRecord) -> None:
+    """Refuse to give back what somebody has written to since the first look.
+
+    Raises:
+        WrittenMeanwhileError: it would stay at the destination without a word.
+        RelayError: the destination does not answer.
+    """
+    for tp, offsets in written_beyond(destination, mirror, record).items():
+        end = known_end(record, tp)
+        raise WrittenMeanwhileError(
+            f"{tp}: offsets {count(end)} to {count(end + offsets)} were written at the destination"
+            " while the move was taken back",
+            remedy="nothing is given back: `relay move back` again brings them home",
+        )
+
+
+def hold(destination: ClusterClient, name: str) -> None:
+    """Fence whoever is about to give back what a move has taken, and wait for what is committed.
+
+    Raises:
+        RelayError: the destination does not answer.
+    """
+
+    def take() -> None:
+        fencing.fence(destination, {moved_id(name)}, patient=False)
+        checkpoint.wait_for_open_transactions(destination, checkpoint.homes(checkpoint.TOPIC))
+
+    destination.retry(take)
+
+
+def give_back(
+    destination: ClusterClient, name: str, moved: Collection[TopicPartition], look: Look
+) -> None:
+    """Give the topic-partitions of a move back to the mirror.
+
+    Raises:
+        RelayError: the look raises it; or the destination does not answer, or one cannot be
+            claimed now.
+    """
+    claim_all(destination, name, dict.fromkeys(moved, claimant_id(name)), look)
 
 
 def _positions(
@@ -353,17 +376,27 @@ def _positions(
     return positions
 
 
+def known_end(record: MoveRecord, tp: TopicPartition) -> int:
+    """Return where a copy ends that holds nothing of others that is not at the source.
+
+    It is the end of the cut; after a way back, that of what has come home.
+    """
+    if record.state is State.LIFTING and tp.partition in record.way_back.ends.get(tp.topic, {}):
+        return record.way_back.ends[tp.topic][tp.partition]
+    return next((each.destination_end for each in record.cut if each.destination == tp), 0)
+
+
 def written_beyond(
     destination: ClusterClient, mirror: Mirror, record: MoveRecord
 ) -> dict[TopicPartition, int]:
-    """Return how many offsets each copy has beyond the cut; not those that have none.
+    """Return how many offsets each copy has beyond its known end; not those that have none.
 
     Also what an open transaction hides from readers, and partitions that came after the cut.
 
     Raises:
         RelayError: the destination does not answer.
     """
-    known = {each.destination: each.destination_end for each in record.cut}
+    known = {each.destination for each in record.cut}
     # of a topic to which others are pinned, only what this one was copied to
     whole = {
         each.destination.topic
@@ -377,8 +410,8 @@ def written_beyond(
         # also of open transactions: nobody knows what they will commit
         return destination.list_offsets(asked, LATEST, READ_UNCOMMITTED)
 
-    ends = destination.retry(ask)
-    beyond = {tp: end - known.get(tp, 0) for tp, end in ends.items()}
+    ends = destination.retry(ask) if known else {}
+    beyond = {tp: end - known_end(record, tp) for tp, end in ends.items()}
     return {tp: offsets for tp, offsets in beyond.items() if offsets > 0}
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from relay_pipelines.errors import ConfigError, FencedError, RelayError
+from relay_pipelines.errors import ConfigError, FencedError, MovedError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.move import cut, fence, way_back
 from relay_pipelines.move.gates import GATES, WAY_BACK, Gate, fails, looked
 from relay_pipelines.move.inventory import Groups, Nodes, group_client, source_nodes
@@ -346,9 +347,7 @@ class Move:
         with self._records() as (records, destination):
             record = records.read()
             require(record, Action.BACK, self.request.topics)
-            if record.state is State.RETURNING or (
-                record.state is State.CUT and cut.written_beyond(destination, self.mirror, record)
-            ):
+            if self._comes_home(record, destination):
                 record, refused = self._mirror_back(records, record, destination)
                 if refused:
                     return MoveResult(record, [record.where], refused)
@@ -357,10 +356,7 @@ class Move:
                 self._require_command(record)
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.LIFTING))
-            if is_home and record.state is not State.BACK:
-                self._way_back(record).resume(destination)
-            own = partial(records.require_own, record)
-            given = cut.give_back(destination, self.name, record, own)
+            given = self._give_back(records, record, destination)
             with self._nodes() as nodes:
                 lifted = fence.delete(nodes, record.fence.acls)
             if record.fence.by is FenceBy.COMMAND and self.request.command and not is_home:
@@ -376,6 +372,37 @@ class Move:
             lines.append("start the producers at the source again")
         return MoveResult(record, lines)
 
+    def _give_back(
+        self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
+    ) -> list[TopicPartition]:
+        """Let the mirror go on, unless somebody has written meanwhile; return what it gets."""
+
+        def look() -> None:
+            records.require_own(record)
+            cut.require_unwritten(destination, self.mirror, record)
+
+        cut.hold(destination, self.name)
+        moved = cut.moved_partitions(destination, self.name, record)
+        if not moved:  # the mirror may have copied beyond the cut
+            return moved
+        try:
+            look()
+            if record.way_back.mirror:  # from here on, positions before the cut have no answer
+                self._way_back(record).resume(destination)
+            cut.give_back(destination, self.name, moved, look)
+        except cut.WrittenMeanwhileError:
+            # nothing is given back, and nobody else can any more
+            state = State.RETURNING if record.way_back.mirror else State.CUT
+            records.write(record, replace(record, state=state))
+            raise
+        return moved
+
+    def _comes_home(self, record: MoveRecord, destination: ClusterClient) -> bool:
+        """Whether something was written at the destination that has to come home."""
+        return record.state is State.RETURNING or (
+            record.state is State.CUT and bool(cut.written_beyond(destination, self.mirror, record))
+        )
+
     def _way_back(self, record: MoveRecord) -> WayBackSteps:
         return WayBackSteps(
             self.name, self.mirror, self.request, record, self.session, self.clock, self.say
@@ -387,10 +414,20 @@ class Move:
         """Bring home what was written at the destination; return why groups have not moved."""
         steps = self._way_back(record)
         with group_client(self.name, self.mirror, self.request, self.clock) as source:
-            if record.state is State.CUT:
+            if not record.way_back.mirror:
                 steps.require_possible(source, destination)
             steps.record = records.write(record, steps.begun(destination))
-            steps.copy(destination)  # while producers may still write, so that the rest is short
+
+            def own() -> None:
+                records.require_own(steps.record)
+
+            steps.take_on(own)
+            try:
+                # while producers may still write, so that the rest is short
+                steps.copy(destination)
+            except MovedError:
+                own()  # somebody else has ended it
+                raise
             there = {THERE: destination}
             self._stop_producers(records, steps.record, steps.record.way_back.fence, there)
             steps.record = records.write(steps.record, steps.hold(destination))
@@ -398,7 +435,7 @@ class Move:
             steps.audit()
             answers = steps.look(source, destination)
             steps.require_still(destination)
-            ended = steps.end()
+            ended = steps.end(own)
             if refused := way_back.move_groups(source, answers):
                 return steps.record, refused
             return records.write(steps.record, ended), []

@@ -27,6 +27,7 @@ from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
+from relay_pipelines.move.cut import Look, claim_all
 from relay_pipelines.move.gates import not_moved
 from relay_pipelines.move.inventory import existing_partitions, source_ends
 from relay_pipelines.move.record import (
@@ -47,10 +48,9 @@ from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translate import read_translation
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural
-from relay_pipelines.plan.owners import moved_id
+from relay_pipelines.plan.owners import claimant_id, moved_id
 from relay_pipelines.plan.positions import OnDataLoss, losses
 from relay_pipelines.prepare.checkpoint_moves import resume_at
-from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -150,20 +150,34 @@ class WayBackSteps:
             ConfigError: the destination cannot be fenced so.
             RelayError: it does not answer, or refuses.
         """
-        if self.record.state is State.RETURNING:
+        if self.record.way_back.mirror:
             held = self.record.way_back.fence
             if held.by is not self.request.by:
                 raise ConfigError(
                     f"{self.record.where}, and the destination is fenced by {held.by}",
                     remedy=f"go on with --by {held.by}",
                 )
-            return self.record
+            return replace(self.record, state=State.RETURNING)
         by, topics = self.request.by, {each.destination.topic for each in self.record.cut}
         acls = fence.denials({THERE: destination}, topics) if by is FenceBy.ACL else {}
         if before := self.record.way_back.fence.acls:  # that a cut was to lift
             acls = {THERE: tuple(dict.fromkeys((*acls.get(THERE, ()), *before[THERE])))}
         way_back = WayBack(self.own_name, Fence(by, acls))
         return replace(self.record, state=State.RETURNING, way_back=way_back)
+
+    def take_on(self, own: Look) -> None:
+        """Take on again what an attempt before has ended: more may have come since.
+
+        Raises:
+            FencedError: somebody else goes on with the move.
+            RelayError: the source does not answer, or refuses.
+        """
+        with self._client() as client:
+            if not client.retry(partial(client.has_topic, checkpoint.TOPIC)):
+                return
+            owners = client.retry(partial(checkpoint.read_all, client, self.own_name)).owners
+            ended = [tp for tp, owner in owners.items() if owner == moved_id(self.own_name)]
+            claim_all(client, self.own_name, dict.fromkeys(ended, claimant_id(self.own_name)), own)
 
     def copy(self, destination: ClusterClient) -> None:
         """Copy up to where the destination ends now.
@@ -172,8 +186,7 @@ class WayBackSteps:
             RelayError: not all could be copied.
         """
         self.say("mirroring back what was written at the destination")
-        if any(position.moved for position in self.require_unlost(destination).positions):
-            return  # it has ended
+        self.require_unlost(destination)
         copy_all(
             self._snapshot, self.own, self.session, self.clock, scope="", again="relay move back"
         )
@@ -264,17 +277,17 @@ class WayBackSteps:
                 raise _without(group.name, "has members at the source")
         return answers
 
-    def end(self) -> MoveRecord:
+    def end(self, own: Look) -> MoveRecord:
         """See that nobody mirrors back anything from here on; return the record that says so.
 
         Raises:
+            FencedError: somebody else goes on with the move.
             RelayError: the source does not answer, or refuses.
         """
         with self._client() as client:
             read = partial(checkpoint.read_all, client, self.own_name)
             wanted = dict.fromkeys(client.retry(read).next_offsets, moved_id(self.own_name))
-            for error in claim_for(client, self.own_name, wanted).values():
-                raise error
+            claim_all(client, self.own_name, wanted, own)
             known = client.retry(read).checkpoints.values()
         copies = [each.copies for each in known if each.copies is not None]
         ends = by_topic({each.topic_partition: each.next_offset for each in copies})

@@ -78,8 +78,8 @@ def claim_for(
         wanted: the transactional id that is to own each.
         known: what was read before; read now if None.
         kept: owners from which nothing is claimed, and why.
-        look: raises if nothing may be claimed any more. It is called when the owners are held, so
-            whoever goes on after it fences the claim.
+        look: raises if nothing may be claimed any more, which ends it for good. It is called when
+            the owners are held, so whoever goes on after it fences the claim.
     """
     failed: dict[str, RelayError] = dict(kept)
     foreign: _Foreign = {}
@@ -101,7 +101,10 @@ def claim_for(
                 remedy="let one daemon or code location alone copy this mirror",
             )
 
-    client.retry(attempt, also=(FencedError,))
+    try:
+        client.retry(attempt, also=(FencedError,))
+    except _EndedError as ended:
+        raise ended.why from None
     return {tp: failed[owner].of(tp) for owner, claimed in foreign.items() for tp in claimed}
 
 
@@ -131,6 +134,14 @@ def give_back(
         if copy_range.owner not in own
     ]
     claim(replace(snapshot, owners=owners), free, impatient(options), clock)
+
+
+class _EndedError(Exception):
+    """A look has ended a claim."""
+
+    def __init__(self, why: FencedError) -> None:
+        super().__init__(str(why))
+        self.why = why
 
 
 _Foreign = Mapping[str, Mapping[TopicPartition, str]]
@@ -172,7 +183,10 @@ def _claim(
     unblock = partial(abort_leftovers, client, planned)
     checkpoints.wait_for_open_transactions(client, checkpoints.homes(checkpoints.TOPIC), unblock)
     if look is not None:
-        look()
+        try:
+            look()
+        except FencedError as error:  # one of the claim is tried again
+            raise _EndedError(error) from error
     seen = checkpoints.read_all(client, mirror)
     written: set[TopicPartition] = set()
     for owner, producer in held.items():

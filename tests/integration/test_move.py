@@ -235,7 +235,6 @@ EVENTS = (
     (cut, "claim_for"),
     (cut, "apply"),
     (way_back, "copy_all"),
-    (way_back, "claim_for"),
     (way_back, "apply"),
 )
 
@@ -582,8 +581,12 @@ def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> N
         moving.move().fence()
 
 
-def test_schemas_are_a_gate(moving: Moving) -> None:
-    """A missing schema, and a registry that is away, stop the cut before a group moves."""
+def test_schemas_are_a_gate(moving: Moving, local_session: object) -> None:
+    """A missing schema, and a registry that is away, stop the cut before a group moves.
+
+    One that the source's registry does not know stops the way back.
+    """
+    del local_session
     mirror = moving.mirror
     write(mirror.source, mirror.at, [Record(None, b"\0\0\0\0\5payload")])
     mirror.known = mirror.checkpoint(), 0
@@ -603,6 +606,13 @@ def test_schemas_are_a_gate(moving: Moving) -> None:
         there.before = lambda *_: None
         there.add("order", 1, 5, '"string"')
         assert moving.move().cut().record.state is State.CUT
+        there.add("order", 2, 6, '"int"')
+        write(mirror.destination, mirror.at, [Record(None, b"\0\0\0\0\6payload")])
+        with pytest.raises(RelayError, match="register it at the source's registry"):
+            moving.move(by=FenceBy.HAND).back()
+        assert moving.move().record().state is State.RETURNING
+        here.add("order", 2, 6, '"int"')
+        assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
 
 
 def test_the_source_is_gone(moving: Moving) -> None:
@@ -868,3 +878,47 @@ def test_a_cut_opens_the_destination(moving_to_guarded: Moving, local_session: o
     with patch.object(fence, "create", too_late), pytest.raises(FencedError, match="by bob"):
         moving.move("ann", without_groups=(moving.group,)).back()
     assert moving.may_write()
+
+
+def test_what_arrives_while_a_move_is_taken_back(moving: Moving, local_session: object) -> None:
+    """It is named, nothing is given back, and it comes home, before and after a way back."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    _cut_by_hand(moving)
+    late = iter((numbered(2, first=500), numbered(3, first=600)))
+    give_back = cut.give_back
+
+    def as_it_is_given_back(*arguments: Any) -> None:
+        write(there, mirror.at, next(late))
+        give_back(*arguments)
+
+    begun = end_of(there, mirror.at)
+    for first, last, state in (
+        (begun, begun + 2, State.CUT),
+        (begun + 2, begun + 5, State.RETURNING),
+    ):
+        with patch.object(cut, "give_back", as_it_is_given_back), pytest.raises(RelayError) as said:
+            moving.move(by=FenceBy.HAND).back()
+        assert f"{mirror.at}: offsets {first} to {last} were written at the" in str(said.value)
+        assert moving.move().record().state is state
+        assert relay_here(moving.config, "run").returncode == 3
+    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    home = [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
+    assert moving.at_source() == home
+    assert relay_here(moving.config, "run").returncode == 0
+    assert records_of(there, mirror.at) == home
+
+
+def test_a_way_back_that_has_ended_goes_on(moving: Moving, local_session: object) -> None:
+    """A producer has passed the fence when all was home and a group could not move yet."""
+    del local_session
+    mirror, there = moving.mirror, moving.mirror.destination
+    _cut_by_hand(moving)
+    write(there, mirror.at, numbered(2, first=500))
+    consumers.commit(there, moving.group, mirror.at, end_of(there, mirror.at))
+    with patch.object(way_back, "move_groups", side_effect=Killed), pytest.raises(Killed):
+        moving.move(by=FenceBy.HAND).back()
+    write(there, mirror.at, numbered(3, first=600))
+    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.at_source() == [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
+    assert moving.next_values(moving.group) == [each.value for each in numbered(3, first=600)]
