@@ -331,15 +331,14 @@ def hold(destination: ClusterClient, name: str) -> None:
 
 
 def give_back(
-    destination: ClusterClient, name: str, moved: Collection[TopicPartition], look: Look
+    client: ClusterClient, name: str, moved: Collection[TopicPartition], look: Look
 ) -> None:
-    """Give the topic-partitions of a move back to the mirror.
+    """Give topic-partitions that a move has taken back to their mirror.
 
     Raises:
-        RelayError: the look raises it; or the destination does not answer, or one cannot be
-            claimed now.
+        RelayError: of the look; or the cluster does not answer, or one cannot be claimed now.
     """
-    claim_all(destination, name, dict.fromkeys(moved, claimant_id(name)), look)
+    claim_all(client, name, dict.fromkeys(moved, claimant_id(name)), look)
 
 
 def _positions(

@@ -27,7 +27,7 @@ from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
-from relay_pipelines.move.cut import Look, claim_all
+from relay_pipelines.move.cut import Look, claim_all, give_back
 from relay_pipelines.move.gates import not_moved
 from relay_pipelines.move.inventory import existing_partitions, source_ends
 from relay_pipelines.move.record import (
@@ -48,7 +48,7 @@ from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translate import read_translation
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural
-from relay_pipelines.plan.owners import claimant_id, moved_id
+from relay_pipelines.plan.owners import moved_id
 from relay_pipelines.plan.positions import OnDataLoss, losses
 from relay_pipelines.prepare.checkpoint_moves import resume_at
 from relay_pipelines.protocol import groups
@@ -177,7 +177,7 @@ class WayBackSteps:
                 return
             owners = client.retry(partial(checkpoint.read_all, client, self.own_name)).owners
             ended = [tp for tp, owner in owners.items() if owner == moved_id(self.own_name)]
-            claim_all(client, self.own_name, dict.fromkeys(ended, claimant_id(self.own_name)), own)
+            give_back(client, self.own_name, ended, own)
 
     def copy(self, destination: ClusterClient) -> None:
         """Copy up to where the destination ends now.
@@ -356,7 +356,8 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
         else max(each.source_end, record.end_of(each.source))
         for each in record.cut
     }
-    existing = source.retry(partial(source.existing, {tp.topic for tp in wanted}))
+    there = source.retry(partial(existing_partitions, source, {tp.topic for tp in wanted}))
+    existing = {tp.topic for tp in there}
     for tp in wanted:
         if tp.topic not in existing:
             raise ConfigError(
@@ -364,7 +365,7 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
                 remedy="nothing can be mirrored back to it: go on at the destination",
             )
     # partitions that have come since, or of which nothing was copied
-    wanted = dict.fromkeys(source.retry(partial(existing_partitions, source, existing)), 0) | wanted
+    wanted = dict.fromkeys(there, 0) | wanted
     ends = source_ends(source, wanted)
     for tp, end in wanted.items():
         if ends.high[tp] < end:

@@ -62,8 +62,7 @@ class Connection:
     ) -> None:
         self.cluster = cluster
         self.address = address
-        self._client_name, self._client_id = client_id, encode_string(client_id)
-        self._retriable = retriable
+        self._client_id, self._retriable = client_id, retriable
         self.timeout_seconds = timeout_seconds
         self.files = security.file_stamps(cluster.security)
         """Of those that it is opened with, before they are read."""
@@ -104,7 +103,8 @@ class Connection:
         self._require(api_key, version)
         self._keep_session()
         self._correlation_id += 1
-        head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id) + self._client_id
+        head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id)
+        head += encode_string(self._client_id)
         size = len(head) + sum(map(len, body))
         self._awaited.append(self._correlation_id)  # an answer is due, even if this is interrupted
         self._write([struct.pack(">i", size) + head, *body], size + 4)
@@ -191,7 +191,7 @@ class Connection:
         self._keep_session()
         self._correlation_id += 1
         request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation_id, client_id=self._client_name)
+        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         encoded = request.encode(framed=True, header=True)
         self._awaited.append(self._correlation_id)
         self._write([encoded], len(encoded))
@@ -219,8 +219,7 @@ class Connection:
 
     def serve(self, client_id: str, retriable: type[RetriableError]) -> None:
         """Go on for another client, as the constructor's arguments say."""
-        self._client_name, self._client_id = client_id, encode_string(client_id)
-        self._retriable = retriable
+        self._client_id, self._retriable = client_id, retriable
 
     def close(self) -> None:
         """Close the connection and forget what is in flight."""

@@ -42,6 +42,7 @@ from crc32c import crc32c
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.protocol.batch import (
     CODEC_MASK,
+    CODECS,
     CRC_END,
     HEADER,
     HEADER_BYTES,
@@ -58,7 +59,7 @@ _UNBOUNDED = 1 << 30
 _DIGESTED = struct.Struct(">bqi")  # of a header: codec, base timestamp, number of records
 _NO_TIMESTAMP = -1
 _LARGE_BYTES = 600  # where both checks of a batch cost the same
-_ZSTD = 4
+_ZSTD = CODECS.index("zstd")
 _DEFAULT_LIMIT_BYTES = 900_000  # below the default max.message.bytes
 # what the codec and the decompressors of several libraries raise on bad bytes
 _UNDECODABLE = (
