@@ -41,7 +41,7 @@ from relay_pipelines.move.states import State
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
-from relay_pipelines.plan.owners import claimant_id, moved_id
+from relay_pipelines.plan.owners import claimant_id, moved_id, present_owner
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups as group_requests
@@ -272,12 +272,16 @@ def taken(
         RelayError: the destination does not answer, or one cannot be claimed now.
     """
     known = destination.retry(partial(checkpoint.read_all, destination, name))
-    # also those that nobody has copied
-    found = {*record.source_ends, *known.next_offsets, *known.owners}
-    partitions = sorted(tp for tp in found if tp.topic in record.topics)
+    partitions = _partitions(record, known)
     claim_all(destination, name, dict.fromkeys(partitions, moved_id(name)), own)
     known = destination.retry(partial(checkpoint.read_all, destination, name))
     return _positions(destination, mirror, record, known, partitions)
+
+
+def _partitions(record: MoveRecord, known: CheckpointSnapshot) -> list[TopicPartition]:
+    """Return what a cut takes, also what nobody has copied."""
+    found = {*record.source_ends, *known.next_offsets, *known.owners}
+    return sorted(tp for tp in found if tp.topic in record.topics)
 
 
 def moved_partitions(
@@ -316,15 +320,22 @@ def require_unwritten(destination: ClusterClient, mirror: Mirror, record: MoveRe
         )
 
 
-def hold(destination: ClusterClient, name: str) -> None:
-    """Fence whoever is about to give back what a move has taken, and wait for what is committed.
+def hold(destination: ClusterClient, name: str, record: MoveRecord) -> None:
+    """Fence whoever is about to give back or to take topics, and wait for what is committed.
 
     Raises:
         RelayError: the destination does not answer.
     """
 
     def take() -> None:
-        fencing.fence(destination, {moved_id(name)}, patient=False)
+        held = {moved_id(name)}
+        if record.may_be_half_cut:
+            known = checkpoint.read_all(destination, name)
+            held |= {
+                present_owner(name, tp, known.owners, is_copied=tp in known.checkpoints)
+                for tp in _partitions(record, known)
+            }
+        fencing.fence(destination, held, patient=False)
         checkpoint.wait_for_open_transactions(destination, checkpoint.homes(checkpoint.TOPIC))
 
     destination.retry(take)

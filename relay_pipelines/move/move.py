@@ -381,7 +381,7 @@ class Move:
             records.require_own(record)
             cut.require_unwritten(destination, self.mirror, record)
 
-        cut.hold(destination, self.name)
+        cut.hold(destination, self.name, record)
         moved = cut.moved_partitions(destination, self.name, record)
         if not moved:  # the mirror may have copied beyond the cut
             return moved

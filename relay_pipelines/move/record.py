@@ -142,6 +142,11 @@ class MoveRecord:
         return self.state in {State.CUT, State.RETURNING}
 
     @property
+    def may_be_half_cut(self) -> bool:
+        """Whether a cut has come to its claims, and has not said that they are all made."""
+        return not self.cut and bool(self.audited_until_ms or self.is_without_source)
+
+    @property
     def where(self) -> str:
         """The state, in words."""
         if self.state is State.NONE:

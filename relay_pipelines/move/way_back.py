@@ -23,7 +23,7 @@ from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import read_checkpoints
-from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
@@ -45,7 +45,7 @@ from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of, own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
-from relay_pipelines.offsets.translate import read_translation
+from relay_pipelines.offsets.translate import read_translation, translation_of
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.plan.owners import moved_id
@@ -490,7 +490,8 @@ def read_answers(
         for position in _positions(group, commits, topics)
     ]
     beyond = read_translation(steps.own_name, steps.own, source)
-    upto = read_translation(steps.name, steps.mirror, destination)
+    ledger = read_verified_ledger(steps.name, steps.mirror, steps.clock)
+    upto = translation_of(_as_of_cut(ledger, steps.record), destination)
     cut_at = {each.destination: each for each in steps.record.cut}
     answers = [_answer(position, cut_at, upto, beyond, steps.record) for position in positions]
     sources = {each.destination: each.source for each in steps.record.cut}
@@ -499,6 +500,22 @@ def read_answers(
         for answer in answers
         if not _is_there(steps.name, answer, there[answer.position.group], here, sources)
     ]
+
+
+def _as_of_cut(ledger: VerifiedLedger, record: MoveRecord) -> VerifiedLedger:
+    """Return the ledger without what has come since: an attempt before may have resumed."""
+    chains, checkpoints = dict(ledger.chains), dict(ledger.checkpoints)
+    for part in record.cut:
+        if part.source not in checkpoints:
+            continue
+        chain = chains[part.source]
+        records = [each for each in chain.records if each.entry.number <= part.ledger_number]
+        chains[part.source] = replace(chain, records=records)
+        known = replace(checkpoints[part.source], next_offset=part.source_end)
+        if records:
+            known = replace(known, generation=records[-1].entry.generation)
+        checkpoints[part.source] = known
+    return replace(ledger, chains=chains, checkpoints=checkpoints)
 
 
 def _positions(group: str, commits: Commits, topics: set[str]) -> Iterator[ConsumerPosition]:

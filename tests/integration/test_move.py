@@ -24,6 +24,7 @@ from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecords
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy, State
+from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
@@ -854,6 +855,24 @@ def test_who_wakes_after_a_later_cut(moving: Moving) -> None:
     assert relay_here(moving.config, "run").returncode == 3
 
 
+def test_who_claims_after_the_move_was_taken_back(moving: Moving) -> None:
+    """A cut that was overtaken after its last look at the record takes nothing any more."""
+    moving.move(by=FenceBy.HAND).fence()
+    commit_unseen = owners.commit_unseen
+
+    def later(*arguments: Any) -> Any:
+        with patch.object(owners, "commit_unseen", commit_unseen):
+            assert moving.move("bob", by=FenceBy.HAND).back().record.state is State.BACK
+        return commit_unseen(*arguments)
+
+    with (
+        patch.object(owners, "commit_unseen", later),
+        pytest.raises(FencedError, match=r"is taken back since .*, by bob"),
+    ):
+        moving.move("ann", by=FenceBy.HAND).cut()
+    assert relay_here(moving.config, "run").returncode == 0
+
+
 def test_a_cut_opens_the_destination(moving_to_guarded: Moving, local_session: object) -> None:
     """Also without the source, and whoever fences it too late takes that away again."""
     del local_session
@@ -885,6 +904,7 @@ def test_what_arrives_while_a_move_is_taken_back(moving: Moving, local_session: 
     del local_session
     mirror, there = moving.mirror, moving.mirror.destination
     _cut_by_hand(moving)
+    consumers.commit(there, "reads-there", mirror.at, 5)
     late = iter((numbered(2, first=500), numbered(3, first=600)))
     give_back = cut.give_back
 
@@ -905,6 +925,7 @@ def test_what_arrives_while_a_move_is_taken_back(moving: Moving, local_session: 
     assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
     home = [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
     assert moving.at_source() == home
+    assert moving.next_values("reads-there") == [each.value for each in home[5:]]
     assert relay_here(moving.config, "run").returncode == 0
     assert records_of(there, mirror.at) == home
 
