@@ -28,6 +28,11 @@ LOG_APPEND_TIME = confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
 _LONGEST_PAUSE_SECONDS = 0.5
 _TRY_SECONDS = 5.0
 _BUSY = 5  # times as long as on a machine that has nothing else to do
+_ELECTING = {
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -285,11 +290,23 @@ def _ends(
     asked = {
         confluent_kafka.TopicPartition(at.topic, at.partition): OffsetSpec.latest() for at in wanted
     }
-    answers = admin.list_offsets(asked, isolation_level=level)
-    return {
-        TopicPartition(at.topic, at.partition): answer.result(30).offset
-        for at, answer in answers.items()
-    }
+
+    def answered() -> list[dict[TopicPartition, int]]:
+        answers = admin.list_offsets(asked, isolation_level=level)
+        try:
+            return [
+                {
+                    TopicPartition(at.topic, at.partition): answer.result(30).offset
+                    for at, answer in answers.items()
+                }
+            ]
+        except KafkaException as error:
+            if error.args[0].code() in _ELECTING:
+                return []
+            raise
+
+    (ends,) = until(answered, "the ends of topic-partitions that have new leaders")
+    return dict(ends)
 
 
 def open_transactions(cluster: Cluster, *topics: str) -> list[TopicPartition]:
