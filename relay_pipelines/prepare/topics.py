@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,8 +20,6 @@ from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPart
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_COMMITTED,
     ClusterClient,
     destination_client,
 )
@@ -144,10 +143,12 @@ def create(
         RelayError: the destination does not answer, or refuses the topics of the mirror's state.
     """
     refused = too_small(snapshot)
-    new, growing = to_create(snapshot), to_grow(snapshot)
-    if new:
-        names = snapshot.mirror, snapshot.destination
-        refused |= _create(*names, new, replication_factor, options, clock)
+    growing = to_grow(snapshot)
+    if to_create(snapshot):
+        name = snapshot.mirror
+        with destination_client(name, snapshot.destination, options, clock) as client:
+            _create_state(client, name, replication_factor)
+            refused |= _create_mirrored(client, name, missing(snapshot), replication_factor)
     if growing:
         refused |= _grow(snapshot, growing, options, clock)
     return by_source(snapshot, refused)
@@ -189,7 +190,8 @@ def create_state(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    _create(mirror, destination, STATE_TOPICS, replication_factor, options, clock)
+    with destination_client(mirror, destination, options, clock) as client:
+        _create_state(client, mirror, replication_factor)
 
 
 def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
@@ -296,53 +298,69 @@ def _did_you_mean(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
     return f"did you mean {suggestions}? " if close else ""
 
 
-def _create(
-    mirror: str,
-    destination: Cluster,
-    wanted: Sequence[NewTopic],
-    replication_factor: int | None,
-    options: CopyOptions,
-    clock: Clock,
+def _create_state(client: ClusterClient, mirror: str, replication_factor: int | None) -> None:
+    """Create the topics of the mirror's state, before others whose logs a broker opens first.
+
+    The broker creates `__transaction_state` when somebody first looks for a coordinator.
+    """
+    with suppress(RelayError):  # whoever needs the coordinator looks again, and waits for it
+        client.coordinator(_start_id(mirror))
+    _, refused = _create(client, STATE_TOPICS, replication_factor)
+    for error in refused.values():
+        raise error
+    wait_for_leaders(client, {topic.name: topic.partitions for topic in STATE_TOPICS})
+
+
+def _create_mirrored(
+    client: ClusterClient, mirror: str, wanted: Sequence[NewTopic], replication_factor: int | None
 ) -> dict[str, RelayError]:
-    created: set[str] = set()
-    with destination_client(mirror, destination, options, clock) as client:
-
-        def create_some(some: Mapping[str, NewTopic]) -> None:
-            # not those that exist: the user may not be allowed to create them
-            new = absent(client, list(some.values()))
-            try:
-                created.update(create_topics(client, new, replication_factor))
-            except RelayError:  # the answer is lost, or refuses some: what is there then is ours
-                created.update(topic.name for topic in new)
-                raise
-
-        by_name = {topic.name: topic for topic in wanted}
-        refused = client.retry_each(create_some, by_name)
-        for topic in STATE_TOPICS:
-            if topic.name in refused:
-                raise refused[topic.name]
-        partitions = {
-            name: topic.partitions for name, topic in by_name.items() if name not in refused
-        }
-        _wait_for_leaders(client, partitions)
-        ours = created.difference(topic.name for topic in STATE_TOPICS)
-        note = partial(_note_created, client, mirror, ours)
-        client.retry(note, also=(FencedError,))
+    """Create topics; note that they are ours while the brokers open their logs."""
+    created, refused = _create(client, wanted, replication_factor)
+    if ours := created - refused.keys():
+        client.retry(partial(_note_created, client, mirror, ours), also=(FencedError,))
+    wait_for_leaders(
+        client, {topic.name: topic.partitions for topic in wanted if topic.name not in refused}
+    )
     return refused
+
+
+def _create(
+    client: ClusterClient, wanted: Sequence[NewTopic], replication_factor: int | None
+) -> tuple[set[str], dict[str, RelayError]]:
+    """Create topics; return those that did not exist, and why some are refused."""
+    created: set[str] = set()
+
+    def create_some(some: Mapping[str, NewTopic]) -> None:
+        # not those that exist: the user may not be allowed to create them
+        new = absent(client, list(some.values()))
+        try:
+            created.update(create_topics(client, new, replication_factor))
+        except RelayError:  # the answer is lost, or refuses some: what is there then is ours
+            created.update(topic.name for topic in new)
+            raise
+
+    refused = client.retry_each(create_some, {topic.name: topic for topic in wanted})
+    return created, refused
 
 
 def _note_created(client: ClusterClient, mirror: str, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-    for name, topic in client.metadata(sorted(topics)).topics.items() if topics else ():
+    for name, topic in client.metadata(sorted(topics)).topics.items():
+        if topic.error_code:  # this broker has not heard of it yet
+            raise client.failure(topic.error_code, f"Metadata of topic {name}")
         if topic.topic_id:  # brokers before 2.8 have none
             created = CreatedRecord(mirror, name, topic.topic_id, client.clock.now_ms())
             record = checkpoint.created_record(created)
             records[checkpoint.home(checkpoint.TOPIC, record[0])].append(record)
     if records:
-        producer = take_over(client, f"relay.{mirror}.start")
+        producer = take_over(client, _start_id(mirror))
         batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
         commit(client, producer, batches)
+
+
+def _start_id(mirror: str) -> str:
+    return f"relay.{mirror}.start"
 
 
 def _grow(
@@ -352,17 +370,32 @@ def _grow(
         grow = partial(grow_topics, client)
         refused = client.retry_each(grow, growing)
         grown = {topic: count for topic, count in growing.items() if topic not in refused}
-        _wait_for_leaders(client, grown)
+        wait_for_leaders(client, grown)
     return refused
 
 
-def _wait_for_leaders(client: ClusterClient, partitions: Mapping[str, int]) -> None:
-    """Wait until leaders serve all of them.
+def wait_for_leaders(client: ClusterClient, partitions: Mapping[str, int]) -> None:
+    """Wait until leaders serve all of them, for as long as brokers go on to open logs.
 
-    Metadata may name a leader before that broker knows it: an answer to ListOffsets proves that it
-    serves. Many topics are asked about together, and again until none of them is refused.
+    They open logs in an order of their own, so those that are asked about first stand for the rest.
     """
     topics = iter(partitions.items())
     while some := list(islice(topics, _ASKED_TOGETHER)):
-        new = [TopicPartition(topic, number) for topic, count in some for number in range(count)]
-        client.retry(partial(client.list_offsets, new, LATEST, READ_COMMITTED))
+        _wait_for_leaders_of(client, some)
+
+
+def _wait_for_leaders_of(client: ClusterClient, partitions: Iterable[tuple[str, int]]) -> None:
+    waiting = [
+        TopicPartition(topic, number) for topic, count in partitions for number in range(count)
+    ]
+    moved_at = client.clock.monotonic()
+
+    def require_leaders() -> None:
+        nonlocal waiting, moved_at
+        errors = client.unserved(waiting)
+        if len(errors) < len(waiting):
+            waiting, moved_at = list(errors), client.clock.monotonic()
+        for error in errors.values():
+            raise error
+
+    client.retry(require_leaders, progress_at=lambda: moved_at)

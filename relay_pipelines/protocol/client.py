@@ -402,12 +402,43 @@ class ClusterClient:
                 others; v5 is the first version that reports that.
         """
         offsets: dict[TopicPartition, int] = {}
+        for found in self._list_offsets(topic_partitions, timestamp, isolation):
+            offsets |= self._without_errors(found, "ListOffsets")
+        return offsets
+
+    def _list_offsets(
+        self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> Iterator[Sequence[offset_requests.Answer]]:
         for broker_id, topics in self._by_leader(topic_partitions).items():
             body = offset_requests.encode_list_offsets(topics, timestamp, isolation)
             answer = self.connection(broker_id).exchange(*offset_requests.LIST_OFFSETS, body)
-            found = offset_requests.decode_list_offsets(answer)
-            offsets |= self._without_errors(found, "ListOffsets")
-        return offsets
+            yield offset_requests.decode_list_offsets(answer)
+
+    def unserved(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, RelayError]:
+        """Return those that no leader serves yet, and why.
+
+        Metadata may name a leader before that broker knows it: an answer to ListOffsets proves that
+        it serves.
+        """
+        wanted = list(topic_partitions)
+        topics = self.metadata(sorted({tp.topic for tp in wanted})).topics
+        errors = {
+            tp: self.failure(topics[tp.topic].error_code, "Metadata", topic_partition=tp)
+            if topics[tp.topic].error_code
+            else self.leaderless(tp)
+            for tp in wanted
+            if not self.has_leader(tp)
+        }
+        led = [tp for tp in wanted if tp not in errors]
+        for found in self._list_offsets(led, LATEST, READ_COMMITTED):
+            errors |= {
+                tp: self.failure(code, "ListOffsets", topic_partition=tp)
+                for tp, code, _ in found
+                if code != error_codes.NONE
+            }
+        return errors
 
     def first_offsets(
         self, from_ms: int, ends: Mapping[TopicPartition, int]
