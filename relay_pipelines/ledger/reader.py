@@ -13,6 +13,7 @@ from typing import Any
 
 from relay_pipelines.errors import (
     DataLossError,
+    LogTruncatedError,
     RetriableError,
     TamperedError,
     UnsupportedError,
@@ -103,10 +104,18 @@ class LedgerFollower:
         }
 
     def poll(self) -> list[LedgerEntry]:
-        """Return the entries committed since; none while the destination is not reachable."""
+        """Return the entries committed since; none while the destination is not reachable.
+
+        Entries that are gone before they were read are left out: it goes on with those that are
+        there.
+        """
         records: list[LedgerRecord] = []
         try:
-            self.follow(records)
+            try:
+                self.follow(records)
+            except DataLossError:
+                self._leave_out_lost()
+                self.follow(records)
         except RetriableError:
             self.client.close()
         return [record.entry for record in records]
@@ -231,13 +240,23 @@ class LedgerFollower:
         """Add the entries committed since; the next call adds those that a failure leaves out.
 
         Raises:
+            DataLossError: some are gone, or the ledger was created again.
             RelayError: the destination is not reachable.
         """
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
+            if ends[home] < self._positions[home]:
+                raise _shortened(home, self._positions[home], ends[home])
             if ends[home] > self._positions[home]:
                 records += self._read(OffsetRange(home, self._positions[home], ends[home]))
                 self._positions[home] = ends[home]
+
+    def _leave_out_lost(self) -> None:
+        starts = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        for home, position in self._positions.items():
+            if not starts[home] <= position <= ends[home]:
+                self._positions[home] = starts[home]
 
     def _settle(self) -> None:
         wait_for_open_transactions(self.client, _HOMES)
@@ -251,6 +270,16 @@ class LedgerFollower:
             for record in ledger_records
             if self._run_id in {None, record.entry.run_id}
         ]
+
+
+def _shortened(home: TopicPartition, position: int, end: int) -> LogTruncatedError:
+    return LogTruncatedError(
+        f"the ledger was read up to offset {position}, and now ends at {end}: its topic was created"
+        " again, or its brokers have lost records",
+        remedy="`relay attest` says which entries are missing",
+        topic_partition=home,
+        offset=end,
+    )
 
 
 def _by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:

@@ -41,7 +41,7 @@ from relay_pipelines.move.states import State
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
-from relay_pipelines.plan.owners import claimant_id, moved_id, present_owner
+from relay_pipelines.plan.owners import MOVE_SCOPE, claimant_id, moved_id, present_owner
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol import groups as group_requests
@@ -55,9 +55,6 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
-
-_SCOPE = "/move"
-"""Of the run that copies a part of the topics: no lane and no topic has such a name."""
 
 Look = Callable[[], None]
 """Raises if nothing may be claimed: somebody else has written a record of the move."""
@@ -138,7 +135,7 @@ class Steps:
             self.mirror,
             self.session,
             self.clock,
-            scope="" if self.record.is_whole else _SCOPE,
+            scope="" if self.record.is_whole else MOVE_SCOPE,
             again="relay move cut",
         )
 

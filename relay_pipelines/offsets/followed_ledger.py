@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
@@ -64,7 +64,11 @@ class FollowedLedger:
             return
         # the checkpoints first: the entries of their heads were committed with them
         snapshot = read_checkpoints(self.name, self.mirror, self.clock, patient=False)
-        self._follower.follow(self._new)
+        try:
+            self._follower.follow(self._new)
+        except DataLossError:  # of what was read, nobody knows what is still there
+            self._read_all()
+            return
         by_partition: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
         for record in self._new:
             by_partition[record.entry.source.topic_partition].append(record)

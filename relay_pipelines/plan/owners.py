@@ -16,6 +16,8 @@ from relay_pipelines.model import CopyRange, TopicPartition
 
 SLOTS = 16
 """How many ids the small ranges of a run share. Another number makes the next run claim them."""
+MOVE_SCOPE = "/move"
+"""Of the run of a move that copies a part of the topics: no lane and no topic has such a name."""
 _TOGETHER = 8
 _SHARING_BYTES = 8 << 20  # a transaction of its own costs as much as copying 4 MB
 _SHARING_RECORDS = 2_000  # where the size is unknown

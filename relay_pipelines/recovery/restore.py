@@ -37,7 +37,13 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.hops import with_own_hops
-from relay_pipelines.plan.owners import own_id, present_owner, shared_id, topic_scope
+from relay_pipelines.plan.owners import (
+    MOVE_SCOPE,
+    own_id,
+    present_owner,
+    shared_id,
+    topic_scope,
+)
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, gap_entry, replace_checkpoint
 from relay_pipelines.protocol.client import (
@@ -142,7 +148,7 @@ def _fence_former_owners(
     """
     ids: set[str] = set()
     for tp in sources:
-        scopes = {"", topic_scope(tp.topic), "main", *mirror.all_lanes}
+        scopes = {"", topic_scope(tp.topic), "main", MOVE_SCOPE, *mirror.all_lanes}
         ids |= {own_id(name, tp), *(shared_id(name, scope, tp) for scope in scopes)}
     fence(client, ids)
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka.admin import ResourceType
@@ -15,7 +19,8 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger import checkpoint, followed
+from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
+from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Checkpoint,
@@ -24,11 +29,17 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.offsets.followed_ledger import FollowedLedger
 from relay_pipelines.protocol import fetch
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.records import encode_all
+from relay_pipelines.settings import Mirror as Settings
 from tests import copying
 from tests.copying import Mirror, numbered
+from tests.support import commands
+from tests.support.compacted import COMPACTED
 from tests.support.independent import (
     Record,
     configure,
@@ -308,3 +319,114 @@ def test_a_process_reads_each_checkpoint_once(
     create(mirror.destination, checkpoint.TOPIC, checkpoint.PARTITIONS)
     write(mirror.destination, home, [Record(b"other/topic/0", b"{}")] * 50)
     assert read_all(None) == 0
+
+
+def test_the_cleaner_works_under_a_follower(
+    eager_cluster: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it reads often or is far behind, it has what a process that begins has.
+
+    Among what was aborted, compressed together, and removed with its markers. Only a tombstone that
+    it did not see leaves it with the value before.
+    """
+    cluster, mirror = eager_cluster.cluster(), f"m-{topic_name}"
+    monkeypatch.setattr(checkpoint, "TOPIC", topic_name)
+    create(cluster, topic_name, checkpoint.PARTITIONS, COMPACTED | {"delete.retention.ms": "0"})
+    sources = [TopicPartition("t", partition) for partition in range(40)]
+    with ClusterClient(cluster, DestinationError) as client:
+
+        def send(records: Iterable[tuple[bytes, bytes | None, int]], *, aborts: bool) -> None:
+            by_home: dict[TopicPartition, list[Any]] = defaultdict(list)
+            for key, value, _ in records:
+                home = checkpoint.home(topic_name, key)
+                by_home[home].append((key, value, client.clock.now_ms()))
+            batches = [(home, batch) for home in by_home for batch in encode_all(by_home[home])]
+            producer = fencing.take_over(client, f"relay.{mirror}.x")
+            if not aborts:
+                fencing.commit(client, producer, batches)
+                return
+            producer.add(by_home)
+            for home, batch in batches:
+                producer.send(home, batch)
+            producer.drain()
+            producer.abort()
+
+        def made(number: int) -> list[tuple[bytes, bytes, int]]:
+            return [
+                checkpoint.to_record(Checkpoint.initial(mirror, tp, tp, number)) for tp in sources
+            ]
+
+        def read() -> dict[TopicPartition, int]:
+            found = checkpoint.read_all(client, mirror).checkpoints
+            return {tp: each.next_offset for tp, each in found.items()}
+
+        def fresh() -> dict[TopicPartition, int]:
+            with patch.dict(followed._READ, clear=True):
+                return read()
+
+        def is_cleaned() -> bool:
+            """Begin new segments, and see whether each key has one record left."""
+            send([(b"other/%d" % n, b"", 0) for n in range(100)], aborts=False)
+            ends = client.list_offsets(checkpoint.homes(topic_name), LATEST, READ_COMMITTED)
+            keys = [
+                record.key
+                for tp, end in ends.items()
+                for record in followed.records(client, OffsetRange(tp, 0, end))
+                if record.key.startswith(mirror.encode())
+            ]
+            return len(keys) == len(set(keys))
+
+        behind: dict[Any, Any] = {}
+        for number in range(1, 4):
+            send(made(number), aborts=False)
+            send(made(number + 100), aborts=True)
+            assert read() == fresh() == dict.fromkeys(sources, number)
+            behind = behind or dict(followed._READ)
+            until(is_cleaned, "cleaning", 60)
+            assert read() == fresh() == dict.fromkeys(sources, number)
+        send([(checkpoint.key_of(mirror, sources[0]), None, 0)], aborts=False)
+        until(lambda: is_cleaned() and sources[0] not in fresh(), "the tombstone, too", 60)
+        with patch.dict(followed._READ, behind, clear=True):
+            assert read() | fresh() == read()
+        send(made(4), aborts=False)
+        newest = dict.fromkeys(sources, 4)
+        assert read() == fresh() == newest
+        with patch.dict(followed._READ, behind, clear=True):
+            assert read() == newest
+
+
+def test_a_follower_of_a_ledger_that_has_lost_entries(
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
+) -> None:
+    """Records are deleted before it has read them, or the topic is created again: it reads on."""
+    mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    there = mirror.destination
+    home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+    settings = Settings.model_validate(
+        commands.mirror(mirror.source, there, mirror.topic, node=mirror.source.name)
+    )
+    mirror.write(numbered(10))
+    mirror.try_copy(0, 2)
+    settled_end(there, home)
+    entries = LedgerFollower(there, mirror.name, None, mirror.options, SystemClock())
+    known = FollowedLedger(mirror.name, settings, SystemClock(), lambda _: True)
+    with closing(entries), closing(known), ClusterClient(there, DestinationError) as client:
+
+        def is_copied_up_to(end: int) -> bool:
+            client.retry(known.read)
+            return known.translation(client, {}).copied_up_to(mirror.at) == end
+
+        entries.start()
+        for end in (4, 6):
+            is_copied_up_to(end)
+            mirror.try_copy(0, end)
+            if end == 4:
+                delete_before(there, home, settled_end(there, home))
+            else:
+                delete(there, ledger_topic.TOPIC)
+                create(there, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS)
+            assert entries.poll() == []
+            mirror.try_copy(0, end + 1)
+            (entry,) = until(entries.poll, "the entry")
+            assert entry.source.end == end + 1
+            until(partial(is_copied_up_to, end + 1), "the checkpoint")

@@ -36,7 +36,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import shared_id
+from relay_pipelines.plan.owners import MOVE_SCOPE, shared_id
 from relay_pipelines.prepare import checkpoint_moves, prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -248,9 +248,8 @@ def test_a_log_truncated_and_rewritten_is_detected(
     assert not copied.chain().breaks
 
 
-@pytest.mark.parametrize("scope", ["", "main"])
 def test_a_deleted_checkpoint_topic_is_restored(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, scope: str
+    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
 ) -> None:
     """Without the checkpoint topic, a restore makes the checkpoints, and fences older tasks."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
@@ -264,14 +263,17 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
     with ClusterClient(copied.destination, DestinationError) as client:
-        zombie = take_over(client, shared_id(copied.name, scope, copied.at))
-        zombie.add([copied.to])
-        zombie.send(copied.to, encode(None, b"a record of the open chunk", 0))
-        zombie.drain()
+        scopes = "", "main", MOVE_SCOPE
+        zombies = [take_over(client, shared_id(copied.name, each, copied.at)) for each in scopes]
+        for zombie in zombies:
+            zombie.add([copied.to])
+            zombie.send(copied.to, encode(None, b"a record of the open chunk", 0))
+            zombie.drain()
         planned = restore.plan_restores(copied.name, copied.mirror(), CLOCK)
         list(restore.execute(copied.name, copied.mirror(), planned, CLOCK))
-        with pytest.raises(FencedError):
-            zombie.commit()
+        for zombie in zombies:
+            with pytest.raises(FencedError):
+                zombie.commit()
     (went_on,) = copied.copy(copied.snapshot())
     assert (went_on.start, went_on.end) == (10, 15)
     assert copied.arrived() == copied.expected
