@@ -302,15 +302,19 @@ class WayBackSteps:
         """
         ends = by_partition(self.record.way_back.source_ends)
         there = by_partition(self.record.way_back.ends)
-        snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
-        for position in snapshot.positions:
-            end = ends.get(position.topic_partition, 0)
-            # one that was given back may be further
-            if position.begin < end:
-                why = f"written at the destination, and brought home by {self.own_name}"
-                copies_end = there[snapshot.destination_of(position.topic_partition)]
-                go_on = partial(resume_at, destination, snapshot, position, end, why, copies_end)
-                destination.retry(go_on, also=(FencedError,))
+
+        def go_on() -> None:
+            snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+            for position in snapshot.positions:
+                end = ends.get(position.topic_partition, 0)
+                # one that was given back may be further
+                if position.begin < end:
+                    why = f"written at the destination, and brought home by {self.own_name}"
+                    copies_end = there[snapshot.destination_of(position.topic_partition)]
+                    resume_at(destination, snapshot, position, end, why, copies_end)
+
+        # somebody who was overtaken may have moved one to an earlier end: it is looked at again
+        destination.retry(go_on, also=(FencedError,))
 
     def require_still(self, destination: ClusterClient) -> None:
         """See that nothing was written at the destination since its fence held.

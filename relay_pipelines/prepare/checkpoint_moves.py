@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from relay_pipelines.errors import FencedError
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.fencing import commit, take_over
@@ -121,7 +122,8 @@ def resume_at(
         copies_end: the destination offset before which the originals of these records are.
 
     Raises:
-        FencedError, RelayError: as of `move_checkpoint`.
+        FencedError: as of `move_checkpoint`; or the checkpoint has changed since the snapshot.
+        RelayError: as of `move_checkpoint`.
     """
     before = checkpoint_before(snapshot, position)
     moved = replace(
@@ -136,7 +138,8 @@ def resume_at(
         generation=before.generation + 1,
     )
     nothing = OffsetRange(position.topic_partition, offset, offset)
-    move_checkpoint(client, snapshot, moved, (nothing, why), copies_end)
+    if not move_checkpoint(client, snapshot, moved, (nothing, why), copies_end):
+        raise FencedError("the checkpoint has changed meanwhile")
 
 
 def gap_entry(

@@ -899,7 +899,9 @@ def test_a_cut_opens_the_destination(moving_to_guarded: Moving, local_session: o
     assert moving.may_write()
 
 
-def test_what_arrives_while_a_move_is_taken_back(moving: Moving, local_session: object) -> None:
+def test_what_arrives_while_a_move_is_taken_back(
+    moving: Moving, local_session: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is named, nothing is given back, and it comes home, before and after a way back."""
     del local_session
     mirror, there = moving.mirror, moving.mirror.destination
@@ -922,6 +924,16 @@ def test_what_arrives_while_a_move_is_taken_back(moving: Moving, local_session: 
         assert f"{mirror.at}: offsets {first} to {last} were written at the" in str(said.value)
         assert moving.move().record().state is state
         assert relay_here(moving.config, "run").returncode == 3
+    resume_at = way_back.resume_at
+
+    def after_another(*rest: Any) -> None:
+        """Somebody who was overtaken, and knows an earlier end, is a moment before."""
+        *same, offset, why, there_end = rest
+        monkeypatch.undo()
+        resume_at(*same, offset - 2, why, there_end)
+        resume_at(*rest)
+
+    monkeypatch.setattr(way_back, "resume_at", after_another)
     assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
     home = [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
     assert moving.at_source() == home
