@@ -410,8 +410,8 @@ class Checkpoint:
 
         Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared.
         """
-        ids = set(self.topic_ids.values()) - {""}
-        if log.topic_id and ids:
+        ids = self.topic_ids.values()
+        if log.topic_id and any(ids):
             return log.topic_id in ids
         return bool(log.cluster_id) and log.cluster_id in self.cluster_ids.values()
 

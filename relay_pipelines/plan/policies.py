@@ -6,7 +6,6 @@ have stretches of both. docs/transactions.md argues why they do not.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from relay_pipelines.errors import PolicySupersededError, RelayError
@@ -28,9 +27,11 @@ def refusal(
         run_id: of a run that copies. What it has committed last, its own configuration has decided,
             and a person has changed that back.
     """
+    if policy == checkpoint.policy:  # as of nearly all, in each look
+        return None
     is_replay = "@" in checkpoint.mirror  # no other mirror's name has one
     is_new = policy_id(policy) not in checkpoint.superseded or run_id == checkpoint.run_id
-    if policy == checkpoint.policy or (is_new and not is_replay):
+    if is_new and not is_replay:
         return None
     tp, offset = checkpoint.source, checkpoint.next_offset
     command = f"relay reset --mirror {checkpoint.mirror} --topic {tp.topic} --to-current --execute"
@@ -58,21 +59,20 @@ def refusals(
         policies: by source topic.
         run_id: as of `refusal`.
     """
-    of_topic: dict[str, list[Checkpoint]] = defaultdict(list)
-    for checkpoint in checkpoints:
-        of_topic[checkpoint.source.topic].append(checkpoint)
-    found: dict[TopicPartition, RelayError] = {}
-    for topic, some in of_topic.items():
-        refused = [
-            refusal(source_checkpoint, policies[topic], run_id)
-            for source_checkpoint in some
-            if topic in policies
-        ]
-        first = next(filter(None, refused), None)
-        for checkpoint, own in zip(some, refused, strict=False):
-            if first is not None:
-                found[checkpoint.source] = own or first.of(checkpoint.source)
-    return found
+    known = [each for each in checkpoints if each.source.topic in policies]
+    refused = {
+        each.source: error
+        for each in known
+        if (error := refusal(each, policies[each.source.topic], run_id)) is not None
+    }
+    first: dict[str, RelayError] = {}
+    for tp, error in refused.items():
+        first.setdefault(tp.topic, error)
+    return {
+        each.source: refused.get(each.source) or first[each.source.topic].of(each.source)
+        for each in known
+        if each.source.topic in first
+    }
 
 
 def takeovers(
