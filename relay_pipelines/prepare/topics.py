@@ -35,6 +35,7 @@ _TIMESTAMP_TYPE = "message.timestamp.type"
 _KEEP_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
 _SUGGESTIONS = 3
 _ASKED_TOGETHER = 100  # topics whose leaders are waited for together
+_OPENING_SECONDS = 0.25  # between two looks while brokers open logs
 
 T = TypeVar("T")
 
@@ -392,10 +393,10 @@ def _wait_for_leaders_of(client: ClusterClient, partitions: Iterable[tuple[str, 
 
     def require_leaders() -> None:
         nonlocal waiting, moved_at
-        errors = client.unserved(waiting)
-        if len(errors) < len(waiting):
+        while errors := client.unserved(waiting):
+            if len(errors) == len(waiting):
+                raise next(iter(errors.values()))
             waiting, moved_at = list(errors), client.clock.monotonic()
-        for error in errors.values():
-            raise error
+            client.clock.sleep(_OPENING_SECONDS)
 
     client.retry(require_leaders, progress_at=lambda: moved_at)
