@@ -7,26 +7,9 @@ import pytest
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.retries import retry_until_no_progress
+from tests.support.sleeping_clock import SleepingClock
 
 AWAY = SourceError("away")
-
-
-class Clock:
-    """A clock that only advances by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.waits: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def now_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        self.now += seconds
 
 
 def options(give_up_after_ms: int) -> CopyOptions:
@@ -35,7 +18,7 @@ def options(give_up_after_ms: int) -> CopyOptions:
 
 def test_the_last_attempt_starts_when_the_time_is_over() -> None:
     """Waits double up to the longest, and the last one ends with the time limit."""
-    clock, began = Clock(), []
+    clock, began = SleepingClock(), []
 
     def ask() -> None:
         began.append(clock.now - 100)
@@ -52,7 +35,7 @@ def test_the_last_attempt_starts_when_the_time_is_over() -> None:
 
 def test_progress_resets_the_time_limit_and_the_waits() -> None:
     """Rare progress is enough to keep trying; the first wait after it is the shortest again."""
-    clock, progress_at = Clock(), [100.0]
+    clock, progress_at = SleepingClock(), [100.0]
 
     def ask() -> None:
         if clock.now - progress_at[0] > 4 and clock.now < 130:
@@ -68,7 +51,7 @@ def test_progress_resets_the_time_limit_and_the_waits() -> None:
 
 def test_minus_one_retries_for_ever() -> None:
     """The wait stays the longest after any number of attempts."""
-    clock = Clock()
+    clock = SleepingClock()
 
     def ask() -> str:
         if len(clock.waits) < 3_000:
@@ -80,7 +63,7 @@ def test_minus_one_retries_for_ever() -> None:
 
 
 def test_a_time_limit_of_zero_allows_one_attempt() -> None:
-    clock = Clock()
+    clock = SleepingClock()
     with pytest.raises(SourceError):
         retry_until_no_progress(options(0), clock)(_away)
     assert not clock.waits
@@ -88,7 +71,7 @@ def test_a_time_limit_of_zero_allows_one_attempt() -> None:
 
 def test_a_permanent_error_is_raised_at_once() -> None:
     """A wrong password does not become right by waiting."""
-    clock = Clock()
+    clock = SleepingClock()
 
     def ask() -> None:
         raise PermissionDeniedError("refused")

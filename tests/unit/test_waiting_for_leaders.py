@@ -10,7 +10,7 @@ from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.prepare.topics import wait_for_leaders
 from relay_pipelines.protocol.client import ClusterClient
-from tests.unit.test_backoff import Clock
+from tests.support.sleeping_clock import SleepingClock
 
 SECONDS_A_LOG = 0.1
 NEW = {f"t-{number:04}": 2 for number in range(50)}
@@ -19,17 +19,15 @@ NEW = {f"t-{number:04}": 2 for number in range(50)}
 class Opening(ClusterClient):
     """A destination whose broker has opened no more logs than it had time for."""
 
-    def __init__(self, clock: Clock, logs: int) -> None:
+    def __init__(self, clock: SleepingClock, logs: int) -> None:
         options = CopyOptions(give_up_after_ms=5_000)
         super().__init__(Cluster("d", ("127.0.0.1:1",)), DestinationError, "", options, clock)
         self._logs = logs
         self._opened: set[TopicPartition] = set()
-        self.asked = 0
 
     def unserved(
         self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, RelayError]:
-        self.asked += 1
         wanted = list(topic_partitions)
         time = int((self.clock.monotonic() - 100) / SECONDS_A_LOG)
         closed = [tp for tp in wanted if tp not in self._opened]
@@ -39,14 +37,14 @@ class Opening(ClusterClient):
 
 def test_it_waits_while_logs_are_opened() -> None:
     """A hundred take longer than `give_up_after`; the end is seen as soon as it is there."""
-    clock = Clock()
+    clock = SleepingClock()
     wait_for_leaders(Opening(clock, 100), NEW)
     assert 0 <= clock.now - 100 - 100 * SECONDS_A_LOG < 0.5
 
 
 def test_it_gives_up_when_no_more_are_opened() -> None:
     """The time begins with the last log that was opened."""
-    clock = Clock()
+    clock = SleepingClock()
     with pytest.raises(DestinationError, match="not yet"):
         wait_for_leaders(Opening(clock, 30), NEW)
     assert clock.now - 100 == pytest.approx(30 * SECONDS_A_LOG + 5, abs=0.5)
