@@ -40,6 +40,7 @@ class LanePlan:
         request: of the lane's job; None if it has nothing to do, or runs.
         held: what guards hold back.
         line: what is waiting, and what happens about it.
+        idle: whether a session copies, and nothing is waiting.
     """
 
     lane: str
@@ -48,6 +49,7 @@ class LanePlan:
     request: dg.RunRequest | None
     held: Mapping[TopicPartition, RelayError]
     line: str
+    idle: bool
 
 
 @dataclass(slots=True)
@@ -98,7 +100,9 @@ class LaneTick:
         prune(instance, replace(lane, topics=self.share.topics), now)
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
         events: list[Event] = [*sources, *checks]
-        return LanePlan(lane.name, events, cursor, request, measured.held_back, line)
+        waiting = measured.records or measured.open_records or measured.held_back
+        idle = not (request or waiting or self.remarks)
+        return LanePlan(lane.name, events, cursor, request, measured.held_back, line, idle)
 
     def _checks(self, measured: lag.Lag, now: float) -> Found:
         """The lag on a change of a minute or after a while; the other checks on a change."""

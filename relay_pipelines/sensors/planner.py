@@ -15,7 +15,7 @@ import dagster as dg
 from relay_pipelines.checks import other_deployments
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import LedgerEntry
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane, Share, lanes_of, shares
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.page_view import held_line
@@ -24,6 +24,7 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.sensors.lane_plan import LanePlan, LaneTick
+from relay_pipelines.sensors.run_requests import handover_seconds
 from relay_pipelines.sensors.source_events import (
     Cursor,
     MirrorCursor,
@@ -122,6 +123,8 @@ class _Tick:
 
     def result(self) -> dg.SensorResult | dg.SkipReason:
         cursor = MirrorCursor.load(self.context.cursor)
+        if self._may_rest(cursor):
+            return dg.SkipReason(cursor.line)
         try:
             self.kafka = self.kafka.for_ticks()
             if self._mirror not in self.kafka.settings.mirrors:
@@ -138,6 +141,21 @@ class _Tick:
         if self.failures and not self.plans:
             raise dg.Failure(f"{self._mirror}: {'; '.join(self._failed())}")
         return self._together(cursor)
+
+    def _may_rest(self, cursor: MirrorCursor) -> bool:
+        """Whether the sessions, which look more often, are enough for a while: nothing was new.
+
+        One that has died is missed at once, and one that ends soon enough.
+        """
+        longest = min(
+            min(handover_seconds(lane), lane.window.lag_target / 1000) / 2 for lane in self.loaded
+        )
+        since = self.kafka.clock.now_ms() / 1000 - cursor.looked_at
+        return (
+            bool(cursor.line)
+            and 0 <= since < longest
+            and all(turns.sessions(self.context.instance, lane) for lane in self.loaded)
+        )
 
     def _plan(self, share: Share, snapshot: ClusterSnapshot, cursor: Cursor) -> None:
         lane = share.lane
@@ -218,6 +236,8 @@ class _Tick:
             self.context.log.info(line)
         ended, cursor = self._ended(before)
         events = [event for plan in self.plans for event in plan.events]
+        found = events or ended or self.failures or self.hidden
+        cursor.line = "" if found or not all(plan.idle for plan in self.plans) else line
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else line,

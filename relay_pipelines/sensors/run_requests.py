@@ -20,8 +20,15 @@ from relay_pipelines.windows.open_window import OpenWindowStore
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0
 _LAST_EVENTS = 10  # of a run; those of its last window are enough
-HANDOVER_SECONDS = 30.0
-"""How long before its end a session gets a successor, which has to start Spark."""
+_HANDOVER_SECONDS = 50.0
+
+
+def handover_seconds(lane: Lane) -> float:
+    """How long before its end a session gets a successor, which has to start Spark.
+
+    A planner that rests misses the first half of it.
+    """
+    return min(_HANDOVER_SECONDS, lane.window.session / 2000)
 
 
 @dataclass(slots=True)
@@ -99,9 +106,8 @@ class RunRequests:
     def _ends_soon(self, session: dg.DagsterRun) -> bool:
         record = self.instance.get_run_record_by_id(session.run_id)
         started = record.start_time if record else None
-        lasts = self._lane.window.session / 1000
-        before = min(HANDOVER_SECONDS, lasts / 2)
-        return started is not None and self.now - started > lasts - before
+        copies = self._lane.window.session / 1000 - handover_seconds(self._lane)
+        return started is not None and self.now - started > copies
 
     def _has_work(self, without: Collection[str]) -> bool:
         """Whether something is new, or was copied by a run that was killed, and is in no window."""

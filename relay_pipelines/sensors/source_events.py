@@ -93,10 +93,12 @@ class MirrorCursor:
     Args:
         lanes: by name.
         denied: topics with an asset that are no longer mirrored.
+        line: what the last tick that looked has said, if nothing was to be done; else empty.
     """
 
     lanes: dict[str, Cursor] = field(default_factory=dict)
     denied: list[str] = field(default_factory=list)
+    line: str = ""
 
     def of(self, lane: Lane) -> Cursor:
         """What was reported of a lane; nothing at its first tick."""

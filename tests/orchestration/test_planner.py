@@ -92,6 +92,33 @@ def test_a_run_under_way_is_enough(environment: InProcessEnvironment, topics: li
     assert len(environment.read(topics[0])) == 100
 
 
+def test_an_idle_planner_rests_while_a_session_looks(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """It does not look again for a while, unless the session is gone."""
+    allow = [re.escape(name) for name in topics]
+    environment.write(allow)
+    assert environment.copy().success
+    environment.write(allow, window={"session": "15m"})
+    job = environment.definitions.get_repository_def().get_job(
+        naming.lane_job(environment.name, naming.MAIN)
+    )
+    tags = naming.tags(environment.name, naming.MAIN)
+    session = environment.instance.create_run_for_job(job, tags=tags)
+    first = environment.tick()
+    second = environment.tick(first.cursor)
+    assert first.asset_events
+    assert not second.asset_events
+    environment.fill(topics[0], ["new"])
+
+    third = environment.tick(second.cursor)
+
+    assert third.cursor is None
+    assert str(third.skip_reason) == str(second.skip_reason)
+    environment.instance.report_run_canceled(session)
+    assert environment.tick(second.cursor).run_requests
+
+
 def test_runs_that_fail_are_not_repeated_at_once(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:

@@ -288,7 +288,7 @@ class Stage:
         """Copy what is new, and require success."""
         bound = self.bound(mirror)
         result = run(bound.prepare(topic), bound.settings, lambda: self.session, [], CLOCK)
-        assert result.failures == []
+        assert result.failures == [], result.failures
 
     def bound(self, mirror: str) -> api.Mirror:
         """The mirror as Python programs have it."""
