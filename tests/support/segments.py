@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import cramjam
 from crc32c import crc32c
 
 from relay_pipelines.model import TopicPartition
@@ -20,6 +21,7 @@ _CRC_END = 21
 _SIZE_END = 12
 _CODEC, _CONTROL = 0x07, 0x20
 _GZIP = 1
+_ZSTD = 4
 APPEND_TIME = 0x08
 """The bit of the attributes which says that a broker set the time."""
 ABORT = b"\x00\x00\x00\x00"
@@ -68,6 +70,14 @@ class LogBatch:
         body = gzip.compress(b"".join(map(_encoded, self.records)))
         attributes = self.attributes & ~_CODEC | _GZIP
         return replace(self, attributes=attributes, records=(), count=len(self.records), body=body)
+
+    def decompressed(self) -> LogBatch:
+        """The same records without zstd, with which the mirrors' state may be compressed."""
+        if self.attributes & _CODEC != _ZSTD:
+            return self
+        body = bytes(cramjam.zstd.decompress(self.body))
+        records = tuple(_records(body, self.count))
+        return replace(self, attributes=self.attributes & ~_CODEC, records=records)
 
 
 def log_of(folder: Path, at: TopicPartition) -> Path:

@@ -311,7 +311,8 @@ def edit_state(topic: str, change: Callable[[dict[str, Any]], dict[str, Any] | N
             return replace(batch, records=records)
 
         def of_log(batches: list[LogBatch]) -> list[LogBatch]:
-            return [batch for batch in _map(batches, of_batch) if batch.records]
+            readable = [batch.decompressed() for batch in batches]
+            return [batch for batch in _map(readable, of_batch) if batch.records]
 
         stage.edit(checkpoint.home(topic, key), of_log)
 
