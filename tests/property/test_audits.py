@@ -43,6 +43,7 @@ def expire(world: World, kept: int) -> None:
     log = world.copies.logs[ledger_topic.TOPIC]
     low = [record.offset for record in log.committed()][-kept] if kept else log.end
     log.entries[:] = [each for each in log.entries if each.header.base_offset >= low]
+    log.emptied_at = low
     world.copies.low_watermarks[ledger_topic.TOPIC] = low
 
 

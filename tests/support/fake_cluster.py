@@ -77,11 +77,12 @@ class Log:
     aborted: list[tuple[int, int, int]] = field(
         default_factory=list
     )  # producer id, first offset, offset of the marker
+    emptied_at: int = 0  # the end of a log without entries
 
     @property
     def end(self) -> int:
         """The high watermark."""
-        return self.entries[-1].header.last_offset + 1 if self.entries else 0
+        return self.entries[-1].header.last_offset + 1 if self.entries else self.emptied_at
 
     @property
     def stable_end(self) -> int:
