@@ -84,6 +84,11 @@ def move_id(mirror: str) -> str:
     return f"relay.{mirror}./move"
 
 
+def start_id(mirror: str) -> str:
+    """Return the id under which drivers write where a mirror starts, and what it has created."""
+    return f"relay.{mirror}.start"
+
+
 def with_owners(
     mirror: str,
     scope: str,

@@ -20,6 +20,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Checkpoint, OffsetRange
+from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.positions import Loss, OnDataLoss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import (
@@ -81,7 +82,7 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
     with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
         # one id for all topics: only the last driver that takes it over can commit, and that driver
         # has read what the others committed
-        producer = take_over(client, f"relay.{snapshot.mirror}.start")
+        producer = take_over(client, start_id(snapshot.mirror))
         checkpoint.wait_for_open_transactions(client, checkpoint.homes(checkpoint.TOPIC))
         committed = checkpoint.read_all(client, snapshot.mirror)
         is_first = any(not start.topic for start in snapshot.new_starts)

@@ -17,6 +17,7 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CreatedRecord
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
+from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import (
@@ -305,7 +306,7 @@ def _create_state(client: ClusterClient, mirror: str, replication_factor: int | 
     The broker creates `__transaction_state` when somebody first looks for a coordinator.
     """
     with suppress(RelayError):  # whoever needs the coordinator looks again, and waits for it
-        client.coordinator(_start_id(mirror))
+        client.coordinator(start_id(mirror))
     _, refused = _create(client, STATE_TOPICS, replication_factor)
     for error in refused.values():
         raise error
@@ -355,13 +356,9 @@ def _note_created(client: ClusterClient, mirror: str, topics: Collection[str]) -
             record = checkpoint.created_record(created)
             records[checkpoint.home(checkpoint.TOPIC, record[0])].append(record)
     if records:
-        producer = take_over(client, _start_id(mirror))
+        producer = take_over(client, start_id(mirror))
         batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
         commit(client, producer, batches)
-
-
-def _start_id(mirror: str) -> str:
-    return f"relay.{mirror}.start"
 
 
 def _grow(

@@ -116,13 +116,8 @@ def _leaders(admin: AdminClient, topic: str) -> list[int]:
 
 
 def _served(admin: AdminClient, topic: str, partitions: int) -> bool:
-    wanted = {
-        confluent_kafka.TopicPartition(topic, partition): OffsetSpec.latest()
-        for partition in range(partitions)
-    }
     try:
-        for answer in admin.list_offsets(wanted).values():
-            answer.result(30)
+        _latest(admin, [TopicPartition(topic, number) for number in range(partitions)])
     except KafkaException:
         return False
     return True
@@ -287,19 +282,11 @@ def _ends(
     admin: AdminClient, wanted: Iterable[TopicPartition], *, stable: bool
 ) -> dict[TopicPartition, int]:
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    asked = {
-        confluent_kafka.TopicPartition(at.topic, at.partition): OffsetSpec.latest() for at in wanted
-    }
+    known = list(wanted)
 
     def answered() -> list[dict[TopicPartition, int]]:
-        answers = admin.list_offsets(asked, isolation_level=level)
         try:
-            return [
-                {
-                    TopicPartition(at.topic, at.partition): answer.result(30).offset
-                    for at, answer in answers.items()
-                }
-            ]
+            return [_latest(admin, known, level)]
         except KafkaException as error:
             if error.args[0].code() in _ELECTING:
                 return []
@@ -307,6 +294,21 @@ def _ends(
 
     (ends,) = until(answered, "the ends of topic-partitions that have new leaders")
     return dict(ends)
+
+
+def _latest(
+    admin: AdminClient,
+    wanted: Iterable[TopicPartition],
+    level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    asked = {
+        confluent_kafka.TopicPartition(at.topic, at.partition): OffsetSpec.latest() for at in wanted
+    }
+    answers = admin.list_offsets(asked, isolation_level=level)
+    return {
+        TopicPartition(at.topic, at.partition): answer.result(30).offset
+        for at, answer in answers.items()
+    }
 
 
 def open_transactions(cluster: Cluster, *topics: str) -> list[TopicPartition]:

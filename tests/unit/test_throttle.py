@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.model import CopyOptions
+from tests.support.sleeping_clock import SleepingClock
 
 
-class Clock:
-    """A clock that only advances by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.waits: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def now_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        self.now += seconds
-
-
-def pay(throttle: Throttle, clock: Clock, size: int) -> None:
+def pay(throttle: Throttle, clock: SleepingClock, size: int) -> None:
     """Send and wait, like the copy loop."""
     throttle.spend(size)
     owed = throttle.throttled_seconds()
@@ -35,7 +18,7 @@ def pay(throttle: Throttle, clock: Clock, size: int) -> None:
 def test_the_average_rate_is_kept() -> None:
     """The same number of bytes takes the same time, in batches of any size."""
     for size in (1_000, 50_000, 300_000):
-        clock = Clock()
+        clock = SleepingClock()
         throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
         for _ in range(3_000_000 // size):
             pay(throttle, clock, size)
@@ -44,7 +27,7 @@ def test_the_average_rate_is_kept() -> None:
 
 def test_a_pause_does_not_allow_a_long_burst() -> None:
     """After an idle hour, only the bytes of one second may go at once."""
-    clock = Clock()
+    clock = SleepingClock()
     throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
     clock.now += 3_600
     throttle.spend(500_000)
@@ -53,7 +36,7 @@ def test_a_pause_does_not_allow_a_long_burst() -> None:
 
 def test_a_large_batch_delays_the_next_by_its_whole_size() -> None:
     """The copy waits without an open transaction, so that may take long."""
-    clock = Clock()
+    clock = SleepingClock()
     throttle = Throttle(
         CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000), clock
     )
@@ -62,7 +45,7 @@ def test_a_large_batch_delays_the_next_by_its_whole_size() -> None:
 
 
 def test_without_a_limit_there_is_no_wait() -> None:
-    clock = Clock()
+    clock = SleepingClock()
     throttle = Throttle(CopyOptions(), clock)
     for _ in range(10):
         pay(throttle, clock, 1 << 30)
