@@ -13,7 +13,7 @@ from typing import Any
 
 from relay_pipelines.errors import (
     DataLossError,
-    LogTruncatedError,
+    DestinationError,
     RetriableError,
     TamperedError,
     UnsupportedError,
@@ -113,7 +113,7 @@ class LedgerFollower:
         try:
             try:
                 self.follow(records)
-            except DataLossError:
+            except (DataLossError, ShorterLedgerError):
                 self._leave_out_lost()
                 self.follow(records)
         except RetriableError:
@@ -240,7 +240,8 @@ class LedgerFollower:
         """Add the entries committed since; the next call adds those that a failure leaves out.
 
         Raises:
-            DataLossError: some are gone, or the ledger was created again.
+            DataLossError: some are gone.
+            ShorterLedgerError: the ledger ends before what was read.
             RelayError: the destination is not reachable.
         """
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
@@ -255,8 +256,8 @@ class LedgerFollower:
         starts = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home, position in self._positions.items():
-            if not starts[home] <= position <= ends[home]:
-                self._positions[home] = starts[home]
+            # never back to what was counted, if a broker has only lost the end
+            self._positions[home] = min(max(position, starts[home]), ends[home])
 
     def _settle(self) -> None:
         wait_for_open_transactions(self.client, _HOMES)
@@ -272,8 +273,15 @@ class LedgerFollower:
         ]
 
 
-def _shortened(home: TopicPartition, position: int, end: int) -> LogTruncatedError:
-    return LogTruncatedError(
+class ShorterLedgerError(DestinationError):
+    """The ledger ends before what was read: it was created again, or lost its end.
+
+    A broker that does not know yet that it leads no more says so, too: the next answer may differ.
+    """
+
+
+def _shortened(home: TopicPartition, position: int, end: int) -> ShorterLedgerError:
+    return ShorterLedgerError(
         f"the ledger was read up to offset {position}, and now ends at {end}: its topic was created"
         " again, or its brokers have lost records",
         remedy="`relay attest` says which entries are missing",

@@ -13,7 +13,7 @@ from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
+from relay_pipelines.ledger.reader import LedgerFollower, ShorterLedgerError, read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import CHAIN_START, Checkpoint, LedgerHead, TopicPartition
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
@@ -66,7 +66,10 @@ class FollowedLedger:
         snapshot = read_checkpoints(self.name, self.mirror, self.clock, patient=False)
         try:
             self._follower.follow(self._new)
-        except DataLossError:  # of what was read, nobody knows what is still there
+        except (
+            DataLossError,
+            ShorterLedgerError,
+        ):  # of what was read, nobody knows what is still there
             self._read_all()
             return
         by_partition: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)

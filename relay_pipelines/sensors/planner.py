@@ -145,10 +145,10 @@ class _Tick:
     def _may_rest(self, cursor: MirrorCursor) -> bool:
         """Whether the sessions, which look more often, are enough for a while: nothing was new.
 
-        One that has died is missed at once, and one that ends soon enough.
+        One whose run has ended is missed at once, and one that ends soon enough.
         """
         longest = min(
-            min(handover_seconds(lane), lane.window.lag_target / 1000) / 2 for lane in self.loaded
+            min(handover_seconds(lane) / 2, lane.window.lag_target / 4000) for lane in self.loaded
         )
         since = self.kafka.clock.now_ms() / 1000 - cursor.looked_at
         return (
