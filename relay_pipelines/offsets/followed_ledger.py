@@ -66,10 +66,8 @@ class FollowedLedger:
         snapshot = read_checkpoints(self.name, self.mirror, self.clock, patient=False)
         try:
             self._follower.follow(self._new)
-        except (
-            DataLossError,
-            ShorterLedgerError,
-        ):  # of what was read, nobody knows what is still there
+        except (DataLossError, ShorterLedgerError):
+            # of what was read, nobody knows what is still there
             self._read_all()
             return
         by_partition: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
