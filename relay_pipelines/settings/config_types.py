@@ -252,14 +252,21 @@ def _split_servers(value: Any) -> Any:
     return [server.strip() for part in parts for server in part.split(",")]
 
 
-def _pattern(value: str) -> str:
+def pattern_problem(value: str) -> str:
+    """Return why a regular expression cannot be what was meant; empty if it can."""
     try:
-        re.compile(value)
+        compiled = re.compile(value)
     except re.error as error:
-        why = f"{error}; write .* for any characters" if value.startswith("*") else str(error)
-    else:
-        return value
-    raise expected("a regular expression", why)
+        return f"{error}; write .* for any characters" if value.startswith("*") else str(error)
+    if value.endswith("\n") and not compiled.flags & re.VERBOSE:
+        return "it ends with a line end, which must match, too; write >- or |- for > or |"
+    return ""
+
+
+def _pattern(value: str) -> str:
+    if why := pattern_problem(value):
+        raise expected("a regular expression", why)
+    return value
 
 
 def config_folder(info: ValidationInfo) -> str:

@@ -28,6 +28,7 @@ from relay_pipelines.settings.config_types import (
     Section,
     Text,
     expected,
+    pattern_problem,
     refuse,
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
@@ -238,11 +239,10 @@ def _rule_problems(entry: object) -> Iterator[tuple[str, str]]:
         example = '{match: "orders\\.(.*)", to: "eu.\\1"}'
         yield "match", f"expected the two keys match and to, both in quotes, as in {example}"
         return
-    try:
-        groups = re.compile(entry["match"]).groups
-    except re.error as error:
-        yield "match", f"expected a regular expression: {error}"
+    if why := pattern_problem(entry["match"]):
+        yield "match", f"expected a regular expression: {why}"
         return
+    groups = re.compile(entry["match"]).groups
     wanted = [int(number) for number in re.findall(r"\\(\d{1,9})", entry["to"])]
     if max(wanted, default=0) > groups:
         yield "to", f"refers to group {max(wanted)}, but match has {groups}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.config_files import cases
@@ -11,6 +13,16 @@ REFUSED = [
         "an invalid regular expression in allow",
         {"@/topics/allow": ["ok", "orders("]},
         "@.topics.allow[1]",
+    ),
+    (
+        "a regular expression that ends with the line end of a folded block",
+        {"@/topics/allow": ["ok", "orders|payments\n"]},
+        "@.topics.allow[1]",
+    ),
+    (
+        "a rule that ends with the line end of a folded block",
+        {"@/topics/rename": [{"match": "a(.*)\n", "to": r"b\1"}]},
+        "@.topics.rename[0].match",
     ),
     ("an invalid regular expression in deny", {"@/topics/deny": ["*"]}, "@.topics.deny[0]"),
     ("a template that gives all topics one name", {"@/topics/rename": "all"}, "@.topics.rename"),
@@ -122,6 +134,12 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
 def test_is_refused_in_one_line(assert_refused, changes, place):
     assert_refused(changes, place)
+
+
+def test_a_verbose_regular_expression_may_end_with_a_line_end(load_mirror):
+    """There, it means nothing."""
+    (allowed,) = load_mirror({"@/topics/allow": ["(?x)\n  orders\n  | payments\n"]}).topics.allow
+    assert re.fullmatch(allowed, "payments")
 
 
 def test_overrides_replace_single_keys_of_the_mirror(load_mirror):
