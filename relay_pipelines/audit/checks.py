@@ -152,7 +152,8 @@ def write_page(
     path = folder / f"{context.run.run_id}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(page.page([report.audit for report in reports], now_ms))
+        text = page.page([report.audit for report in reports], now_ms)
+        path.write_text(text, encoding="utf-8")
         pages = sorted(folder.glob("*.html"), key=lambda page: page.stat().st_mtime_ns)
         for old in pages[:-KEPT_PAGES]:
             old.unlink(missing_ok=True)

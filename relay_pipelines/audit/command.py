@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -45,10 +46,14 @@ class Written:
 
     def __post_init__(self) -> None:
         for option, file in (("--html", self.html), ("--textfile", self.textfile)):
-            if file is not None and not file.parent.is_dir():
+            if file is None:
+                continue
+            if not file.parent.is_dir():
                 raise ConfigError(
                     f"{option}: there is no folder {file.parent}", remedy="create it first"
                 )
+            if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+                raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")
 
 
 def run(
@@ -86,6 +91,8 @@ def run(
         finally:
             session.stop()
     found = [audit for *_, audit in audits if audit is not None]
+    if as_json:
+        messages.document({"mirrors": [audit_document(audit) for audit in found]})
     if written.textfile is not None and not stop():  # an audit that was cut short proves nothing
         from relay_pipelines.audit import metrics
 
@@ -93,9 +100,7 @@ def run(
     if written.html is not None:
         from relay_pipelines.audit import page
 
-        written.html.write_text(page.page(found, SystemClock().now_ms()))
-    if as_json:
-        messages.document({"mirrors": [audit_document(audit) for audit in found]})
+        written.html.write_text(page.page(found, SystemClock().now_ms()), encoding="utf-8")
     return invocation.exit_code
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relay_pipelines.errors import ConfigError
 from relay_pipelines.output import messages
 
 _FILES = {
@@ -17,21 +16,15 @@ _TEMPLATES = Path(__file__).parents[1] / "demo"
 
 def run(folder: Path) -> int:
     """Write the files that the folder does not have."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, (template, purpose) in _FILES.items():
-            path = folder / name
-            try:
-                with path.open("x", encoding="utf-8") as file:  # never overwrites
-                    file.write((_TEMPLATES / template).read_text(encoding="utf-8"))
-            except FileExistsError:
-                messages.line(f"{path}: exists, not changed")
-            else:
-                messages.line(f"{path}: {purpose}")
-    except OSError as error:
-        raise ConfigError(
-            f"{error.filename or folder} cannot be written: {error.strerror}",
-            remedy="name another folder",
-        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (template, purpose) in _FILES.items():
+        path = folder / name
+        try:
+            with path.open("x", encoding="utf-8") as file:  # never overwrites
+                file.write((_TEMPLATES / template).read_text(encoding="utf-8"))
+        except FileExistsError:
+            messages.line(f"{path}: exists, not changed")
+        else:
+            messages.line(f"{path}: {purpose}")
     messages.line("next: fill in relay.yaml, then run `relay check`")
     return 0

@@ -161,6 +161,8 @@ def _environment() -> dict[str, str]:
         ).stdout
         pairs = (os.fsdecode(pair).partition("=") for pair in said.split(b"\0") if pair)
         environment = {name: value for name, _, value in pairs}
+    if environment.get("LC_ALL") in {"C", "POSIX"}:  # a JVM could not name files beyond ASCII
+        environment["LC_ALL"] = "C.UTF-8"  # as Python does for itself
     return environment | {
         "PYTHONHASHSEED": "0",
         "SPARK_CONNECT_MODE": "0",

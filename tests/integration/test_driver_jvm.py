@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pyspark
 import pytest
 
-from tests.chaos.harness import ROOT
 from tests.support.independent import until
 
 PROGRAM = """
@@ -36,14 +37,18 @@ while input():
 """
 
 
-def test_it_ends_with_a_python_that_is_killed() -> None:
+def test_it_ends_with_a_python_that_is_killed(tmp_path: Path) -> None:
     """It is a child of Python itself, which Ctrl-C does not end.
 
+    It starts in any folder, in whatever language.
     A driver does not import pandas, and its workers read no zip of PySpark before each task.
     """
+    folder = tmp_path / "größe"
+    folder.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
+        cwd=folder,
+        env={**os.environ, "LC_ALL": "C"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -61,6 +61,7 @@ from tests.support.config_files import MINIMAL
             ),
         ),
         (["--html", "none/a.html"], "--html: there is no folder none; create it first"),
+        (["--html", "."], "--html: . cannot be written; name another file"),
         (["--textfile", "none/a.prom"], "--textfile: there is no folder none; create it first"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

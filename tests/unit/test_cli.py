@@ -224,6 +224,56 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "error"),
+    [
+        (
+            "--help >/dev/full",
+            1,
+            "the output cannot be written: No space left on device; write to another file",
+        ),
+        (
+            "init >/dev/full",
+            1,
+            "the output cannot be written: No space left on device; write to another file",
+        ),
+        ("--help >&-", 2, "stdout is closed; write to a file, or to /dev/null"),
+        ("convert none.conf --from mirrormaker2 >&-", 2, "stdout is closed; .*"),
+        ("status -c none.yaml 2>/dev/full", 2, ""),
+        ("status -c none.yaml 2>&-", 2, ""),
+        ("init taken/new", 2, "taken/new cannot be opened: Not a directory; name another one"),
+        (
+            "convert mm2.properties --from mirrormaker2",
+            2,
+            r"'\\xf6' cannot be written as ascii; set LC_ALL=C.UTF-8",
+        ),
+    ],
+    ids=lambda value: value if " " in str(value) else None,
+)
+def test_what_cannot_be_written_is_one_line(
+    tmp_path: Path, command: str, code: int, error: str
+) -> None:
+    """What, where, and what to do; nothing meant for stderr goes to stdout in its place."""
+    (tmp_path / "taken").touch()
+    (tmp_path / "mm2.properties").write_text(
+        "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\n"
+        "a->b.enabled=true\na->b.topics=gr\u00f6\u00dfe\n",
+        encoding="utf-8",
+    )
+    program = "import sys; from relay_pipelines.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' -c '{program}' {command}"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii" if "mm2" in command else "utf-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    expected = f"error: {error}\n" if error else ""
+    assert re.fullmatch(expected, done.stderr), done.stderr
+
+
 def test_one_cause_is_one_line():
     """What several topic-partitions share is said once; other places and words stay apart."""
     lost = [
