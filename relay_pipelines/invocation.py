@@ -68,8 +68,8 @@ class Invocation:
             self.raise_exit_code(finding.exit_code)
 
     @contextmanager
-    def reporting_errors(self, mirror: str) -> Iterator[None]:
-        """Report an error of a mirror, and continue with the next mirror."""
+    def reporting_errors(self, mirror: str = "") -> Iterator[None]:
+        """Report an error, such as that of a mirror, and continue, such as with the next one."""
         try:
             yield
         except RelayError as error:

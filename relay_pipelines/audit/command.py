@@ -19,7 +19,7 @@ from relay_pipelines.audit.report import (
 )
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
-from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.output import messages
@@ -30,6 +30,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.request import asked_fields
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.settings import Mirror
+
+_Done = tuple[str, AuditRequest, Audit | None]
+"""The name of a mirror, and what was asked and found; None if it could not be audited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,34 @@ class Written:
             if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
                 raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")
 
+    def metrics(self, audits: Iterable[_Done]) -> None:
+        """Write the metrics, if they are wanted.
+
+        Raises:
+            RelayError: the file cannot be written.
+        """
+        if self.textfile is not None:
+            from relay_pipelines.audit import metrics
+
+            for each in audits:
+                metrics.write(self.textfile, metrics.Audited(*each))
+
+    def page(self, audits: Sequence[Audit]) -> None:
+        """Write the page, if it is wanted.
+
+        Raises:
+            RelayError: the file cannot be written.
+        """
+        if self.html is None:
+            return
+        from relay_pipelines.audit import page
+
+        try:
+            self.html.write_text(page.page(audits, SystemClock().now_ms()), encoding="utf-8")
+        except OSError as error:
+            what = f"--html: {self.html} cannot be written: {error.strerror}"
+            raise RelayError(what, remedy="name another file") from error
+
 
 def run(
     invocation: Invocation,
@@ -72,7 +103,7 @@ def run(
     """
     settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, purpose="audit", verbose=invocation.debug)
-    audits: list[tuple[str, AuditRequest, Audit | None]] = []
+    audits: list[_Done] = []
     with stop.heard():
         try:
             for name, mirror in selected_mirrors(settings, names).items():
@@ -84,7 +115,7 @@ def run(
                         for topic in set(one.topics) - audit.topics.keys():
                             invocation.fail(no_entries(topic, audit.topics), name)
                         report(invocation, audit, as_json=as_json)
-                    audits.append((name, one, audit))
+                    audits.append((audit.mirror if audit else name, one, audit))
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; run again, or audit less with --since or --level sample")
@@ -93,14 +124,11 @@ def run(
     found = [audit for *_, audit in audits if audit is not None]
     if as_json:
         messages.document({"mirrors": [audit_document(audit) for audit in found]})
-    if written.textfile is not None and not stop():  # an audit that was cut short proves nothing
-        from relay_pipelines.audit import metrics
-
-        metrics.write(written.textfile, [metrics.Audited(*each) for each in audits])
-    if written.html is not None:
-        from relay_pipelines.audit import page
-
-        written.html.write_text(page.page(found, SystemClock().now_ms()), encoding="utf-8")
+    with invocation.reporting_errors():
+        if not stop():  # an audit that was cut short proves nothing
+            written.metrics(audits)
+    with invocation.reporting_errors():
+        written.page(found)
     return invocation.exit_code
 
 

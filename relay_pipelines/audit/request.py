@@ -135,6 +135,11 @@ class Selection:
             )
 
     @property
+    def is_part(self) -> bool:
+        """Whether it includes less than whole topics."""
+        return self.by_entries or self.partition is not None or self.offsets is not None
+
+    @property
     def by_entries(self) -> bool:
         """Whether it selects ledger entries, and not offsets."""
         return bool(self.windows) or self.since_ms is not None or self.until_ms is not None

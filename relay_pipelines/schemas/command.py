@@ -81,7 +81,7 @@ def _verify(
     found = total(name, verdicts)
     invocation.raise_exit_code(found.exit_code)
     if how.textfile is not None:
-        metrics.write(how.textfile, name, verdicts)
+        metrics.write(how.textfile, name, verdicts, is_part=request.is_part)
     if how.as_json:
         topics = [document(each) for each in verdicts]
         messages.document({"mirror": name, **document(found), "topics": topics})

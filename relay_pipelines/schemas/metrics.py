@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from relay_pipelines.audit.metrics import gauges_in
+from relay_pipelines.audit.metrics import Seen, gauges_in
 from relay_pipelines.metrics.run_metrics import write_textfile
 from relay_pipelines.schemas.verdict import State, TopicVerdict
 
@@ -15,19 +15,21 @@ _CHECK = "schemas"
 _NAMES = ("check_failed", "schemas_verdict", "schema_ids")
 
 
-def write(path: Path, mirror: str, verdicts: Sequence[TopicVerdict]) -> None:
+def write(
+    path: Path, mirror: str, verdicts: Sequence[TopicVerdict], *, is_part: bool = False
+) -> None:
     """Write the verdict on each topic; what the file says of others stays.
+
+    Args:
+        is_part: whether less than whole topics were looked at.
 
     Raises:
         RelayError: the file cannot be written.
     """
-    registry, topics = CollectorRegistry(), {each.topic for each in verdicts}
-
-    def is_replaced(of_mirror: str, topic: str) -> bool:
-        return of_mirror == mirror and topic in topics
-
-    failed, states, ids = gauges_in(path, registry, _NAMES, is_replaced)
-    for each in verdicts:
+    registry, by_topic = CollectorRegistry(), {each.topic: each for each in verdicts}
+    seen = {topic: Seen(bool(each.exit_code), is_part) for topic, each in by_topic.items()}
+    (failed, states, ids), topics = gauges_in(path, registry, _NAMES, mirror, seen)
+    for each in map(by_topic.__getitem__, topics):
         failed.labels(mirror, each.topic, _CHECK).set(bool(each.exit_code))
         for state in State:
             states.labels(mirror, each.topic, state).set(state is each.state)

@@ -876,20 +876,20 @@ class TestCommand:
 
     def test_a_difference(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
-        textfile = audited.folder / "audit.prom"
+        textfile, metric = audited.folder / "audit.prom", "kafka_relay_check_failed"
         textfile.write_text(
             "".join(
-                f'kafka_relay_check_failed{{mirror="{name}",topic="{topic}",check="audit"}} 1.0\n'
-                for name, topic in [(audited.mirror.name, "a-topic"), ("other", "a-topic")]
+                f'{metric}{{mirror="{name}",topic="a-topic",check="audit"}} {failed}\n'
+                for name, failed in [(audited.mirror.name, 0), ("other", 1)]
             )
         )
         files = ["--textfile", str(textfile), "--topic", audited.mirror.topic]
         done = relay_here(audited.config(), "audit", "--level", "full", "--json", *files)
         assert done.returncode == 4, done.stderr
-        assert _failed(textfile) == {audited.mirror.topic: 1, "a-topic": 1}
+        assert _failed(textfile) == {audited.mirror.topic: 1, "a-topic": 0}
         relay_here(audited.config(), "audit", "--level", "ledger", *files[:2])
         assert _failed(textfile, "other") == {"a-topic": 1}, "another mirror's file entries stay"
-        assert _failed(textfile) == {audited.mirror.topic: 0}, "and no topic that is gone"
+        assert _failed(textfile) == {audited.mirror.topic: 1}, "and no topic that is gone"
         (found,) = json.loads(done.stdout)["mirrors"]
         (partition,) = found["topic_partitions"]
         assert partition["first_difference"]["source"]["offset"] == 45

@@ -6,8 +6,10 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +21,7 @@ from relay_pipelines.audit.page import page
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.report import audit_document as document_of
-from relay_pipelines.audit.request import AuditRequest
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.output.tables import show
 from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
@@ -85,7 +87,7 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (document["verdict"], document["summary"]) == ("not verified", line)
     assert document["coverage"]["not_verified"] == {"it is compacted": 25}
     textfile = tmp_path / "audit.prom"
-    metrics.write(textfile, [metrics.Audited("m", AuditRequest(), audit(found))])
+    metrics.write(textfile, metrics.Audited("m", AuditRequest(), audit(found)))
     written = textfile.read_text()
     for line in (
         'check_failed{check="audit",mirror="m",topic="orders"} 1.0',
@@ -94,6 +96,77 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
         'audit_records{coverage="not_verified",mirror="m",topic="orders"} 25.0',
     ):
         assert line in written
+
+
+@pytest.mark.parametrize(
+    ("asked", "stays"),
+    [
+        ({"windows": ("w2",)}, True),
+        ({"partition": 0, "topics": ("orders",)}, True),
+        ({"offsets": (0, 9), "topics": ("orders",)}, True),
+        ({"since_ms": 1}, True),
+        ({"level": Level.LEDGER}, True),
+        ({"topics": ("orders",)}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_a_failed_check_stays_until_the_whole_topic_passes(
+    tmp_path: Path,
+    asked: dict[str, Any],
+    stays: bool,  # noqa: FBT001
+) -> None:
+    """What passes on a part of it has not looked at what failed."""
+    textfile = tmp_path / "audit.prom"
+    bad, good = audit(audited(DIFFERENCE)), audit(audited())
+    (partition,) = good.partitions.values()
+    partition.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    partition.uncompared["retention"] = 10
+    good.request = request = AuditRequest(**{"level": Level.FULL, **asked})
+    partition.level = request.level
+    metrics.write(textfile, metrics.Audited("m", AuditRequest(windows=("w1",)), bad))
+    metrics.write(textfile, metrics.Audited("m", request, good))
+    assert gauge(textfile, "check_failed") == {("orders", "audit"): float(stays)}
+    verdicts = gauge(textfile, "audit_verdict")
+    assert verdicts["orders", "differs"] == float(stays)
+    assert verdicts["orders", "agrees"] == float(not stays)
+
+
+def test_a_failed_check_outlives_its_topic(tmp_path: Path) -> None:
+    """Whether it was asked for or not; a topic that passed and is gone is forgotten."""
+    textfile = tmp_path / "audit.prom"
+    line = 'kafka_relay_check_failed{{mirror="m",topic="{}",check="audit"}} {}\n'
+    known = [("gone", 1), ("passed", 0), ("asked", 0), ("", 1)]
+    textfile.write_text("".join(line.format(*each) for each in known))
+    found = audited()
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    asked = AuditRequest(topics=("orders", "asked", "gone"))
+    metrics.write(textfile, metrics.Audited("m", asked, audit(found)))
+    failed = {"gone": 1, "asked": 1, "orders": 0}
+    assert gauge(textfile, "check_failed") == {
+        (topic, "audit"): value for topic, value in {**failed, "passed": 0, "": 1}.items()
+    }
+    metrics.write(textfile, metrics.Audited("m", AuditRequest(), audit(found)))
+    assert gauge(textfile, "check_failed") == {
+        (topic, "audit"): value for topic, value in failed.items()
+    }
+    metrics.write(textfile, metrics.Audited("m", AuditRequest(), None))
+    assert gauge(textfile, "check_failed") == {
+        (topic, "audit"): value for topic, value in {**failed, "": 1}.items()
+    }
+
+
+def gauge(textfile: Path, name: str) -> dict[tuple[str, str], float]:
+    """Return its values by topic and its last label."""
+    return {
+        (
+            sample.labels["topic"],
+            sample.labels.get("check") or sample.labels["verdict"],
+        ): sample.value
+        for family in text_string_to_metric_families(textfile.read_text())
+        for sample in family.samples
+        if sample.name == f"kafka_relay_{name}"
+    }
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -215,6 +215,11 @@ def test_verdicts_are_metrics(here: FakeRegistry, there: FakeRegistry, tmp_path:
     assert 'schemas_verdict{mirror="m",topic="orders",verdict="differs"} 1.0' in lines
     assert 'schemas_verdict{mirror="m",topic="other",verdict="nothing to verify"} 1.0' in lines
     assert 'schema_ids{mirror="m",result="differing",topic="orders"} 1.0' in lines
+    there.subjects = {name: dict(some) for name, some in here.subjects.items()}
+    same = verdict_of(here, there, named(None, with_id(7)))
+    for is_part, fails in ((True, 1), (False, 0)):
+        metrics.write(file, "m", [same], is_part=is_part)
+        assert f'{{check="schemas",mirror="m",topic="orders"}} {fails}.0' in file.read_text()
 
 
 def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegistry) -> None:
