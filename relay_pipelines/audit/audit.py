@@ -206,6 +206,8 @@ class PartitionAudit:
         """What people may not expect, and what could not be compared."""
         gaps = [gap_finding(str(self.topic_partition), gap) for gap in self.coverage.gaps]
         recount = self.counted_so_far
+        if recount is not None and self.level.compares:  # which says itself what it could not
+            recount = replace(recount, not_compared=Counter())
         lines = [*(self._untimed if recount is None else recount.notes)]
         uncompared = Counter(self.uncompared)
         for result in self.results:

@@ -113,16 +113,21 @@ class Coverage:
         reasons = {why: number for why, number in self.not_verified.items() if number}
         return ", ".join(f"{number:,} ({why})" for why, number in reasons.items())
 
-    def __str__(self) -> str:
-        if not self.records:
-            return NOTHING_COPIED
+    @property
+    def verified(self) -> str:
+        """How many records were compared, or left out on purpose, as text."""
         parts = [f"{self.by_content:,} of {self.records:,} records compared by content"]
         parts += [f"{self.by_count:,} by count only"] if self.by_count else []
         if self.superseded:
             parts.append(f"{self.superseded:,} gone for a later one of their key")
         left_out = [f"the sample leaves out {self.left_out:,}"] if self.left_out else []
-        not_verified = [f"not verified: {self.reasons}"] if self.unverified else []
-        return "; ".join([", ".join(parts), *left_out, *not_verified])
+        return "; ".join([", ".join(parts), *left_out])
+
+    def __str__(self) -> str:
+        if not self.records:
+            return NOTHING_COPIED
+        not_verified = f"; not verified: {self.reasons}" if self.unverified else ""
+        return f"{self.verified}{not_verified}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,8 @@ class Verdict:
             return f"{self.state}: 0 of {seen.records:,} records compared: {why}"
         if self.state is State.DIFFERS and not seen.records:
             return f"{self.state}: 0 records compared"
+        if self.state is State.AGREES and seen.unverified:  # nobody may stop at the first word
+            return f"{State.NOT_VERIFIED}: {seen.reasons}; {self.state}: {seen.verified}"
         differing = f"; in what differs: {seen.unexplained:,}" if seen.unexplained > 0 else ""
         return f"{self.state}: {self.why or seen}{differing}"
 

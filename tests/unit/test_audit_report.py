@@ -186,7 +186,7 @@ def test_a_strict_audit_passes_no_note(
     shown = capsys.readouterr()
     lines = [
         "m: orders-0: 10 records were not compared: retention",
-        "m: agrees: 15 of 25 records compared by content; not verified: 10 (retention)",
+        "m: not verified: 10 (retention); agrees: 15 of 25 records compared by content",
     ]
     assert (invocation.exit_code, whole.exit_code) == (4 * strict, 4 * strict)
     assert shown.err.splitlines() == ([f"error: {line}" for line in lines] if strict else [])
@@ -201,10 +201,14 @@ def test_what_compaction_has_removed_was_not_compared() -> None:
     found.results = [replace(result, superseded=4)]
     found.uncompared["retention"] = 10
     assert str(found.verdict) == (
-        "agrees: 11 of 25 records compared by content, 4 gone for a later one of their key;"
-        " not verified: 10 (retention)"
+        "not verified: 10 (retention); agrees: 11 of 25 records compared by content,"
+        " 4 gone for a later one of their key"
     )
     assert found.verdict.coverage.numbers["superseded"] == 4
+    found.uncompared["compaction"] = 2
+    assert str(found.verdict).startswith(
+        "not verified: 10 (retention), 2 (compaction); agrees: 11 of 27 records"
+    )
 
 
 def test_json() -> None:

@@ -301,7 +301,7 @@ TOPICS = [
     tampered(
         "codec",
         "batches compressed, with the same records",
-        ". NNN.. N . N",
+        ". N.... N . N",
         offline=edit(acts.compressed),
     ),
     tampered(
