@@ -226,13 +226,29 @@ class Fingerprint:
 
     Args:
         offset: of the record.
-        digest: of timestamp, key, value and headers.
-        content_digest: of key, value and headers, for topics whose brokers set the timestamp.
+        timestamp_ms: of the record.
+        key, value, headers: their digests.
     """
 
     offset: int
-    digest: str
-    content_digest: str
+    timestamp_ms: int
+    key: str
+    value: str
+    headers: str
+
+    def differing(self, other: Fingerprint, *, timed: bool) -> list[str]:
+        """Return the names of the fields in which two records differ.
+
+        Args:
+            timed: whether their timestamps count; False if brokers set them.
+        """
+        pairs = [
+            ("key", self.key, other.key),
+            ("value", self.value, other.value),
+            ("headers", self.headers, other.headers),
+            ("timestamp", self.timestamp_ms if timed else 0, other.timestamp_ms if timed else 0),
+        ]
+        return [name for name, one, another in pairs if one != another]
 
 
 @dataclass(frozen=True, slots=True)

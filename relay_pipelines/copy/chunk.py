@@ -195,5 +195,10 @@ def _known(timestamp_ms: int | None) -> int:
 
 def fingerprint_of(record: Any) -> Fingerprint:
     """Return a record's fingerprint."""
-    content = record.key, record.value, record.headers
-    return Fingerprint(record.offset, digest_of(record.timestamp, *content), digest_of(0, *content))
+    return Fingerprint(
+        record.offset,
+        record.timestamp,
+        digest_of(0, record.key, None, []),
+        digest_of(0, None, record.value, []),
+        digest_of(0, None, None, record.headers),
+    )

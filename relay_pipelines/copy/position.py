@@ -210,19 +210,22 @@ def log_error(
         return None
     if checkpoint.fingerprint is None:
         return _recreated(checkpoint) if checkpoint.is_recreated(log) else None
-    has_other_records = has_diverged(client, checkpoint)
-    if has_other_records is False or (has_other_records is None and checkpoint.knows(log)):
-        return None
-    if has_other_records is None:
-        return _unproved(log, checkpoint)
-    return other_records(log, checkpoint)
+    differing = difference(client, checkpoint)
+    if differing:
+        return other_records(log, checkpoint, differing)
+    return None if differing is not None or checkpoint.knows(log) else _unproved(log, checkpoint)
 
 
-def other_records(log: NodeIdentity, checkpoint: Checkpoint) -> RelayError:
-    """Return the error for a node that does not hold the last record copied."""
+def other_records(log: NodeIdentity, checkpoint: Checkpoint, differing: str) -> RelayError:
+    """Return the error for a node that does not hold the last record copied.
+
+    Args:
+        differing: as `difference` returns it.
+    """
     # the node of the checkpoint cannot differ from itself: it holds another topic now
-    is_same_node = checkpoint.node == log.node or checkpoint.is_recreated(log)
-    return _recreated_differently(checkpoint) if is_same_node else _diverged(log.node, checkpoint)
+    if checkpoint.node == log.node or checkpoint.is_recreated(log):
+        return _recreated_differently(checkpoint, differing)
+    return _diverged(log.node, checkpoint, differing)
 
 
 def log_of(client: ClusterClient, topic: str) -> NodeIdentity:
@@ -234,8 +237,26 @@ def _is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     return checkpoint.is_recreated(log_of(client, checkpoint.source.topic))
 
 
-def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint) -> bool | None:
-    """Whether a node holds the last record copied; None if it is gone there, and proves nothing.
+def difference(client: ClusterClient, checkpoint: Checkpoint) -> str | None:
+    """Return how a node's log differs from what was copied, up to the checkpoint.
+
+    Returns:
+        empty if it does not; None if nobody knows, because retention or the cleaner has removed the
+        last record copied there.
+    """
+    differing = _fields_that_differ(client, checkpoint)
+    if (
+        not differing
+        and checkpoint.node != client.cluster.name
+        and checkpoint.is_dense
+        and _would_skip_a_record(client, checkpoint)
+    ):
+        return "it has one record more before the next one to copy"
+    return differing
+
+
+def _fields_that_differ(client: ClusterClient, checkpoint: Checkpoint) -> str | None:
+    """Return how the last record copied differs on a node; as `difference` otherwise.
 
     If every broker sets the timestamp itself, only key, value and headers are compared.
     """
@@ -249,32 +270,22 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint) -> bool |
     for spans in read(client, offset_range, _FETCH_BYTES):
         for span in spans:
             if span.skipped in NO_RECORD:
-                return False  # the record copied was a committed one
+                return "it has no committed record there"
             if span.run is None:
                 continue
             for record in decode(span.run.data):
-                if record.offset != expected.offset:
-                    continue
-                found = fingerprint_of(record)
-                if not span.run.first.is_log_append_time:
-                    return found.digest == expected.digest
-                return found.content_digest == expected.content_digest
+                if record.offset == expected.offset:
+                    is_timed = not span.run.first.is_log_append_time
+                    return _says(expected.differing(fingerprint_of(record), timed=is_timed))
     return None
 
 
-def has_diverged(client: ClusterClient, checkpoint: Checkpoint) -> bool | None:
-    """Whether a node's log is another one than was copied, up to the checkpoint; None if unknown.
-
-    It is unknown if retention or the cleaner has removed the last record copied there.
-    """
-    matches = matches_fingerprint(client, checkpoint)
-    if matches is False or (
-        checkpoint.node != client.cluster.name
-        and checkpoint.is_dense
-        and _would_skip_a_record(client, checkpoint)
-    ):
-        return True
-    return None if matches is None else False
+def _says(fields: list[str]) -> str:
+    if not fields:
+        return ""
+    verb = "differs" if len(fields) == 1 and fields != ["headers"] else "differ"
+    counts = " (timestamps count)" if "timestamp" in fields else ""
+    return f"its {' and '.join(fields)} {verb}{counts}"
 
 
 def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint) -> bool:
@@ -297,9 +308,10 @@ def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     return False
 
 
-def _diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
+def _diverged(node: str, checkpoint: Checkpoint, differing: str) -> DivergedNodeError:
     return DivergedNodeError(
-        f"node {node} holds another record than {checkpoint.node}, from which it was copied",
+        f"node {node} holds another record than {checkpoint.node}, from which it was copied:"
+        f" {differing}",
         remedy="find out which node is right, rebuild the other one, then"
         f" `relay nodes --clear {node}`",
         topic_partition=checkpoint.source,
@@ -314,10 +326,10 @@ def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
     )
 
 
-def _recreated_differently(checkpoint: Checkpoint) -> TopicRecreatedError:
+def _recreated_differently(checkpoint: Checkpoint, differing: str) -> TopicRecreatedError:
     return _not_the_log(
-        "the log holds another record than the last one copied: the topic was deleted and created"
-        " again",
+        f"the log holds another record than the last one copied, {differing}: the topic was deleted"
+        " and created again",
         checkpoint,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.copy.position import has_diverged, log_of, other_records, unproved_logs
+from relay_pipelines.copy.position import difference, log_of, other_records, unproved_logs
 from relay_pipelines.errors import (
     DivergedNodeError,
     RelayError,
@@ -425,6 +425,8 @@ def find_divergence(
         }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for tp, committed in sorted(by_source.items()):
-            if ends[tp] >= committed.next_offset and has_diverged(client, committed):
-                return other_records(log_of(client, tp.topic), committed)
+            if ends[tp] < committed.next_offset:
+                continue
+            if differing := difference(client, committed):
+                return other_records(log_of(client, tp.topic), committed, differing)
     return None

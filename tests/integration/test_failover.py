@@ -377,6 +377,9 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     ).stdout
     (shown,) = json.loads(table)["mirrors"]
     assert [node["why"].startswith("quarantined: ") for node in shown["nodes"]] == [False, True]
+    assert "its value and timestamp differ (timestamps count)" in shown["nodes"][1]["why"]
+    page = subprocess.run([*relay, "status"], capture_output=True, text=True, check=False)
+    assert "its value and timestamp differ (timestamps count)" in page.stdout
     wrong = subprocess.run(
         [*relay, "nodes", "--clear", "c"], capture_output=True, text=True, check=False
     )
@@ -640,7 +643,8 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
     )
     assert outcome.error == (
         f"{pair.topic}-0 at offset 10: "
-        "node b holds another record than a, from which it was copied;"
+        "node b holds another record than a, from which it was copied: its value and timestamp"
+        " differ (timestamps count);"
         " find out which node is right, rebuild the other one, then `relay nodes --clear b`"
     )
     assert pair.arrived() == 11

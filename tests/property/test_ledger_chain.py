@@ -350,7 +350,10 @@ def test_no_field_may_be_missing() -> None:
     """A default in its place would be what nobody has committed."""
     start = {"topic_partition": {"topic": "a", "partition": 0}, "next_offset": 0, "topic_id": ""}
     state = json.loads(checkpoints.to_record(Checkpoint.initial("m", AT, TO, 7))[1])
-    state |= {"copies": start, "fingerprint": {"offset": 6, "digest": "", "content_digest": ""}}
+    state |= {
+        "copies": start,
+        "fingerprint": {"offset": 6, "timestamp_ms": 0, "key": "", "value": "", "headers": ""},
+    }
     written = json.loads(committed(1)[0][0].value)
     # records from before do not know
     del state["passed"], written["source_runs"], written["destination_runs"]

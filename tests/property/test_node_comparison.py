@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_pipelines.copy.position import has_diverged
+from relay_pipelines.copy.position import difference
 from relay_pipelines.errors import SourceError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange
@@ -75,7 +75,7 @@ def test_no_cleaner_makes_a_node_diverge(
             wanted = replace(wanted, checkpoint=known[0] if known else None)
             (outcome,) = copy(job(coalesce_below_bytes=below, chunk_bytes=1), [wanted], Clock())
             assert (outcome.error, outcome.next_offset) == ("", until)
-        assert not any(has_diverged(client, one) for one in checkpoints_of(copies))
+        assert not any(difference(client, one) for one in checkpoints_of(copies))
     held = [one.offset for one in first.logs["a"].committed()]
     position = 0
     for one in copies.logs[ledger_topic.TOPIC].committed():

@@ -16,7 +16,7 @@ from relay_pipelines.copy import transaction
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.failover import FailoverSource, NodeFailures
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.position import matches_fingerprint
+from relay_pipelines.copy.position import difference
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
@@ -249,6 +249,7 @@ def test_a_reader_of_rows_notices_shifted_offsets() -> None:
         wanted = [whole("a", 11, where="true")]
         (outcome,) = copy_as_rows(job(OTHER, fetch_max_bytes=900), wanted, Clock())
     assert "node other holds another record" in outcome.diverged["other"]
+    assert "it has one record more before the next one to copy;" in outcome.diverged["other"]
     assert (outcome.records, copies.logs["a"].committed()) == (0, [])
 
 
@@ -258,10 +259,10 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     other.logs["a"].append(CONTROL_BATCH, b"")
     put(other, "a", batch(record(105)))
     copied = Checkpoint(
-        "m", AT, 5, 0, "source", {}, {}, AT, None, Fingerprint(4, "00", "00"), "", 0
+        "m", AT, 5, 0, "source", {}, {}, AT, None, Fingerprint(4, 0, "00", "00", "00"), "", 0
     )
     with served(other=other), ClusterClient(OTHER, SourceError, clock=Clock()) as client:
-        assert matches_fingerprint(client, copied) is False
+        assert difference(client, copied) == "it has no committed record there"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import Fingerprint, TopicPartition
 from relay_pipelines.plan.node_choice import (
     Failback,
     NodeVerdict,
@@ -286,3 +289,24 @@ def test_nobody_is_told_with_every_nodes_own_reason():
         "x: x cannot be reached; y: t-0 ends at 1 on this node, and was copied up to 5:"
         " the node lost records, or never had them"
     )
+
+
+@pytest.mark.parametrize(
+    ("other", "timed", "differing"),
+    [
+        ({}, True, []),
+        ({"timestamp_ms": 6}, True, ["timestamp"]),
+        ({"timestamp_ms": 6}, False, []),
+        ({"key": "b", "headers": "b"}, True, ["key", "headers"]),
+        ({"value": "b", "timestamp_ms": 6}, True, ["value", "timestamp"]),
+    ],
+    ids=str,
+)
+def test_the_fields_in_which_two_records_differ(
+    other: dict[str, Any],
+    timed: bool,  # noqa: FBT001
+    differing: list[str],
+) -> None:
+    """The timestamp counts, unless brokers have set it."""
+    record = Fingerprint(3, 5, "a", "a", "a")
+    assert record.differing(replace(record, **other), timed=timed) == differing
