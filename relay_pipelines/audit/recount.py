@@ -128,6 +128,7 @@ class Recount(DestinationCount):
         skipped: source offsets without a record, by reason, according to the ledger.
         reencoded: records that were encoded again, according to the ledger.
         nodes: the source nodes from which the chunks were read.
+        entries: of the chunks, in the order of their source offsets; empty if the caller knows.
         beyond: how many of the recorded ones are not of the range, so that ranges side by side
             count each once. Where a chunk skipped offsets, nobody knows which of its records are of
             the range: they are all of the one in which it ends.
@@ -142,6 +143,7 @@ class Recount(DestinationCount):
     skipped: Counter[str] = field(default_factory=Counter)
     reencoded: int = 0
     nodes: set[str] = field(default_factory=set)
+    entries: Sequence[LedgerEntry] = ()
     beyond: int = 0
     forged: int = 0
     replaced: str = ""
@@ -256,6 +258,7 @@ def merged_with_ledger(
     """
     total = merged(whole, counts)
     total.coverage = coverage(whole, entries, whole.end)
+    total.entries = [entry for entry in entries if not entry.gap]
     for entry in entries:
         total.beyond += _beyond(entry, whole)
         total.reencoded += entry.reencoded

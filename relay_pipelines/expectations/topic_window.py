@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from relay_pipelines.audit.coverage import last_history
 from relay_pipelines.ledger.accounted import destination_offsets, source_offsets
-from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.model import Intervals, LedgerEntry, Skipped
 from relay_pipelines.settings.expectations import Side
 
 _NO_RECORDS = (Skipped.CONTROL, Skipped.ABORTED, Skipped.COMPACTION_GAP)
@@ -23,14 +22,12 @@ class TopicWindow:
         entries: the ledger's, of chunks only; none if nothing was copied.
         copied_at_ms: when the last of them were committed, or soon after that; without any, up to
             when there are none.
-        problem: why the ledger does not tell the chunks; empty if it does.
     """
 
     topic: str
     name: str
     entries: tuple[LedgerEntry, ...]
     copied_at_ms: int
-    problem: str = ""
 
     @property
     def node(self) -> str:
@@ -76,30 +73,6 @@ def from_ledger(
         )
         for topic, ledger_entries in sorted(by_topic.items())
     ]
-
-
-def covering(
-    entries: Iterable[LedgerEntry], ranges: Sequence[OffsetRange]
-) -> tuple[LedgerEntry, ...]:
-    """Return the chunks that cover some of these source offsets, whole.
-
-    Args:
-        entries: of a mirror, in the order of their commits.
-    """
-    wanted: Mapping[TopicPartition, OffsetRange] = {
-        offset_range.topic_partition: offset_range for offset_range in ranges
-    }
-    grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-    for entry in entries:
-        grouped[entry.source.topic_partition].append(entry)
-    return tuple(
-        entry
-        for tp, offsets in wanted.items()
-        for entry in last_history(grouped[tp])
-        if _is_chunk(entry)
-        and entry.source.start < offsets.end
-        and offsets.start < entry.source.end
-    )
 
 
 def _is_chunk(entry: LedgerEntry) -> bool:

@@ -103,8 +103,6 @@ def validate(
     """
     expectations = mirror.expectations_of(window.topic)
     sample = mirror.expectation_sample_of(window.topic)
-    if window.problem:
-        return [_unknown(expectation, window.problem, window) for expectation in expectations]
     results: dict[str, Result] = {}
     if not all(map(suite.is_about, expectations)):
         session = started(session)  # its start is not for threads

@@ -9,13 +9,12 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.expectations.topic_window import covering
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.resources import KafkaResource
@@ -26,7 +25,6 @@ from relay_pipelines.schemas.verdict import TopicVerdict
 from relay_pipelines.schemas.verify import Comparison, registries, verdicts
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
-_COPIED_BEFORE = "an earlier run has copied them: see `relay schemas verify`"
 _POLL_SECONDS = 0.1
 _REST_SECONDS = 60.0
 
@@ -35,7 +33,6 @@ class _Window(NamedTuple):
     """A window whose schemas are to be compared."""
 
     key: str
-    planned_at_ms: int
     topics: Sequence[TopicReport]
     kafka: KafkaResource
 
@@ -65,7 +62,7 @@ class SchemaChecks:
         topics = [topic for topic in report.topics if topic.is_complete and topic.records]
         if not topics:
             return
-        window = _Window(report.frozen.key, report.frozen.planned_at_ms, topics, kafka)
+        window = _Window(report.frozen.key, topics, kafka)
         self._waiting.append(window)
         self._wanted.put(window)
         if self._thread is None:
@@ -116,16 +113,8 @@ class SchemaChecks:
         name, clock = self._lane.mirror, window.kafka.clock
         mirror = window.kafka.mirror(name)
         options, cluster = mirror.copy_options, mirror.destination_cluster
-        # the recount has waited for these entries
-        since_ms = max(0, window.planned_at_ms - CLOCK_SKEW_MS)
-        entries = [each.entry for each in read_ledger(cluster, name, options, clock, since_ms)]
-        ranges = [each for topic in window.topics for each in topic.ranges]
+        entries = chain.from_iterable(topic.entries for topic in window.topics)
         source, destination = registries(mirror)
         with source, destination, destination_client(name, cluster, options, clock) as client:
-            found = ids_of(client, covering(entries, ranges), SchemasRequest())
-            missing = {topic.topic: topic.records for topic in window.topics}
-            for verdict in verdicts(found, Comparison(source, destination, self._same)):
-                missing.pop(verdict.topic, None)
-                yield verdict
-        for topic, records in missing.items():
-            yield TopicVerdict(topic, not_looked_at=Counter({_COPIED_BEFORE: records}))
+            found = ids_of(client, entries, SchemasRequest())
+            yield from verdicts(found, Comparison(source, destination, self._same))

@@ -12,8 +12,7 @@ Which chunks of a window its expectations look at.
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,12 @@ import dagster as dg
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks, validation
-from relay_pipelines.expectations.topic_window import TopicWindow, covering
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
-from relay_pipelines.model import LedgerEntry
+from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark.session import context_of, free_slots, slots
-from relay_pipelines.windows.window_run import TopicReport, WindowReport
+from relay_pipelines.windows.window_run import WindowReport
 
 _POLL_SECONDS = 0.25
 
@@ -71,8 +67,7 @@ class WindowChecks:
         Args:
             session: returns the Spark session; called here, because its start is not for threads.
         """
-        name, clock = self._lane.mirror, self.kafka.clock
-        for window in topic_windows(report, name, self.kafka.mirror(name), clock):
+        for window in topic_windows(report, self.kafka.mirror(self._lane.mirror)):
             self._waiting.append(window)
             self._wanted.put(window)
             if self._thread is None:
@@ -183,50 +178,19 @@ class WindowChecks:
         return any(result.late for result in results)
 
 
-def topic_windows(
-    report: WindowReport, name: str, mirror: Mirror, clock: Clock
-) -> list[TopicWindow]:
-    """The chunks of the topics that are complete in a window and have expectations.
+def topic_windows(report: WindowReport, mirror: Mirror) -> list[TopicWindow]:
+    """Return the chunks of the topics that are complete in a window and have expectations.
 
     Also of a topic of which no record was copied: an expectation may be that there are some.
-
-    Args:
-        name: the mirror's.
     """
-    wanted = [
-        topic
+    return [
+        TopicWindow(
+            topic.topic,
+            report.frozen.key,
+            tuple(topic.entries),
+            # another run may have copied it long ago
+            report.readable_ms if topic.totals.records else report.frozen.planned_at_ms,
+        )
         for topic in report.topics
         if not topic.failure and topic.recounts and mirror.expectations_of(topic.topic)
     ]
-    if not wanted:
-        return []
-    entries: list[LedgerEntry] = []
-    problem, since_ms = "", max(0, report.frozen.planned_at_ms - CLOCK_SKEW_MS)
-    try:
-        # the recount has waited for these entries
-        ledger_records = read_ledger(
-            mirror.destination_cluster, name, mirror.copy_options, clock, since_ms
-        )
-        entries = [record.entry for record in ledger_records]
-    except RelayError as error:
-        problem = str(error)
-    return [_topic_window(report, topic, entries, problem) for topic in wanted]
-
-
-def _topic_window(
-    report: WindowReport, topic: TopicReport, entries: Sequence[LedgerEntry], problem: str
-) -> TopicWindow:
-    window = TopicWindow(
-        topic.topic,
-        report.frozen.key,
-        covering(entries, topic.ranges),
-        # another run may have copied it long ago
-        report.readable_ms if topic.totals.records else report.frozen.planned_at_ms,
-        problem,
-    )
-    if not problem and window.records != topic.recorded:
-        problem = (
-            f"the ledger has {window.records:,} records of the window, and its recount knew"
-            f" {topic.recorded:,}; materialise the window again"
-        )
-    return replace(window, problem=problem)

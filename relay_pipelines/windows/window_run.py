@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.verified import read_verified_ledger
-from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.output.formatting import held_back
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import lag_records
@@ -71,6 +72,11 @@ class TopicReport:
     latency_seconds: float | None = None
     source_rate: float | None = None
     held_back: Sequence[RelayError] = ()
+
+    @property
+    def entries(self) -> Iterator[LedgerEntry]:
+        """The ledger entries of the chunks that cover the window, as its recount knows them."""
+        return chain.from_iterable(counted.entries for counted in self.recounts.values())
 
     @property
     def recorded(self) -> int:
