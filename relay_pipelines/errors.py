@@ -109,6 +109,14 @@ class RelayError(Exception):
         return f"{line}; {self.remedy}" if self.remedy else line
 
 
+def page(title: str) -> str:
+    """Return how a message names a page of the documentation, which is not with the package.
+
+    By its title: the documentation has no address of its own.
+    """
+    return f"the page {title!r} of the documentation"
+
+
 def together(errors: Iterable[RelayError]) -> list[RelayError]:
     """Return the errors, with one for each that several topic-partitions share, word for word.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from relay_pipelines.errors import ConfigError, FilterError
+from relay_pipelines.errors import ConfigError, FilterError, page
 from relay_pipelines.model import ClassSpec, RecordPolicy, TopicPartition
 from relay_pipelines.user_code import RAISED_BY_USERS, describe, find
 
@@ -49,7 +49,10 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
             f"{where} cannot be constructed: {describe(error)}", remedy="see its config"
         ) from error
     if not callable(getattr(found, kind.method.partition("(")[0], None)):
-        raise ConfigError(f"{where} has no method {kind.method}", remedy="see docs/records.md")
+        raise ConfigError(
+            f"{where} has no method {kind.method}",
+            remedy=f"see {page('Filter and change records')}",
+        )
     return found
 
 

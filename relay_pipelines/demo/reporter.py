@@ -14,7 +14,7 @@ from rich.table import Table
 from relay_pipelines.demo.proof import Comparison, Share
 from relay_pipelines.demo.shop import temporary_folder
 from relay_pipelines.demo.spark_cluster import Executor
-from relay_pipelines.errors import INTERRUPTED
+from relay_pipelines.errors import INTERRUPTED, page
 from relay_pipelines.output.formatting import count, seconds
 from relay_pipelines.protocol.clock import Clock
 
@@ -78,7 +78,7 @@ class Reporter:
         self.console.print(
             "Next: describe your clusters in relay.yaml (relay.example.yaml has every key);\n"
             "then `relay check`, `relay plan`, `relay run`, `relay status`.\n"
-            "Why a kill at any moment does no harm: docs/transactions.md.",
+            f"Why a kill at any moment does no harm: {page('Exactly once')}.",
             style="dim",
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from relay_pipelines import settings
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, page
 
 # quoted in one of two ways, as java.io.StreamTokenizer reads it, or not at all
 _JAAS_OPTION = re.compile(
@@ -28,7 +28,8 @@ _JAAS_OPTION = re.compile(
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _NOT_PEM = "it is not PEM; export it with keytool and openssl, and set security.{ours}"
 _MSK = (
-    "write msk_tokens.py as docs/security.md shows, and install aws-msk-iam-sasl-signer-python;"
+    f"write msk_tokens.py as {page('Secure connections')} shows, and install"
+    " aws-msk-iam-sasl-signer-python;"
     " set the region"
 )
 
@@ -144,7 +145,10 @@ def _oauth(
         if "scope" in jaas:
             found["scope"] = jaas["scope"]
     else:
-        note("sasl.mechanism", "write a token provider in Python; docs/security.md shows one")
+        note(
+            "sasl.mechanism",
+            f"write a token provider in Python; {page('Secure connections')} shows one",
+        )
         found["token_provider"] = "tokens:token"  # noqa: S105 - a function's name
     return found | ({"sasl_extensions": extensions} if extensions else {})
 

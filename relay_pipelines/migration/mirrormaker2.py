@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, page
 from relay_pipelines.migration.document import Document, Keys, mirror_name, parse, security
 
 # topics of Connect and of MirrorMaker, which it never copies; as relay never copies __.*
@@ -16,7 +16,9 @@ _INTERNAL = r".*[\-\.]internal"
 _EXCLUDED = rf"{_INTERNAL}, .*\.replica"
 _FLOW = re.compile(r"(?P<source>[^>]+?)->(?P<target>[^.]+)\.(?P<key>.+)")
 _IDENTITY = "IdentityReplicationPolicy"
-_OFFSETS = "write which groups are to be kept up to date under groups; see docs/offsets.md"
+_OFFSETS = (
+    f"write which groups are to be kept up to date under groups; see {page('Move consumers')}"
+)
 _CONNECT = "there is no Kafka Connect, so it keeps nothing"
 _ALWAYS = "every run reads the topics of the source again"
 _CLIENT = "it is for Kafka's Java clients, which are not used"

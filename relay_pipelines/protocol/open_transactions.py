@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from relay_pipelines.errors import DestinationError
+from relay_pipelines.errors import DestinationError, page
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.active_producers import (
     ActiveProducer,
@@ -55,7 +55,7 @@ class OpenTransaction:
         servers = ",".join(cluster.bootstrap_servers)
         if self.transactional_id.startswith("relay."):
             # the marker of a commit may be left out: to abort it would take the commit back
-            remedy = "it is a mirror's: docs/runbooks/RelayHiddenCopies.md says how to end it"
+            remedy = f"it is a mirror's: {page('RelayHiddenCopies')} says how to end it"
         else:
             remedy = (
                 "end that producer, or abort it: kafka-transactions.sh --bootstrap-server"

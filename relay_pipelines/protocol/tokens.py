@@ -28,6 +28,7 @@ from relay_pipelines.errors import (
     RelayError,
     RetriableError,
     UnsupportedError,
+    page,
 )
 from relay_pipelines.model import ClassSpec, Security
 from relay_pipelines.protocol.clock import SystemClock
@@ -299,7 +300,7 @@ def _bound(spec: ClassSpec, where: str) -> Callable[[], Any]:
     redaction.hide_named(config)  # the error of a provider may repeat what it was given
     provider = find(spec, "token provider", "module:function")
     if not callable(provider):
-        raise ConfigError(f"{where} is not a function", remedy="see docs/security.md")
+        raise ConfigError(f"{where} is not a function", remedy=f"see {page('Secure connections')}")
     try:
         inspect.signature(provider).bind(**config)
     except TypeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from relay_pipelines.errors import StalePlanError, TamperedError
+from relay_pipelines.errors import StalePlanError, TamperedError, page
 from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.ledger.chain import REMEDY
 from relay_pipelines.output.formatting import plural, stdout
@@ -40,7 +40,7 @@ def run(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> in
 
 def _show(invocation: Invocation, restore: Restore) -> None:
     if restore.act is Act.REFUSED:
-        remedy = f"{REMEDY}; docs/how-to/restore.md says what to do then"
+        remedy = f"{REMEDY}; {page('Restore after a disaster')} says what to do then"
         error = TamperedError(
             f"{restore.act}: {restore.why}", remedy=remedy, topic_partition=restore.source
         )

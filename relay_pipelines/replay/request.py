@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.audit.request import Offsets, parse_offsets, parse_time
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, page
 from relay_pipelines.model import Side
 from relay_pipelines.plan.topic_selection import is_topic_name, target
 from relay_pipelines.request import asked
@@ -163,7 +163,9 @@ class ReplayRequest:
             "on_record_error": self.on_record_error,
         }
         given = {key: value for key, value in given.items() if value}
-        return in_section(RecordSettings, given, self.folder, "see docs/records.md")
+        return in_section(
+            RecordSettings, given, self.folder, f"see {page('Filter and change records')}"
+        )
 
     @property
     def has_dates(self) -> bool:

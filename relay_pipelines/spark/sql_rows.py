@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows, schema
 from relay_pipelines.copy.task import copy_kept, copy_rows
-from relay_pipelines.errors import ConfigError, FilterError, RelayError
+from relay_pipelines.errors import ConfigError, FilterError, RelayError, page
 from relay_pipelines.garbage import garbage_collection_paused
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
@@ -54,7 +54,7 @@ def check(session: Any, sql: Sql) -> None:
                 ).schema
         except PySparkException as error:
             problem = f"{what}: Spark rejects {text!r}: {first_line(error)}"
-            raise ConfigError(problem, remedy="see docs/records.md") from None
+            raise ConfigError(problem, remedy=f"see {page('Filter and change records')}") from None
 
 
 def submit(

@@ -544,7 +544,10 @@ class TestRefusals:
         ("given", "line"),
         [
             ({"where": "vlue = 'x'"}, r"where: Spark rejects .*vlue"),
-            ({"where": "key ="}, r"where: Spark rejects .*; see docs/records.md"),
+            (
+                {"where": "key ="},
+                r"where: Spark rejects .*; see the page 'Filter and change records' .*",
+            ),
             ({"select": {"value": "upper(missing)"}}, r"select.value: Spark rejects .*missing"),
             ({"filters": [{"class": "even:Odd"}]}, r"has no filter 'Odd'; write module:Class"),
             ({"filters": [{"class": "even:Even", "config": {"a": 1}}]}, r"cannot be constructed"),

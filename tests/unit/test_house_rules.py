@@ -82,3 +82,20 @@ def test_the_index_of_a_folder_names_its_modules(folder: Path) -> None:
     assert sorted(named) == sorted(
         path.stem for path in folder.glob("*.py") if path.stem != "__init__"
     )
+
+
+def test_messages_name_pages_by_their_titles() -> None:
+    """Who reads a message has the package, and no checkout with a file of that name."""
+    titles, files = set(), []
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        is_statement = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in is_statement:
+                files += re.findall(r"docs/[\w/-]+\.md", str(node.value))
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "page":
+                titles |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    pages = (ROOT / "mkdocs.yml").read_text()
+    runbooks = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+    assert files == []
+    assert {title for title in titles - runbooks if f"- {title}: " not in pages} == set()

@@ -260,7 +260,10 @@ class TestHeld:
         [
             ("x", "kafka-transactions.sh --bootstrap-server b:1 abort"),
             ("", "kafka-transactions.sh --bootstrap-server b:1 abort"),
-            ("relay.m.main/1", "docs/runbooks/RelayHiddenCopies.md says how to end it"),
+            (
+                "relay.m.main/1",
+                "the page 'RelayHiddenCopies' of the documentation says how to end it",
+            ),
         ],
     )
     def test_a_transaction_of_a_mirror_is_not_to_be_aborted(self, producer: str, then: str) -> None:

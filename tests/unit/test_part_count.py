@@ -15,8 +15,9 @@ from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.window_recount import _WindowCount
 from relay_pipelines.errors import ConfigError, RetentionPassedError, RetriableError
-from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import Record
 from tests.support.audited import AT, TO, entry, wanted
 from tests.support.fetched_spans import batch, span
@@ -170,6 +171,24 @@ def test_a_chunk_whose_first_record_is_gone(low: int) -> None:
     found = counting.result
     assert (found.foreign, found.counted) == (0, 20 - max(low, 5))
     assert (found.count_problems, found.not_verified.total()) == ([], 16 - found.counted)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="whose a batch is will be looked up: a ledger entry names its producer"
+)
+def test_a_compacted_chunk_whose_first_record_is_gone() -> None:
+    """The cleaner has taken it, and the first batch that is left is of another pinned source."""
+    own, other = 1, 2
+    copied = replace(entry(0, 16, 0), destination=OffsetRange(TO, 0, 20))
+    others = replace(entry(0, 4), destination=OffsetRange(TO, 1, 5))
+    (part,) = KnownEntries({AT: [copied]}, [others]).parts(wanted(0, 16))
+    counting = PartCount(part, is_compacted=True)
+    counting.add(FetchedSpan(0, 1, None, Skipped.COMPACTION_GAP))
+    record = Record(0, 1, b"k", b"v", [])
+    for offset in range(1, 20):
+        counting.add(span(batch([record], offset, producer=other if offset < 5 else own)))
+    counting.judge(0)
+    assert (counting.result.foreign, counting.result.count_problems) == (0, [])
 
 
 def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) -> None:
