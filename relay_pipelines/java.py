@@ -24,6 +24,13 @@ _REMEDY = (
     f"install a JDK {OLDEST} or newer, point JAVA_HOME at one, or install relay-pipelines[java]"
 )
 
+_ERROR = re.compile(r"\b(ERROR|FATAL)\b|Error\b|Exception\b")
+# of log4j in a broker, and in Spark; and of a JVM whose main thread ends
+_PREFIX = re.compile(
+    r"^(\[[^\]]*\] |\d\d/\d\d/\d\d [\d:]{8} )?(Exception in thread \"main\" |Caused by: )?"
+)
+_SHOWN_CHARACTERS = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Java:
@@ -105,3 +112,15 @@ if __name__ == "__main__":
     except RelayError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
+
+
+def errors_in(said: str, most: int = 2) -> str:
+    """Return the last errors of what a JVM has printed, without stack traces; else its last line.
+
+    Args:
+        most: how many.
+    """
+    entries = [line for line in said.splitlines() if line.strip() and line[0] not in "\t "]
+    errors = [line for line in entries if _ERROR.search(line)] or entries[-1:]
+    distinct = dict.fromkeys(_PREFIX.sub("", line)[:_SHOWN_CHARACTERS] for line in errors)
+    return " | ".join([*distinct][-most:])

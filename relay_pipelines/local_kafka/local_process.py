@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from relay_pipelines import java
 from relay_pipelines.local_kafka import guardian
 from relay_pipelines.local_kafka.ports import LocalKafkaError, PortTakenError, refuse_taken
 
@@ -184,15 +185,9 @@ class LocalProcess:
         )
 
 
-_ERROR = re.compile(r"\b(ERROR|FATAL)\b|Error\b|Exception\b")
-_PREFIX = re.compile(r"^\[[^\]]*\] ")
-
-
 def tail(log: Path, start: int) -> str:
     """Return the last error after byte `start`, else the last line; no line of a stack trace."""
     with log.open("rb") as file:
         file.seek(start)
-        lines = file.read().decode(errors="replace").splitlines()
-    entries = [line for line in lines if line.strip() and not line.startswith(("\t", " "))]
-    errors = [line for line in entries if _ERROR.search(line)]
-    return _PREFIX.sub("", (errors or entries or ["its log is empty"])[-1])
+        said = file.read().decode(errors="replace")
+    return java.errors_in(said, 1) or "its log is empty"

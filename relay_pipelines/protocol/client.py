@@ -21,7 +21,7 @@ from relay_pipelines.protocol import error_codes, idle_connections, metadata, of
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
-from relay_pipelines.protocol.retries import retry
+from relay_pipelines.protocol.retries import LEAST_SECONDS, retry
 
 LATEST = -1
 EARLIEST = -2
@@ -528,7 +528,7 @@ class ClusterClient:
     def waiting_at_most(self, seconds: float) -> Iterator[None]:
         """Within the context, fail if one answer takes longer than this."""
         usual_ms = self.timeout_ms
-        self._set_timeout(min(usual_ms, int(seconds * 1000)))
+        self._set_timeout(int(min(usual_ms, seconds * 1000)))
         try:
             yield
         finally:
@@ -536,7 +536,7 @@ class ClusterClient:
 
     def _set_timeout(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        for connection in filter(None, [self._bootstrap, *self._control.values()]):
+        for connection in (*self._unused(), *self._leased):
             connection.timeout_seconds = timeout_ms / 1000
 
     def forget(self) -> None:
@@ -607,9 +607,13 @@ class ClusterClient:
             address for address in self._metadata.brokers.values() if address not in addresses
         ]
         errors: list[RetriableError] = []
+        until = self.clock.monotonic() + self.timeout_ms / 1000
         for address in addresses:
+            # those that do not answer share the time of one
+            left = max(LEAST_SECONDS, until - self.clock.monotonic())
             try:
-                return self._connect(address)
+                with self.waiting_at_most(left):
+                    return self._connect(address)
             except RetriableError as error:
                 errors.append(error)
         raise errors[0]

@@ -6,6 +6,7 @@ the request's correlation id, and only that request's answer is ever returned fo
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import select
@@ -37,6 +38,8 @@ _SESSION_LEAST_SECONDS = 1.0
 # the kernel returns from a read at least this often, so that the caller can look at the clock while
 # a slow answer arrives
 _TICK_SECONDS = 0.25
+_SILENT_SECONDS = 10.0  # before a warning
+_LOG = logging.getLogger(__name__)
 
 
 class Connection:
@@ -63,7 +66,8 @@ class Connection:
         self.cluster = cluster
         self.address = address
         self._client_id, self._retriable = client_id, retriable
-        self.timeout_seconds = timeout_seconds
+        self._plain: socket.socket | None = None
+        self._timeout_seconds = timeout_seconds
         self.files = security.file_stamps(cluster.security)
         """Of those that it is opened with, before they are read."""
         self.process = os.getpid()
@@ -92,6 +96,17 @@ class Connection:
     def __str__(self) -> str:
         host, port = self.address
         return f"{self.cluster.name} broker {host}:{port}"
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long an answer, or a write, may make no progress."""
+        return self._timeout_seconds
+
+    @timeout_seconds.setter
+    def timeout_seconds(self, seconds: float) -> None:
+        if seconds != self._timeout_seconds and self._plain is not None and self.is_open:
+            self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
+        self._timeout_seconds = seconds
 
     @property
     def unanswered(self) -> int:
@@ -283,6 +298,7 @@ class Connection:
         plain.settimeout(None)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._tick_seconds))
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self.timeout_seconds))
+        self._plain = plain
         return connected
 
     def _connect_plain(self) -> socket.socket:
@@ -333,7 +349,7 @@ class Connection:
             try:
                 count = self._socket.recv_into(rest, 0, socket.MSG_WAITALL)
             except BlockingIOError:  # how the kernel reports that SO_RCVTIMEO has passed
-                self._idle_seconds += self._tick_seconds
+                self._note_silence()
                 if self._idle_seconds >= self.timeout_seconds:
                     raise
                 return False
@@ -344,6 +360,16 @@ class Connection:
             if self._filled < len(view):
                 return False
         return True
+
+    def _note_silence(self) -> None:
+        """Count a tick without a byte; warn once, since the next warning may be a minute away."""
+        before, self._idle_seconds = self._idle_seconds, self._idle_seconds + self._tick_seconds
+        if before < _SILENT_SECONDS <= self._idle_seconds < self.timeout_seconds:
+            left = self.timeout_seconds - self._idle_seconds
+            _LOG.warning(
+                "waiting for %s: no answer for %g s; waiting %.0f s more",
+                *(self, _SILENT_SECONDS, left),
+            )
 
     def _lost(self, error: OSError) -> RelayError:
         self.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -20,6 +21,8 @@ from relay_pipelines.protocol.clock import Clock
 _LOG = logging.getLogger(__name__)
 _QUIET_SECONDS = 5.0  # before the first warning, and between two
 _IMPATIENT_MS = 5_000
+LEAST_SECONDS = 5.0
+"""How long an answer may take even if the time is over: a busy broker needs some seconds."""
 
 T = TypeVar("T")
 
@@ -83,11 +86,14 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(error, RelayError) and error.retryable
 
 
-class Closable(Protocol):
+class Client(Protocol):
     """A client that connects again when it is used after it was closed."""
 
     def close(self) -> None:
         """Close the connections."""
+
+    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
+        """Within the context, fail if one answer takes longer than this."""
 
 
 def retry(
@@ -95,12 +101,14 @@ def retry(
     name: str,
     options: CopyOptions,
     clock: Clock,
-    *clients: Closable,
+    *clients: Client,
     patient: bool = True,
     progress_at: Callable[[], float] | None = None,
     also: tuple[type[RelayError], ...] = (),
 ) -> T:
     """Call `ask` until it succeeds and return its result; warn every few seconds until then.
+
+    An attempt waits for no answer beyond `give_up_after`: a broker that hangs does not hold it up.
 
     Args:
         name: of the mirror; warnings begin with it.
@@ -113,6 +121,7 @@ def retry(
         RelayError: the last error of `ask` when the time is over, or at once an error that does not
             pass by itself.
     """
+    patience = math.inf if options.give_up_after_ms < 0 else options.give_up_after_ms / 1000
     if not patient:
         options = impatient(options)
     began = clock.monotonic()
@@ -130,4 +139,11 @@ def retry(
             how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
-    return retry_until_no_progress(options, clock, moved_at, between_attempts, also)(ask)
+    def attempt() -> T:
+        left = max(LEAST_SECONDS, moved_at() + patience - clock.monotonic())
+        with ExitStack() as limits:
+            for client in clients:
+                limits.enter_context(client.waiting_at_most(left))
+            return ask()
+
+    return retry_until_no_progress(options, clock, moved_at, between_attempts, also)(attempt)

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from relay_pipelines import java
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import answering, jvm, settings_file
+from relay_pipelines.spark import answering, connect_channel, jvm, settings_file, unknown_user
 from relay_pipelines.spark.defaults import DEFAULTS, TASK_ATTEMPTS
 from relay_pipelines.spark.session import first_line
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _ANSWER_SECONDS = 10.0
@@ -88,6 +88,10 @@ class ConnectServer:
                 pid_file.write(f"{self._spawn(settings, pid_file.fileno())} {name}")
         try:
             self._wait_until_it_answers()
+        except BaseException:
+            if started:
+                self.stop()  # it would keep the port
+            raise
         finally:
             if started:
                 self._conf.unlink(missing_ok=True)  # a server that answers has read it
@@ -165,10 +169,9 @@ class ConnectServer:
         answering.check(self.address)
 
         import grpc
-        from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
-        builder = DefaultChannelBuilder(self.remote)
+        builder = connect_channel.builder(self.remote)
         session = {"session_id": asked.session_id, "user_context": asked.user_context}
         with builder.toChannel() as channel:
             server = base_pb2_grpc.SparkConnectServiceStub(channel)
@@ -203,7 +206,7 @@ class ConnectServer:
 
     def _host_and_port(self) -> tuple[str, int]:
         parts = urlsplit(f"//{self.address.removeprefix('sc://')}")
-        if parts.hostname not in _LOOPBACK:
+        if parts.hostname not in connect_channel.LOOPBACK:
             raise ConfigError(
                 f"spark.remote is {self.address}: relay starts a server on 127.0.0.1 only",
                 remedy="set spark.remote to sc://127.0.0.1:15002, or start that server with"
@@ -230,7 +233,12 @@ class ConnectServer:
             # in the foreground of the script, because its daemon needs `ps`
             process = subprocess.Popen(  # noqa: S603 - Spark's own script
                 [script, "--wait", *settings_file.options(self._conf)],
-                env={"PYSPARK_PYTHON": sys.executable, **os.environ, **own},
+                env={
+                    "PYSPARK_PYTHON": sys.executable,
+                    **os.environ,
+                    **unknown_user.variables(os.environ),
+                    **own,
+                },
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -247,7 +255,7 @@ class ConnectServer:
             if not self.runs():
                 self._refuse_other_server()
                 raise RelayError(
-                    f"the Spark server at {self.address} ended while it started",
+                    f"the Spark server at {self.address} ended while it started{self._errors()}",
                     remedy=f"see {self._log}",
                 )
             return self.is_ours()
@@ -256,6 +264,11 @@ class ConnectServer:
             raise RelayError(
                 f"the Spark server does not answer at {self.address}", remedy=f"see {self._log}"
             )
+
+    def _errors(self) -> str:
+        """Return the last errors in its log."""
+        errors = java.errors_in(self._log.read_text(errors="replace"))
+        return f": {errors}" if errors else ""
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import shlex
 import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +27,7 @@ from typing import Any
 from relay_pipelines import java
 from relay_pipelines.class_archive import ClassArchive
 from relay_pipelines.java import Java
-from relay_pipelines.spark import settings_file, yarn
+from relay_pipelines.spark import settings_file, unknown_user, yarn
 from relay_pipelines.spark.defaults import SMALL_JVM
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -33,6 +35,10 @@ _USAGE_ERROR = "--usage-error"
 _ADD_MODULES = "--add-modules="
 _POLL_SECONDS = 0.01
 _LAUNCHER_SECONDS = 60
+_END_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 1.0
+_LAST_BYTES = 32 << 10
+_FEW_FILES = 1024
 # that of a session, that of one without an archive of classes, and those of other settings
 _ANSWERS = 8
 _ASKED_OF_LAUNCHER = ("SPARK_", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "LD_LIBRARY_PATH")
@@ -42,8 +48,9 @@ _ADDRESS, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 def start(settings: Mapping[str, str], *, verbose: bool) -> Any:
     """Start a JVM and return PySpark's gateway to it, whose `proc` is its process.
 
-    The JVM ends when its stdin does, and so with this process. Ctrl-C does not reach it. What the
-    user has in PYSPARK_SUBMIT_ARGS, spark-env.sh and spark-defaults.conf stays in force.
+    The gateway's `stderr` is what it prints there; None if it is shown. The JVM ends when its stdin
+    does, and so with this process. Ctrl-C does not reach it. What the user has in
+    PYSPARK_SUBMIT_ARGS, spark-env.sh and spark-defaults.conf stays in force.
 
     Args:
         settings: Spark's configuration; the JVM reads it from a file, which is then deleted.
@@ -61,19 +68,65 @@ def start(settings: Mapping[str, str], *, verbose: bool) -> Any:
     with tempfile.TemporaryDirectory(prefix="relay-spark-") as folder:  # mode 700
         address = Path(folder, "address")
         words = settings_file.write_beside(Path(folder, "spark.conf"), settings, words)
-        process = subprocess.Popen(  # noqa: S603 - Spark itself
-            [*command(words, environment), *words],
-            env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address)},
-            stdin=subprocess.PIPE,
-            stderr=None if verbose else subprocess.DEVNULL,
-            preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - as PySpark does
-        )
+        line = [*command(words, environment), *words]
+        stderr = None if verbose else LastWords()
         try:
-            return _connected(address, process)
+            process = subprocess.Popen(  # noqa: S603 - Spark itself
+                line,
+                env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address)},
+                stdin=subprocess.PIPE,
+                stderr=stderr.sink if stderr else None,
+                preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - as PySpark does
+            )
+        finally:
+            if stderr:
+                os.close(stderr.sink)  # the JVM and its workers have it
+        try:
+            return _connected(address, process, stderr)
         except BaseException:
-            process.kill()
-            process.communicate()  # closes its pipe, too
+            end(process)
             raise
+
+
+class LastWords:
+    """The end of what a JVM and its workers print to a pipe, read on a thread; they never wait.
+
+    A file would grow for as long as a session lives.
+    """
+
+    def __init__(self) -> None:
+        source, self.sink = os.pipe()
+        self._last = b""
+        self._thread = threading.Thread(
+            target=self._read, args=(source,), name="spark-stderr", daemon=True
+        )
+        self._thread.start()
+
+    def errors(self) -> str:
+        """Return the errors among them, in one line; what has ended may still be read."""
+        self._thread.join(_LAST_WORDS_SECONDS)
+        return java.errors_in(self._last.decode(errors="replace"))
+
+    def _read(self, source: int) -> None:
+        with open(source, "rb", buffering=0) as pipe:
+            while some := pipe.read(_LAST_BYTES):
+                self._last = (self._last + some)[-_LAST_BYTES:]
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a JVM, which removes its folders if it answers."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        process.communicate(timeout=_END_SECONDS)  # it ends with its stdin
+    process.kill()
+    process.communicate()  # closes its pipe, too
+
+
+def why_ended(process: subprocess.Popen[bytes], stderr: LastWords | None) -> str:
+    """Return why a JVM that has ended has done so, as it says itself."""
+    said = f": {errors}" if stderr and (errors := stderr.errors()) else ""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = f"; ulimit -n is {files}, and Spark needs more" if files < _FEW_FILES else ""
+    return f"its JVM ended with exit code {process.returncode}{said}{few}"
 
 
 def jars() -> Iterator[Path]:
@@ -163,12 +216,16 @@ def _environment() -> dict[str, str]:
         environment = {name: value for name, _, value in pairs}
     if environment.get("LC_ALL") in {"C", "POSIX"}:  # a JVM could not name files beyond ASCII
         environment["LC_ALL"] = "C.UTF-8"  # as Python does for itself
-    return environment | {
-        "PYTHONHASHSEED": "0",
-        "SPARK_CONNECT_MODE": "0",
-        "SPARK_ENV_LOADED": "1",
-        "SPARK_SCALA_VERSION": scala_version(),
-    }
+    return (
+        environment
+        | unknown_user.variables(environment)
+        | {
+            "PYTHONHASHSEED": "0",
+            "SPARK_CONNECT_MODE": "0",
+            "SPARK_ENV_LOADED": "1",
+            "SPARK_SCALA_VERSION": scala_version(),
+        }
+    )
 
 
 def class_path() -> str:
@@ -199,13 +256,13 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _connected(address: Path, process: subprocess.Popen[bytes]) -> Any:
+def _connected(address: Path, process: subprocess.Popen[bytes], stderr: LastWords | None) -> Any:
     """Wait until the JVM has written its address, and connect PySpark to it."""
     from pyspark.java_gateway import launch_gateway
 
     while not address.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"its JVM ended with exit code {process.returncode}")
+            raise RuntimeError(why_ended(process, stderr))
         time.sleep(_POLL_SECONDS)
     # two numbers of four bytes: the port, and the length of the secret
     content = address.read_bytes()
@@ -215,7 +272,7 @@ def _connected(address: Path, process: subprocess.Popen[bytes]) -> Any:
         gateway = launch_gateway()
     finally:
         del os.environ[_ADDRESS], os.environ[_SECRET]
-    gateway.proc = process
+    gateway.proc, gateway.stderr = process, stderr
     return gateway
 
 

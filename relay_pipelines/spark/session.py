@@ -19,6 +19,7 @@ from weakref import WeakSet
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.spark import (
     answering,
+    connect_channel,
     jvm,
     package_archive,
     task_python,
@@ -43,6 +44,8 @@ _AT_START = (
     *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
     *("spark.kubernetes.", "spark.yarn."),
 )
+_REMEDY = "check spark.master or spark.remote, and spark.conf; --debug shows what Spark prints"
+_LOGGERS_OF_ERRORS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _LOG = logging.getLogger(__name__)
 # sessions whose Spark somebody else has started, such as the program that calls us
 _borrowed: WeakSet[Any] = WeakSet()
@@ -91,10 +94,20 @@ def connect(
         where = answering.without_parameters(remote or master or "local[*]")
         raise RelayError(
             f"Spark at {where} does not start a session: {first_line(error)}",
-            remedy="check spark.master or spark.remote, and spark.conf",
+            remedy=connect_channel.remedy_of_proxy(remote or "") or _REMEDY,
         ) from error
+    if not verbose and session not in _borrowed:
+        _silence_errors()
     _refuse_speculation(session)
     return session
+
+
+def _silence_errors() -> None:
+    """Do not print an error that is raised, too: it is kilobytes of JSON with two stack traces."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS_OF_ERRORS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def end(session: Any) -> None:
@@ -155,6 +168,18 @@ def kill_jvm() -> None:
         process.kill()
         process.communicate()  # closes its pipe, too
         _forget_dead_jvm()
+
+
+def _end_failed_jvm(error: Exception) -> Exception:
+    """End a JVM of ours in which no session starts; return the error that says why."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001 - no other way to know
+    has_ended = not isinstance(error, Py4JJavaError)  # it no longer answers
+    jvm.end(gateway.proc)
+    _forget_dead_jvm()
+    return RuntimeError(jvm.why_ended(gateway.proc, gateway.stderr)) if has_ended else error
 
 
 def _leave_connect_mode() -> None:
@@ -503,12 +528,19 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
         "spark.master": f"local[{local[2] or '*'},{TASK_ATTEMPTS}]" if local else master,
         **conf,
     }
-    _start_jvm(settings, verbose=verbose)
-    if master == yarn.MASTER:
-        yarn.check_resource_manager(SparkContext._jvm)  # noqa: SLF001 - no other way to it
+    is_ours = _start_jvm(settings, verbose=verbose)
     # not among what the JVM starts with: the launcher is asked again when that changes
     named = {"spark.app.name": f"relay {purpose}".strip(), **settings}
-    session = SparkSession.builder.config(map=named).getOrCreate()
+    try:
+        if master == yarn.MASTER:
+            yarn.check_resource_manager(SparkContext._jvm)  # noqa: SLF001 - no other way to it
+        session = SparkSession.builder.config(map=named).getOrCreate()
+    except RelayError:
+        raise
+    except Exception as error:
+        if not is_ours:
+            raise
+        raise _end_failed_jvm(error) from error
     if not verbose:
         # these print tracebacks when the JVM is killed, and a run reports that in one line
         session.sparkContext._accumulatorServer.handle_error = _ignore_error  # noqa: SLF001
@@ -527,27 +559,30 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
-def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
-    """Start the driver's JVM, unless this process has one; its workers inherit its stderr."""
+def _start_jvm(settings: dict[str, str], *, verbose: bool) -> bool:
+    """Start the driver's JVM; return False if this process has one. Workers inherit its stderr."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None:  # noqa: SLF001 - there is no other way to know
-        return
+        return False
     if archive := jvm.CLASSES.jvm_options(verbose=verbose):
         settings[_JAVA_OPTIONS] = f"{shlex.join(archive)} {settings.get(_JAVA_OPTIONS, '')}"
     without_pandas.apply()
     gateway = jvm.start(settings, verbose=verbose)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
+    return True
 
 
 def _remote(remote: str, conf: Mapping[str, str]) -> Any:
-    from pyspark.sql import SparkSession
+    # PySpark's own builder takes no options of gRPC, and sets this
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user cannot change what the client warns about
         # not one that the program has, which may even be one of another server
-        session = SparkSession.builder.remote(remote).create()
+        session = SparkSession.builder.channelBuilder(connect_channel.builder(remote)).create()
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         ignored = [key for key, value in conf.items() if not _set(session, key, value)]
         package_archive.ship(session)
