@@ -2,6 +2,12 @@
 # Runs the command of the container. Spark on Kubernetes starts its executors with the one argument
 # "executor" and the rest in variables (KubernetesExecutorBackend).
 set -eu
+# OpenShift chooses a user id that has no name; Hadoop, in Spark, refuses such a user
+if ! getent passwd "$(id -u)" > /dev/null; then
+  NSS_WRAPPER_PASSWD=$(mktemp)
+  echo "relay:x:$(id -u):$(id -g)::/var/lib/relay:/usr/sbin/nologin" > "$NSS_WRAPPER_PASSWD"
+  export NSS_WRAPPER_PASSWD NSS_WRAPPER_GROUP=/etc/group LD_PRELOAD=libnss_wrapper.so
+fi
 [ "${1:-}" = executor ] || exec "$@"
 
 classpath="$SPARK_HOME/jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}"

@@ -26,6 +26,7 @@ from tests.support.commands import (
     environment,
     error_line,
     mirror,
+    relay,
     relay_here,
 )
 from tests.support.independent import client, create, write
@@ -107,6 +108,30 @@ def test_a_broker_that_stays_away_fails_the_command(
     assert done.returncode == 1
     assert "cannot be reached" in error_line(done)
     assert done.stderr.count("\n") == 1
+
+
+def test_a_broker_that_hangs_is_given_up_in_time(
+    own_cluster: LocalCluster, filled: TopicPartition, tmp_path: Path
+) -> None:
+    """It accepts connections and answers nothing: the command says so, and ends in time."""
+    config = configured(
+        tmp_path, {"m": mirror(own_cluster.cluster(), AWAY, filled.topic, give_up_after="12s")}
+    )
+    (broker,) = own_cluster.brokers
+    broker.pause()
+    try:
+        began = time.monotonic()
+        done = relay(config, "plan")
+        waited = time.monotonic() - began
+    finally:
+        broker.resume()
+    assert done.returncode == 1
+    said, error = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"waiting for one broker \S+: no answer for 10 s; waiting 2 s more", said
+    ), said
+    assert "no answer within 12 s" in error
+    assert 12 <= waited < 12 + SOON
 
 
 def test_a_run_that_is_stopped_does_not_wait(

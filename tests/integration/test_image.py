@@ -22,7 +22,7 @@ from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import Mirror, kill
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
-from tests.support.deployment import Image, compose, installed_image
+from tests.support.deployment import DEPLOY, Image, compose, installed_image
 from tests.support.independent import until
 
 DRIVER_VARIABLES = {
@@ -94,6 +94,24 @@ def test_the_image_is_an_executor_of_spark(
         # it ends with its driver
         assert executor.wait(150) is not None
     mirror.assert_all_arrived()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_user_id_without_a_name_gets_one() -> None:
+    """As OpenShift chooses it. Java and Hadoop then find the name by the library in the image."""
+    nobody = ["setpriv", "--reuid=54321", "--regid=0", "--clear-groups"]
+    look = 'echo "$LD_PRELOAD"; cat "$NSS_WRAPPER_PASSWD"; rm "$NSS_WRAPPER_PASSWD"'
+    done = subprocess.run(
+        [*nobody, "sh", "-s", "sh", "-c", look],
+        input=(DEPLOY / "docker" / "entrypoint.sh").read_text(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    library, entry = done.stdout.splitlines()
+    assert library == "libnss_wrapper.so"
+    assert entry == "relay:x:54321:0::/var/lib/relay:/usr/sbin/nologin"
+    assert "libnss-wrapper" in (DEPLOY / "docker" / "Dockerfile").read_text()
 
 
 def test_the_variables_of_a_broker_start_one(tmp_path: Path) -> None:

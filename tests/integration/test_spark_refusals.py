@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from relay_pipelines.local_kafka.ports import free_ports
+from tests.chaos.harness import ROOT
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client
@@ -38,6 +45,66 @@ def test_speculation_of_a_connect_server_is_refused(
         answer = client.ask(Request(None, remote))
     assert answer["kind"] == "ConfigError"
     assert "spark.speculation is on" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "conf", "says"),
+    [
+        ([], {"spark.local.dir": "/proc/relay"}, "exit code 53: .*(under /proc/relay)"),
+        (["bash", "-c", 'ulimit -n 64; exec "$@"', ""], {}, "ulimit -n is 64"),
+    ],
+    ids=["a folder that cannot be written", "few open files"],
+)
+def test_a_jvm_that_ends_says_why(
+    tmp_path: Path, prefix: list[str], conf: dict[str, str], says: str
+) -> None:
+    """What it printed is in the one line, and none of its folders stays."""
+    done = started(conf, prefix, TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout.count("\n") == 1
+    assert done.stdout.startswith("RelayError: Spark at local[1] does not start a session: its JVM")
+    assert re.search(says, done.stdout), done.stdout
+    assert not done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_user_id_without_a_name_works() -> None:
+    """As in the containers of OpenShift, whose user ids are in no file."""
+    nobody = ["setpriv", "--reuid=54321", "--regid=0", "--clear-groups"]
+    with tempfile.TemporaryDirectory() as home:  # that of pytest is root's alone
+        os.chown(home, 54321, 0)
+        done = started({}, nobody, HOME=home, XDG_CACHE_HOME=home)
+    assert done.stdout == "3 54321\n", done.stderr
+    assert done.returncode == 0
+
+
+def started(
+    conf: dict[str, str], prefix: list[str], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Start a session in a process of its own, and let it count."""
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", PROGRAM, json.dumps(conf)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+
+
+PROGRAM = """
+import json, os, sys
+from relay_pipelines.errors import RelayError
+from relay_pipelines.spark.session import connect
+try:
+    session = connect("local[1]", conf=json.loads(sys.argv[1]))
+except RelayError as error:
+    sys.exit(print("RelayError:", error) or 1)
+print(session.range(3).count(), session.sparkContext.sparkUser())
+session.stop()
+"""
 
 
 @pytest.mark.parametrize("scheme", ["spark://", "sc://"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import CopyOptions
-from relay_pipelines.protocol.retries import retry_until_no_progress
+from relay_pipelines.protocol.retries import retry, retry_until_no_progress
 from tests.support.sleeping_clock import SleepingClock
 
 AWAY = SourceError("away")
@@ -79,6 +82,41 @@ def test_a_permanent_error_is_raised_at_once() -> None:
     with pytest.raises(PermissionDeniedError):
         retry_until_no_progress(options(-1), clock)(ask)
     assert not clock.waits
+
+
+class SlowClient:
+    """A client of a broker that hangs: each answer takes as long as it may."""
+
+    def __init__(self, clock: SleepingClock) -> None:
+        self.clock, self.limit = clock, 30.0
+        self.limits: list[float] = []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    @contextmanager
+    def waiting_at_most(self, seconds: float) -> Iterator[None]:
+        self.limit = min(30.0, seconds)
+        yield
+
+    def ask(self) -> None:
+        self.limits.append(self.limit)
+        self.clock.now += self.limit
+        raise AWAY
+
+
+@pytest.mark.parametrize(
+    ("give_up_after_ms", "limits"),
+    [(20_000, [20]), (60_000, [30, pytest.approx(29.5, abs=0.5)]), (0, [5])],
+    ids=["less than a request may take", "two requests", "nothing"],
+)
+def test_no_attempt_waits_beyond_the_time_limit(give_up_after_ms: int, limits: list[float]) -> None:
+    """A broker that hangs would take the time of one request more, or of several brokers."""
+    clock = SleepingClock()
+    client = SlowClient(clock)
+    with pytest.raises(SourceError):
+        retry(client.ask, "m", options(give_up_after_ms), clock, client)
+    assert client.limits == limits
 
 
 def _away() -> None:

@@ -4,7 +4,7 @@ import pytest
 from pyspark import SparkContext
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.spark import jvm, yarn
+from relay_pipelines.spark import connect_channel, jvm, yarn
 from relay_pipelines.spark.session import connect
 
 
@@ -49,3 +49,28 @@ PAGE = "http://rm1:8088/proxy/application_1_1"
 def test_the_page_of_an_application_is_yarns(conf: dict[str, str], page: str) -> None:
     """That of the driver leads there."""
     assert yarn.page(conf) == page
+
+
+@pytest.mark.parametrize(
+    ("remote", "variables", "asked_through"),
+    [
+        ("sc://spark:15002/;token=t", {"http_proxy": "http://p:3128"}, "http_proxy"),
+        ("sc://spark", {"https_proxy": "http://p", "no_proxy": "other,.example"}, "https_proxy"),
+        ("sc://spark:15002", {"http_proxy": "http://p", "no_proxy": "other,spark"}, ""),
+        ("sc://127.0.0.1:15002", {"http_proxy": "http://p"}, ""),
+        ("sc://spark:15002", {"HTTP_PROXY": "http://p"}, ""),
+        ("", {"http_proxy": "http://p"}, ""),
+    ],
+    ids=["a server", "other exceptions", "an exception", "this machine", "unread", "no server"],
+)
+def test_a_proxy_is_named(
+    monkeypatch: pytest.MonkeyPatch, remote: str, variables: dict[str, str], asked_through: str
+) -> None:
+    """It comes from the environment, and gRPC says nothing of it."""
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    remedy = connect_channel.remedy_of_proxy(remote)
+    assert remedy.partition(" ")[0] == asked_through
+    assert bool(remedy) == ("add spark to no_proxy" in remedy)
