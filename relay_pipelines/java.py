@@ -106,14 +106,6 @@ def _said(executable: str) -> str:
     ).stderr
 
 
-if __name__ == "__main__":
-    try:
-        find()
-    except RelayError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
-
-
 def errors_in(said: str, most: int = 2) -> str:
     """Return the last errors of what a JVM has printed, without stack traces; else its last line.
 
@@ -124,3 +116,11 @@ def errors_in(said: str, most: int = 2) -> str:
     errors = [line for line in entries if _ERROR.search(line)] or entries[-1:]
     distinct = dict.fromkeys(_PREFIX.sub("", line)[:_SHOWN_CHARACTERS] for line in errors)
     return " | ".join([*distinct][-most:])
+
+
+if __name__ == "__main__":
+    try:
+        find()
+    except RelayError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -273,6 +273,9 @@ class _Reader(Protocol):
     def close(self) -> None:
         """Close the connections; the next call connects again, and logs may have changed."""
 
+    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
+        """Within the context, fail if one answer takes longer than this."""
+
 
 class _OwnReader:
     """Reads over the connection of the copy.
@@ -326,6 +329,9 @@ class _OwnReader:
     def close(self) -> None:
         self._client.close()
         self.forget()
+
+    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
+        return self._client.waiting_at_most(seconds)
 
 
 class _Comparing:

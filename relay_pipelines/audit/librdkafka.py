@@ -6,6 +6,7 @@ librdkafka fetches, verifies and decodes the batches, and leaves aborted records
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import Any, Self
 
@@ -196,6 +197,10 @@ class LibrdkafkaReader:
 
     def forget(self) -> None:
         """Do nothing: `log` always asks."""
+
+    def waiting_at_most(self, _seconds: float) -> AbstractContextManager[None]:
+        """Do nothing: librdkafka has limits of its own."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close the connections."""

@@ -613,16 +613,19 @@ class ClusterClient:
             left = max(LEAST_SECONDS, until - self.clock.monotonic())
             try:
                 with self.waiting_at_most(left):
-                    return self._connect(address)
+                    connection = self._connect(address)
             except RetriableError as error:
                 errors.append(error)
+            else:
+                connection.timeout_seconds = self.timeout_ms / 1000
+                return connection
         raise errors[0]
 
     def _connect(self, address: tuple[str, int]) -> Connection:
         timeout_seconds = self.timeout_ms / 1000
-        known = idle_connections.take(self.cluster, address, timeout_seconds)
+        known = idle_connections.take(self.cluster, address)
         if known is not None:
-            known.serve(self._client_id, self.retriable)
+            known.serve(self._client_id, self.retriable, timeout_seconds)
             return known
         return Connection(self.cluster, address, self._client_id, self.retriable, timeout_seconds)
 

@@ -232,9 +232,12 @@ class Connection:
         if len(self._buffer) > _BUFFER_BYTES:
             self._buffer = memoryview(bytearray(_BUFFER_BYTES))
 
-    def serve(self, client_id: str, retriable: type[RetriableError]) -> None:
+    def serve(
+        self, client_id: str, retriable: type[RetriableError], timeout_seconds: float
+    ) -> None:
         """Go on for another client, as the constructor's arguments say."""
         self._client_id, self._retriable = client_id, retriable
+        self.timeout_seconds = timeout_seconds
 
     def close(self) -> None:
         """Close the connection and forget what is in flight."""

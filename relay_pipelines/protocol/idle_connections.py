@@ -31,7 +31,6 @@ class _Place(NamedTuple):
 
     cluster: Cluster
     address: tuple[str, int]
-    timeout_seconds: float
     files: FileStamps
 
 
@@ -46,9 +45,9 @@ _IDLE: defaultdict[_Place, list[_Idle]] = defaultdict(list)
 _LOCK = threading.Lock()
 
 
-def take(cluster: Cluster, address: tuple[str, int], timeout_seconds: float) -> Connection | None:
+def take(cluster: Cluster, address: tuple[str, int]) -> Connection | None:
     """Return a connection that is open, as far as this side knows; None if there is none."""
-    place = _Place(cluster, address, timeout_seconds, file_stamps(cluster.security))
+    place = _Place(cluster, address, file_stamps(cluster.security))
     while True:
         with _LOCK:
             waiting = _IDLE.get(place)
@@ -70,9 +69,7 @@ def keep(connection: Connection) -> None:
         return
     connection.free_buffer()
     now = time.monotonic()
-    place = _Place(
-        connection.cluster, connection.address, connection.timeout_seconds, connection.files
-    )
+    place = _Place(connection.cluster, connection.address, connection.files)
     with _LOCK:
         closed = _pop_expired(now)
         waiting = _IDLE[place]

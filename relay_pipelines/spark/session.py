@@ -170,16 +170,17 @@ def kill_jvm() -> None:
         _forget_dead_jvm()
 
 
-def _end_failed_jvm(error: Exception) -> Exception:
-    """End a JVM of ours in which no session starts; return the error that says why."""
-    from py4j.protocol import Py4JJavaError
+def _end_failed_jvm(error: Exception) -> str:
+    """End a JVM of ours in which no session starts; return why it ended by itself if it has."""
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - no other way to know
-    has_ended = not isinstance(error, Py4JJavaError)  # it no longer answers
     jvm.end(gateway.proc)
     _forget_dead_jvm()
-    return RuntimeError(jvm.why_ended(gateway.proc, gateway.stderr)) if has_ended else error
+    if isinstance(error, Py4JJavaError) or not isinstance(error, Py4JError | OSError):
+        return ""  # it has answered
+    return jvm.why_ended(gateway.proc, gateway.stderr)
 
 
 def _leave_connect_mode() -> None:
@@ -535,12 +536,10 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
         if master == yarn.MASTER:
             yarn.check_resource_manager(SparkContext._jvm)  # noqa: SLF001 - no other way to it
         session = SparkSession.builder.config(map=named).getOrCreate()
-    except RelayError:
-        raise
     except Exception as error:
-        if not is_ours:
-            raise
-        raise _end_failed_jvm(error) from error
+        if is_ours and (why := _end_failed_jvm(error)):
+            raise RuntimeError(why) from error
+        raise
     if not verbose:
         # these print tracebacks when the JVM is killed, and a run reports that in one line
         session.sparkContext._accumulatorServer.handle_error = _ignore_error  # noqa: SLF001

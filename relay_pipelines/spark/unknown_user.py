@@ -29,5 +29,5 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         own = shlex.join([f"-Duser.name={name}", f"-Duser.home={home}"])
         # Java takes the last one
         options = f"{own} {environment.get(_OPTIONS, '')}".strip()
-        return {"SPARK_USER": name, "HADOOP_USER_NAME": name, _OPTIONS: options}
+        return {"SPARK_USER": name, _OPTIONS: options}
     return {}

@@ -173,7 +173,7 @@ def test_a_child_of_a_thread_that_holds_the_lock(broker: FakeBroker) -> None:
 
 def take_within(seconds: int, cluster: Cluster) -> None:
     signal.alarm(seconds)
-    assert idle_connections.take(cluster, ("localhost", 1), 1.0) is None
+    assert idle_connections.take(cluster, ("localhost", 1)) is None
 
 
 def test_a_broker_that_hangs_is_waited_for_once(broker: FakeBroker) -> None:
