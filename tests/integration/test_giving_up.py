@@ -111,12 +111,14 @@ def test_a_broker_that_stays_away_fails_the_command(
 
 
 def test_a_broker_that_hangs_is_given_up_in_time(
-    own_cluster: LocalCluster, filled: TopicPartition, tmp_path: Path
+    own_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    filled: TopicPartition,
+    tmp_path: Path,
 ) -> None:
     """It accepts connections and answers nothing: the command says so, and ends in time."""
-    config = configured(
-        tmp_path, {"m": mirror(own_cluster.cluster(), AWAY, filled.topic, give_up_after="12s")}
-    )
+    here, there = own_cluster.cluster(), destination_cluster.cluster()
+    config = configured(tmp_path, {"m": mirror(here, there, filled.topic, give_up_after="12s")})
     (broker,) = own_cluster.brokers
     broker.pause()
     try:
