@@ -21,7 +21,7 @@ from relay_pipelines.protocol import error_codes, idle_connections, metadata, of
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
-from relay_pipelines.protocol.retries import LEAST_SECONDS, retry
+from relay_pipelines.protocol.retries import LEAST_SECONDS, longest_answer_ms, retry
 
 LATEST = -1
 EARLIEST = -2
@@ -62,7 +62,7 @@ class ClusterClient:
         self.mirror = mirror
         self.options = options
         self.clock = clock
-        self.timeout_ms = options.request_timeout_ms
+        self.timeout_ms = longest_answer_ms(options)
         self.rack = os.environ.get(cluster.rack_variable) or cluster.rack
         self._client_id = "-".join(filter(None, ("relay", mirror, purpose)))
         self._metadata = Metadata()

@@ -81,6 +81,14 @@ def impatient(options: CopyOptions) -> CopyOptions:
     return replace(options, give_up_after_ms=_IMPATIENT_MS)
 
 
+def longest_answer_ms(options: CopyOptions) -> int:
+    """Return how long an answer may take: as long as a request, and not beyond the time limit."""
+    if options.give_up_after_ms < 0:
+        return options.request_timeout_ms
+    limit_ms = max(options.give_up_after_ms, int(LEAST_SECONDS * 1000))
+    return min(options.request_timeout_ms, limit_ms)
+
+
 def is_retryable(error: BaseException) -> bool:
     """Whether the call that raised this may succeed if it is made again."""
     return isinstance(error, RelayError) and error.retryable
