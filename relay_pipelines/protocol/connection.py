@@ -382,7 +382,7 @@ class Connection:
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
         timed_out = isinstance(error, BlockingIOError | TimeoutError)
         why = (
-            f"no answer within {self.timeout_seconds:g} s"
+            f"no answer within {round(self.timeout_seconds, 1):g} s"
             if timed_out
             else error.strerror or str(error) or type(error).__name__
         )
