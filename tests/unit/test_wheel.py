@@ -56,7 +56,7 @@ def test_init_writes_the_files_of_a_project_and_overwrites_none(site, tmp_path):
 
 def test_init_in_a_folder_that_cannot_be_made_is_one_line(site, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(AssertionError, match=r"^error: file/x cannot be written: Not a directory;"):
+    with pytest.raises(AssertionError, match=r"^error: file/x cannot be opened: Not a directory;"):
         python(site, tmp_path, "-c", CALL, "init", "file/x")
 
 
