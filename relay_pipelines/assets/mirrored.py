@@ -8,6 +8,7 @@ import dagster as dg
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
+from relay_pipelines.model import RecordPolicy
 from relay_pipelines.orchestration import event_store, naming, turns, window_log
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane, ops
@@ -15,7 +16,7 @@ from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import final_failure, forbid_retries
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.topic_selection import renamed_target
+from relay_pipelines.plan.topic_selection import QUARANTINE, Target, renamed_target
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.schemas import checks as schema_checks
 from relay_pipelines.settings import Mirror
@@ -59,23 +60,61 @@ def _assets(
 def _specs(topics: Sequence[str], lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     # Planners and runs refuse topics that share a destination or get a bad name. Here, topics may
     # be long deleted, and an error would take away the definitions of every mirror.
-    renamed = {topic: renamed_target(topic, mirror.topics.rename).topic for topic in topics}
+    renamed = {topic: renamed_target(topic, mirror.topics.rename) for topic in topics}
+    policies = mirror.record_policies(topics)
     servers = ",".join(mirror.destination.bootstrap_servers)
     return [
         dg.AssetSpec(
             naming.mirrored_asset(lane.path, topic),
             deps=[naming.source_asset(lane.path, topic)],
             partitions_def=window_log.windows(lane.path, topic),
-            description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic},"
-            " exactly once.",
+            description=_description(topic, renamed[topic], policies[topic]),
             group_name=naming.group(lane.path),
             kinds={"kafka", "pyspark"},
             owners=list(mirror.owners),
-            metadata={"dagster/uri": f"kafka://{servers}/{renamed[topic]}", "lane": lane.name},
+            metadata={
+                "dagster/uri": f"kafka://{servers}/{renamed[topic].topic}",
+                "lane": lane.name,
+                **_decisions(policies[topic]),
+            },
             skippable=True,
         )
         for topic in topics
     ]
+
+
+def _description(topic: str, to: Target, policy: RecordPolicy) -> str:
+    """Say which records of a source topic its copy has, and whether they are those of the source.
+
+    Batches may be merged or recompressed, which changes no record.
+    """
+    records = f"{'those' if policy.filters or policy.where else 'all'} records of {topic}"
+    keeps = [f"{spec.name} keeps" for spec in policy.filters]
+    keeps += ["`where` is true of"] * bool(policy.where)
+    changes = [f"{spec.name} replaces them"] if (spec := policy.transform) else []
+    if policy.select:
+        columns = ", ".join(name for name, _ in policy.select)
+        changes.append(f"`select` computes their {columns}")
+    where = f"Topic {to.topic} at the destination"
+    if to.partition is not None:
+        where += f", in partition {to.partition} with those of other topics that go there"
+    that = f" that {' and '.join(keeps)}" if keeps else ""
+    how = " and ".join(changes) or "each as it is at the source"
+    quarantine = (
+        f" What cannot be copied is in {to.topic}{QUARANTINE}." if policy.may_quarantine else ""
+    )
+    return f"{where}: {records}{that}, exactly once; {how}.{quarantine}"
+
+
+def _decisions(policy: RecordPolicy) -> dict[str, str]:
+    """What relay.yaml decides of the records of a topic; nothing if they are copied as they are."""
+    found = {
+        "filters": ", ".join(spec.name for spec in policy.filters),
+        "where": policy.where,
+        "transform": policy.transform.name if policy.transform else "",
+        "select": ", ".join(f"{name}: {sql}" for name, sql in policy.select),
+    }
+    return {name: decided for name, decided in found.items() if decided}
 
 
 def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:

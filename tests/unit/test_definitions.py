@@ -120,6 +120,43 @@ class TestNames:
             dg.AssetKey(["source", "to-eu", "source.shop.orders"]),
         }
 
+    def test_a_description_is_true_of_what_is_copied(self, sample):
+        """A copy that leaves records out, or changes them, is not said to have them all as they are."""
+        filters = [{"class": "shop:Paid", "topics": ["payments"]}]
+        overrides = {
+            r"shop\.orders": {"where": "partition > 0", "on_record_error": "quarantine"},
+            "shop-orders": {"transform": {"class": "shop:Masked"}, "select": {"key": "NULL"}},
+        }
+        configured = yaml.safe_load(SAMPLE)
+        mirror = configured["mirrors"]["to-eu"]
+        mirror["filters"] = filters
+        mirror["topics"]["overrides"] = overrides
+        mirror["topics"]["rename"] = {"big.one": "merged:3"}
+        sample.write_text(yaml.safe_dump(configured))
+        graph = build(sample).get_repository_def().asset_graph
+        specs = {
+            topic: graph.get(dg.AssetKey(["to-eu", topic]))
+            for topic in ("shop.orders", "shop-orders", "payments", "big.one")
+        }
+        assert {topic: spec.description for topic, spec in specs.items()} == {
+            "shop.orders": "Topic shop.orders at the destination: those records of shop.orders that"
+            " `where` is true of, exactly once; each as it is at the source."
+            " What cannot be copied is in shop.orders.quarantine.",
+            "shop-orders": "Topic shop-orders at the destination: all records of shop-orders,"
+            " exactly once; shop:Masked replaces them and `select` computes their key.",
+            "payments": "Topic payments at the destination: those records of payments that shop:Paid"
+            " keeps, exactly once; each as it is at the source.",
+            "big.one": "Topic merged at the destination, in partition 3 with those of other topics"
+            " that go there: all records of big.one, exactly once; each as it is at the source.",
+        }
+        decided = {"filters", "where", "transform", "select"}
+        assert {topic: decided & {*spec.metadata} for topic, spec in specs.items()} == {
+            "shop.orders": {"where"},
+            "shop-orders": {"transform", "select"},
+            "payments": {"filters"},
+            "big.one": set(),
+        }
+
     def test_checks(self, repository):
         """Counts, which block, and lag per topic; more per lane; nodes per mirror."""
         graph = repository.asset_graph
