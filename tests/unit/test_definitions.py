@@ -121,7 +121,7 @@ class TestNames:
         }
 
     def test_a_description_is_true_of_what_is_copied(self, sample):
-        """A copy that leaves records out, or changes them, is not said to have them all as they are."""
+        """A copy that leaves records out, or changes them, is not called a verbatim one."""
         filters = [{"class": "shop:Paid", "topics": ["payments"]}]
         overrides = {
             r"shop\.orders": {"where": "partition > 0", "on_record_error": "quarantine"},
@@ -144,8 +144,8 @@ class TestNames:
             " What cannot be copied is in shop.orders.quarantine.",
             "shop-orders": "Topic shop-orders at the destination: all records of shop-orders,"
             " exactly once; shop:Masked replaces them and `select` computes their key.",
-            "payments": "Topic payments at the destination: those records of payments that shop:Paid"
-            " keeps, exactly once; each as it is at the source.",
+            "payments": "Topic payments at the destination: those records of payments that"
+            " shop:Paid keeps, exactly once; each as it is at the source.",
             "big.one": "Topic merged at the destination, in partition 3 with those of other topics"
             " that go there: all records of big.one, exactly once; each as it is at the source.",
         }
