@@ -27,7 +27,7 @@ IMPORT, READ_ONLY, READ_WRITE = "IMPORT", "READONLY", "READWRITE"
 _ATTEMPTS = 4
 _BACKOFF_SECONDS = 0.2
 _BUSY = (429, 500, 502, 503, 504)
-_REFUSED = (401, 403)
+_NO_LOGIN, _FORBIDDEN = 401, 403
 _NOT_FOUND = 404
 _UNKNOWN = range(40401, 40500)
 """Error codes that say what is not known; a server without such a page says 404."""
@@ -40,6 +40,14 @@ _SHOWN_CHARACTERS = 200
 
 class RegistryRefusedError(RelayError):
     """A schema registry refuses what was asked."""
+
+
+class RegistryForbidsError(PermissionDeniedError):
+    """A schema registry does not let this user ask for that; other things, it may."""
+
+
+class OddSchemaError(ConfigError):
+    """A schema registry answers what is no schema."""
 
 
 class IdsNotTakenError(ConfigError):
@@ -178,7 +186,8 @@ class Registry:
         try:
             return schema_of(answer, self._prefix)
         except (KeyError, TypeError, ValueError) as error:
-            raise self._odd(f"a schema without {error}") from error
+            what = f"{self} answers a schema without {error}"
+            raise OddSchemaError(what, remedy="see it there") from error
 
     def _get(self, path: str, **parameters: Any) -> Any:
         return self._ask("GET", path, **parameters)
@@ -227,8 +236,9 @@ class Registry:
         if status in _REDIRECTS:
             to = answer.headers.get("Location", "?")
             raise ConfigError(f"{self} redirects to {to}", remedy="write that address as url")
-        if status in _REFUSED:
-            raise PermissionDeniedError(
+        if status in {_NO_LOGIN, _FORBIDDEN}:
+            kind = RegistryForbidsError if status == _FORBIDDEN else PermissionDeniedError
+            raise kind(
                 f"{self} refuses {where} ({status})", remedy="check username and password, or token"
             )
         found, is_json = _parsed(answer)

@@ -8,7 +8,12 @@ from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.schemas.read_ids import TopicIds, read_ids
-from relay_pipelines.schemas.registry import Registry
+from relay_pipelines.schemas.registry import (
+    OddSchemaError,
+    Registry,
+    RegistryForbidsError,
+    RegistryRefusedError,
+)
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.schema import Schema, Version
 from relay_pipelines.schemas.verdict import IdProblem, TopicVerdict, verdict
@@ -18,6 +23,8 @@ from relay_pipelines.settings.clusters import SchemaRegistry
 Found = tuple[str, bool]
 """Why an id is not known to be the same, and whether it differs; an empty text if it is."""
 _SAME: Found = ("", False)
+_OF_ONE_REQUEST = (OddSchemaError, RegistryForbidsError, RegistryRefusedError)
+"""What a registry answers may be another thing for the next id; without an answer, it is not."""
 
 
 def registries(mirror: Mirror) -> tuple[Registry, Registry]:
@@ -108,8 +115,9 @@ class Comparison:
             here, there = self._source.by_id(number), self._destination.by_id(number)
             return self._compared(here, there)
         except RelayError as error:
-            self._away = error.what
-            return self._away, False
+            if not isinstance(error, _OF_ONE_REQUEST):
+                self._away = error.what
+            return error.what, False
 
     def _compared(self, here: Schema | None, there: Schema | None) -> Found:
         if here is None:
@@ -129,11 +137,15 @@ class Comparison:
         place = subject, version
         if place not in self._references:
             self._references[place] = _SAME  # a registry's references have no cycle
-            here, there = (
-                _schema(each.version(subject, version))
-                for each in (self._source, self._destination)
-            )
-            self._references[place] = self._compared(here, there)
+            try:
+                here, there = (
+                    _schema(each.version(subject, version))
+                    for each in (self._source, self._destination)
+                )
+                self._references[place] = self._compared(here, there)
+            except RelayError:
+                del self._references[place]
+                raise
         return self._references[place]
 
 

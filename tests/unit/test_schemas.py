@@ -233,6 +233,32 @@ def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegis
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        (403, {"message": "not this subject"}),
+        (422, {"message": "no"}),
+        (200, {"id": 7}),
+    ],
+    ids=["forbidden", "refused", "no schema"],
+)
+def test_an_id_that_is_refused_hides_none_that_differs(
+    here: FakeRegistry, there: FakeRegistry, answer: Any
+) -> None:
+    """Also one that is refused for its reference is not the same, whoever else names that."""
+    address = {"name": "A", "subject": "address", "version": 3}
+    here.add("b-order", 1, 14, '{"type":"B"}', references=[address])
+    there.subjects = {name: dict(some) for name, some in here.subjects.items()}
+    there.add("address", 3, 9, {"type": "int"})
+    there.before = lambda _, path: answer if path == "/schemas/ids/7" else None
+    found = verdict_of(here, there, *(named(None, with_id(number)) for number in (7, 9)))
+    assert (found.state, found.exit_code) == (Verdict.DIFFERS, 4)
+    assert [problem.id for problem in found.unknown] == [7]
+    there.before = lambda _, path: answer if path.startswith("/subjects/address") else None
+    found = verdict_of(here, there, *(named(None, with_id(number)) for number in (11, 14)))
+    assert (found.same, len(found.unknown)) == (frozenset(), 2)
+
+
+@pytest.mark.parametrize(
     ("answer", "error", "says"),
     [
         ((302, None), ConfigError, "redirects to http://elsewhere.example/; write that address"),
