@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -176,3 +177,15 @@ def observed(settings: Metrics) -> Iterator[Publication | None]:
 
     with published(MetricsObserver(SystemClock()), settings) as publication:
         yield publication
+
+
+def require_writable(option: str, file: Path) -> None:
+    """Refuse a file that cannot be written, before the work of which it gets the result.
+
+    Raises:
+        ConfigError: it cannot; a full disk shows when it is written.
+    """
+    if not file.parent.is_dir():
+        raise ConfigError(f"{option}: there is no folder {file.parent}", remedy="create it first")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -21,7 +20,7 @@ from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.finding import Finding, Severity
-from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
+from relay_pipelines.invocation import Invocation, require_writable, selected_mirrors, the_mirror
 from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural, stderr, stdout
 from relay_pipelines.output.progress import bytes_progress
@@ -49,14 +48,8 @@ class Written:
 
     def __post_init__(self) -> None:
         for option, file in (("--html", self.html), ("--textfile", self.textfile)):
-            if file is None:
-                continue
-            if not file.parent.is_dir():
-                raise ConfigError(
-                    f"{option}: there is no folder {file.parent}", remedy="create it first"
-                )
-            if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-                raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")
+            if file is not None:
+                require_writable(option, file)
 
     def metrics(self, audits: Iterable[_Done]) -> None:
         """Write the metrics, if they are wanted.

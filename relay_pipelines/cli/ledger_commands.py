@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from relay_pipelines.errors import ConfigError, TamperedError
-from relay_pipelines.invocation import Invocation, selected_mirrors, the_mirror
+from relay_pipelines.invocation import Invocation, require_writable, selected_mirrors, the_mirror
 from relay_pipelines.ledger import ledger_columns
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_ledger, read_newest
@@ -40,6 +40,8 @@ def ledger(
         output: where to write data; None for stdout.
     """
     is_data = file_format in {"csv", "parquet"}
+    if output is not None:
+        require_writable("--output", output)
     if output is not None and file_format == "table":
         raise ConfigError(
             "a table goes to the terminal, not to a file",
@@ -122,6 +124,8 @@ def attest(
     from relay_pipelines.ledger import statement  # cryptography is slow to import
 
     name, mirror = the_mirror(invocation.settings(), names)
+    if output is not None:
+        require_writable("--output", output)
     private = None if key is None else statement.read_key(key)  # a wrong one fails at once
     clock = SystemClock()
     parts = statement.attest(name, mirror, topic, private, format_time(clock.now_ms()), clock)

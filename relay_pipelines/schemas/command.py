@@ -12,7 +12,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.invocation import Invocation, the_mirror
+from relay_pipelines.invocation import Invocation, require_writable, the_mirror
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, format_time, plural, stderr, stdout
 from relay_pipelines.prepare.topics import create_state
@@ -46,6 +46,10 @@ class How:
     execute: bool
     as_json: bool
     textfile: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.textfile is not None:
+            require_writable("--textfile", self.textfile)
 
 
 @dataclass(frozen=True, slots=True)
