@@ -330,12 +330,12 @@ class Mirror:
             RelayError: a cluster does not answer, or refuses.
         """
         from relay_pipelines.offsets.apply import client_of
-        from relay_pipelines.offsets.translate import committed_positions, ids_to_compare, translate
+        from relay_pipelines.offsets.translate import committed_positions, look_to_leave, translate
 
         with client_of(self.name, self.settings, to.other, node, _CLOCK) as client:
             positions, failed = committed_positions(client, groups, pattern)
-            ids = ids_to_compare(client, positions, to)
-        return translate(self.name, self.settings, positions, to, _CLOCK, ids), failed
+            look = look_to_leave(client, self.settings, positions, to)
+        return translate(self.name, self.settings, positions, to, _CLOCK, look), failed
 
     def verify_schemas(self, request: SchemasRequest | None = None) -> list[TopicVerdict]:
         """Compare the schemas that copied records name, as `relay schemas verify` does.

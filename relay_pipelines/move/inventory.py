@@ -15,7 +15,7 @@ from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
-from relay_pipelines.offsets.translate import answers_to, topic_ids, translation_of
+from relay_pipelines.offsets.translate import answers_to, look_at_source, translation_of
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.active_producers import (
@@ -67,14 +67,15 @@ class Writers:
     """Who writes to the topics at the source.
 
     Args:
-        recent: by topic-partition, who has written since a time, or has a transaction open.
+        recent: by topic-partition, who has written since a time, or has a transaction open. Of
+            producers without an id, brokers keep nothing.
         names: producer id -> transactional id.
-        is_told: whether the brokers say it; before Kafka 2.8 they do not.
+        error: why some leader does not tell.
     """
 
     recent: Mapping[TopicPartition, Sequence[ActiveProducer]] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
-    is_told: bool = True
+    error: RelayError | None = None
 
     @property
     def producers(self) -> dict[int, list[ActiveProducer]]:
@@ -159,6 +160,42 @@ class SourceEnds:
         return [tp for tp, end in self.high.items() if self.stable[tp] < end]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLook:
+    """What a node of the source shows of who writes; of most, only that ends move.
+
+    Args:
+        at: when it was looked at, in seconds of a clock that is never set.
+        moved: the topic-partitions whose end has moved since the look before.
+        seconds: since the look before; 0 if there is none.
+    """
+
+    ends: SourceEnds
+    writers: Writers
+    at: float = 0.0
+    moved: Sequence[TopicPartition] = ()
+    seconds: float = 0.0
+
+
+def look_at_node(
+    source: ClusterClient,
+    partitions: Collection[TopicPartition],
+    since_ms: int = -1,
+    before: NodeLook | None = None,
+) -> NodeLook:
+    """Look who has written since a time, or since the look before.
+
+    Raises:
+        RelayError: the node does not answer.
+    """
+    at, ends = source.clock.monotonic(), source_ends(source, partitions)
+    if before is None:
+        return NodeLook(ends, writers(source, partitions), at)
+    active = writers(source, partitions, since_ms, before.writers)
+    moved = [tp for tp in partitions if ends.high[tp] != before.ends.high[tp]]
+    return NodeLook(ends, active, at, moved, at - before.at)
+
+
 def existing_partitions(client: ClusterClient, topics: Collection[str]) -> set[TopicPartition]:
     """Return the topic-partitions of those of the topics that exist now."""
     client.forget()  # somebody may have added some
@@ -182,23 +219,35 @@ def source_ends(client: ClusterClient, partitions: Collection[TopicPartition]) -
 
 
 def writers(
-    client: ClusterClient, partitions: Collection[TopicPartition], since_ms: int
+    client: ClusterClient,
+    partitions: Collection[TopicPartition],
+    since_ms: int = -1,
+    before: Writers | None = None,
 ) -> Writers:
-    """Return who has written since, by the timestamps of batches.
+    """Return who has written since, by the timestamps of batches; whoever is known by default.
+
+    Args:
+        before: what was known earlier: who has written since then is recent, whatever timestamps
+            it writes.
 
     Raises:
         RelayError: the cluster does not answer.
     """
-    found = client.retry(partial(active_producers, client, partitions))
+    found, errors = client.retry(partial(active_producers, client, partitions))
+
+    def is_recent(tp: TopicPartition, each: ActiveProducer) -> bool:
+        is_new = before is not None and each not in before.recent.get(tp, ())
+        return each.last_ms >= since_ms or each.open_from >= 0 or is_new
+
     recent = {
         tp: some
         for tp, of_partition in found.items()
-        if (some := [p for p in of_partition if p.last_ms >= since_ms or p.open_from >= 0])
+        if (some := [each for each in of_partition if is_recent(tp, each)])
     }
     ids = {each.producer_id for some in recent.values() for each in some}
     known = client.retry(partial(transactional_ids, client, ids))
     names = {producer_id: name for producer_id, (name, _) in known.items()}
-    return Writers(recent, names, is_told=bool(found) or not partitions)
+    return Writers(recent, names, next(iter(errors.values()), None))
 
 
 def read_groups(
@@ -222,11 +271,13 @@ def read_groups(
             for group in here.values()
             if group.name not in request.without_groups and group.type != "share"
         ]
-        commits, errors = source.retry(partial(groups.group_commits, source, wanted))
+        commits, errors = groups.settled_commits(source, wanted)
         began = clock.monotonic()
-        topics = {position.topic_partition.topic for position in snapshot.positions}
-        ledger = read_verified_ledger(name, mirror, clock)
-        translation = translation_of(ledger, destination, topic_ids(source, topics))
+        partitions = {position.topic_partition for position in snapshot.positions}
+        topics = {tp.topic for tp in partitions}
+        look = look_at_source(source, mirror, partitions)
+        ledger = read_verified_ledger(name, mirror, clock, look.copies)
+        translation = translation_of(ledger, destination, look)
         positions = {
             group: [
                 ConsumerPosition(
@@ -245,9 +296,7 @@ def read_groups(
             answers[answer.position.group].append(answer)
         seconds = clock.monotonic() - began
         ends = _copied_ends(translation, destination, asked)
-        at_destination, _ = destination.retry(
-            partial(groups.group_commits, destination, list(moving))
-        )
+        at_destination, unread = groups.settled_commits(destination, list(moving))
     found = [
         GroupPosition(
             here[group],
@@ -263,6 +312,7 @@ def read_groups(
         for group, some in answers.items()
     ]
     rate = records_per_second(ledger.entries)
+    errors |= unread  # nobody knows whether they are further there
     return Groups(found, errors, len(commits) - len(moving), seconds, rate, translation)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.finding import Finding, Kind, Severity, of_errors, warning
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move.fence import denials
@@ -14,21 +14,20 @@ from relay_pipelines.move.gates import Gate, fails, looked
 from relay_pipelines.move.inventory import (
     GroupPosition,
     Groups,
+    NodeLook,
     Writers,
     group_client,
+    look_at_node,
     missing_quotas,
     read_groups,
-    source_ends,
     source_nodes,
-    writers,
 )
 from relay_pipelines.move.record import MoveRecord, acl_count
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.positions import Answer, Exactness
-from relay_pipelines.offsets.translate import raise_retriable
-from relay_pipelines.output.formatting import count, format_time, plural
+from relay_pipelines.output.formatting import count, format_time, plural, seconds
 from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import permissions
 from relay_pipelines.protocol.clock import Clock
@@ -40,6 +39,8 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
 _SHOWN = 5
+_LEAST_SECONDS = 1.0
+"""Between two looks at the ends of the source."""
 _OVERHEAD_SECONDS = 2.0  # records of the move, claims and the audit of little
 
 
@@ -103,7 +104,6 @@ def rehearse(
     began = clock.monotonic()
     snapshot = snapshot_of(name, mirror, request, record, clock, patient=False)
     partitions = [position.topic_partition for position in snapshot.positions]
-    opened, active = _source(name, mirror, request, partitions, clock)
     groups = Groups()
 
     def look_at_groups() -> Gate:
@@ -111,31 +111,40 @@ def rehearse(
         groups = read_groups(name, mirror, request, snapshot, clock)
         return group_gate(groups)
 
-    of_groups = looked("groups", look_at_groups)
-    gates = [
-        topic_gate(snapshot),
-        writer_gate(opened, active),
-        of_groups,
-        *(
-            (source_group_gate(groups, record), destination_gate(groups))
-            if of_groups.is_seen
-            else (
-                Gate(gate, findings=of_groups.findings, is_seen=False)
-                for gate in ("source groups", "destination groups")
-            )
-        ),
-        looked("schemas", partial(schema_gate, name, mirror, snapshot, clock)),
-        looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
-        looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
-        looked("quotas", partial(_quota_gate, name, mirror, request, clock)),
-    ]
+    with source_nodes(name, mirror, clock) as nodes:
+        looks = {node: look_at_node(source, partitions) for node, source in nodes.items()}
+        of_groups = looked("groups", look_at_groups)
+        gates = [
+            topic_gate(snapshot),
+            of_groups,
+            *(
+                (source_group_gate(groups, record), destination_gate(groups))
+                if of_groups.is_seen
+                else (
+                    Gate(gate, findings=of_groups.findings, is_seen=False)
+                    for gate in ("source groups", "destination groups")
+                )
+            ),
+            looked("schemas", partial(schema_gate, name, mirror, snapshot, clock)),
+            looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
+            looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
+            looked("quotas", partial(_quota_gate, name, mirror, request, clock)),
+        ]
+        # the last look of all: what has moved meanwhile, somebody has written
+        clock.sleep(max(0.0, _LEAST_SECONDS - (clock.monotonic() - began)))
+        since_ms = clock.now_ms() - request.recent_ms
+        looks = {
+            node: look_at_node(source, partitions, since_ms, looks[node])
+            for node, source in nodes.items()
+        }
+    gates.insert(1, writer_gate(looks, request.recent_ms))
     return Rehearsal(
         record,
         sorted({tp.topic for tp in partitions}),
         partitions,
         sum(lag_records(snapshot.positions).values()),
         gates,
-        active,
+        {node: look.writers for node, look in looks.items()},
         groups,
         clock.monotonic() - began,
     )
@@ -157,8 +166,8 @@ def snapshot_of(
         RelayError: a cluster does not answer.
     """
     chosen = frozenset(request.topics)
-    if record.is_under_way and not record.is_whole:
-        chosen = frozenset(record.topics)
+    if record.is_under_way:
+        chosen = frozenset(() if record.is_whole else record.topics)
     snapshot = take_snapshot(
         name,
         mirror,
@@ -194,52 +203,55 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
     return Gate("topics", saw, [*of_errors(held), *deleted])
 
 
-def writer_gate(
-    opened: Mapping[str, Sequence[TopicPartition]], active: Mapping[str, Writers]
-) -> Gate:
-    """No transaction is open. Who has written lately is known.
+def writer_gate(looks: Mapping[str, NodeLook], recent_ms: int) -> Gate:
+    """No transaction is open. It says who has written, as far as brokers can tell.
 
     Args:
-        opened: by node of the source, the topic-partitions with an open transaction.
-        active: by node of the source.
+        looks: by node of the source, the later of two.
+        recent_ms: the milliseconds within which timestamps are recent.
     """
     findings = [
         fails(
             f"{tp} at node {node}",
             "a transaction is open:"
-            f" {active[node].holder(tp) or 'by a producer that nobody knows'}",
+            f" {look.writers.holder(tp) or 'by a producer that nobody knows'}",
             "end that producer",
         )
-        for node, of_node in opened.items()
-        for tp in of_node[:_SHOWN]
+        for node, look in looks.items()
+        for tp in look.ends.open[:_SHOWN]
     ]
+    errors = {node: look.writers.error for node, look in looks.items() if look.writers.error}
     findings += [
-        warning(
-            *(Kind.NOT_READY, f"node {node}", "its brokers do not say who writes"),
-            "see Kafka 2.8 or later",
-        )
-        for node, told in active.items()
-        if not told.is_told
+        Finding.of(error, Severity.WARNING).inside(f"node {node}") for node, error in errors.items()
     ]
-    partitions = plural(max(map(len, opened.values()), default=0), "open transaction")
-    if not any(told.is_told for told in active.values()):
-        return Gate("writers", f"{partitions}; nobody says who wrote lately", findings)
-    times = [
-        each.last_ms
-        for told in active.values()
-        for some in told.producers.values()
-        for each in some
-    ]
-    number = sum(len(told.producers) for told in active.values())
-    last = f", the last at {format_time(max(times))}" if times else ""
-    return Gate(
-        "writers", f"{partitions}; {plural(number, 'producer')} wrote lately{last}", findings
-    )
+    opened = max((len(look.ends.open) for look in looks.values()), default=0)
+    parts = [plural(opened, "open transaction"), _known_producers(looks, recent_ms)]
+    if len(errors) == len(looks):
+        parts[1] = "nobody says which producers write"
+    return Gate("writers", "; ".join([*parts, _moved_ends(looks)]), findings)
+
+
+def _known_producers(looks: Mapping[str, NodeLook], recent_ms: int) -> str:
+    """Say who has written of those that brokers know, by the timestamps that they have chosen."""
+    active = [some for look in looks.values() for some in look.writers.producers.values()]
+    last_ms = max((each.last_ms for some in active for each in some), default=-1)
+    last = f", the last at {format_time(last_ms)}" if last_ms >= 0 else ""
+    number, recent = plural(len(active), "idempotent producer"), seconds(recent_ms / 1000)
+    return f"{number} wrote with timestamps of the last {recent}{last}"
+
+
+def _moved_ends(looks: Mapping[str, NodeLook]) -> str:
+    """Say what has moved between both looks: also producers without an id move ends."""
+    moved = {tp for look in looks.values() for tp in look.moved}
+    within = seconds(max((look.seconds for look in looks.values()), default=0.0))
+    if not moved:
+        return f"no end moved within {within}, which alone shows other producers"
+    more = "" if len(moved) == 1 else f" and {plural(len(moved) - 1, 'more topic-partition')}"
+    return f"the end of {min(moved)}{more} moved within {within}: somebody writes"
 
 
 def group_gate(groups: Groups) -> Gate:
     """Each position has an answer."""
-    raise_retriable(groups.errors.values())
     findings = [Finding.of(error).inside(f"group {name}") for name, error in groups.errors.items()]
     for each in groups.positions:
         findings += _group_findings(each)
@@ -377,27 +389,6 @@ def _quota_gate(name: str, mirror: Mirror, request: MoveRequest, clock: Clock) -
         for quota in missing
     ]
     return Gate("quotas", f"{plural(len(missing), 'quota')} missing at the destination", findings)
-
-
-def _source(
-    name: str,
-    mirror: Mirror,
-    request: MoveRequest,
-    partitions: Sequence[TopicPartition],
-    clock: Clock,
-) -> tuple[dict[str, list[TopicPartition]], dict[str, Writers]]:
-    """Return by node where a transaction is open, and who writes."""
-    opened, active = {}, {}
-    with source_nodes(name, mirror, clock) as nodes:
-        for node, source in nodes.items():
-            opened[node] = source_ends(source, partitions).open
-            try:
-                active[node] = writers(source, partitions, clock.now_ms() - request.recent_ms)
-            except RelayError as error:
-                if error.retryable:
-                    raise
-                active[node] = Writers(is_told=False)  # the user may not read them
-    return opened, active
 
 
 def not_ready(gates: Iterable[Gate]) -> list[Finding]:

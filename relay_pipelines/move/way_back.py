@@ -484,10 +484,10 @@ def read_answers(
         for group in destination.retry(partial(groups.listed_groups, destination))
         if group.type != "share" and group.name not in steps.request.without_groups
     ]
-    there, errors = destination.retry(partial(groups.group_commits, destination, names))
-    for group, error in errors.items():
+    there, errors = groups.settled_commits(destination, names)
+    here, unread = groups.settled_commits(source, list(there))
+    for group, error in (errors | unread).items():
         raise _without(group, error.what)
-    here, _ = source.retry(partial(groups.group_commits, source, list(there)))
     positions = [
         position
         for group, commits in sorted(there.items())

@@ -8,18 +8,16 @@ is accepted whoever is in the group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import Cluster, Side, TopicPartition
 from relay_pipelines.offsets.mark import mark_of, marked, own_text
 from relay_pipelines.offsets.positions import Answer
-from relay_pipelines.offsets.translate import raise_retriable
 from relay_pipelines.output.formatting import count
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
@@ -65,11 +63,13 @@ class Applied:
 
     Args:
         why: it was refused.
+        error: of a coordinator, which refused it.
     """
 
     answer: Answer
     state: State
     why: str = ""
+    error: RelayError | None = None
 
 
 def node_of(mirror: Mirror, name: str) -> Cluster:
@@ -119,19 +119,34 @@ def apply(
     by_group: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         by_group[answer.position.group].append(answer)
-    done: dict[str, Iterator[Applied]] = {}
+    done: dict[str, list[Applied]] = {}
     names = list(by_group)
     for first in range(0, len(names), _AT_ONCE):
         some = {name: by_group[name] for name in names[first : first + _AT_ONCE]}
-        logs = client.retry(partial(_logs, client, chain.from_iterable(some.values())))
-        move = partial(_move, client, some, logs, to, execute=execute, backwards=backwards)
-        done |= {group: iter(applied) for group, applied in client.retry(move).items()}
-    return [next(done[answer.position.group]) for answer in answers]
+        wanted = {
+            answer.to for of_group in some.values() for answer in of_group if answer.to is not None
+        }
+        logs = client.retry(partial(_logs, client, wanted))
+        move = partial(_move, client, logs=logs, to=to, execute=execute, backwards=backwards)
+        groups.settle(client, list(some), partial(_moved, move, some, done))
+    outcomes = {group: iter(applied) for group, applied in done.items()}
+    return [next(outcomes[answer.position.group]) for answer in answers]
 
 
-def _logs(client: ClusterClient, answers: Iterable[Answer]) -> dict[TopicPartition, _Log]:
-    """Return what there is now of what the answers are about."""
-    wanted = {answer.to for answer in answers if answer.to is not None}
+def _moved(
+    move: Callable[[Mapping[str, Sequence[Answer]]], dict[str, list[Applied]]],
+    answers: Mapping[str, Sequence[Answer]],
+    done: dict[str, list[Applied]],
+    names: Sequence[str],
+) -> dict[str, RelayError]:
+    """Move some of the groups, note what became of them, and return which coordinators refuse."""
+    applied = move({name: answers[name] for name in names})
+    done.update(applied)
+    return {group: each.error for group, some in applied.items() for each in some if each.error}
+
+
+def _logs(client: ClusterClient, wanted: Collection[TopicPartition]) -> dict[TopicPartition, _Log]:
+    """Return what there is now of topic-partitions."""
     existing = client.existing({tp.topic for tp in wanted})
     known = [tp for tp in wanted if tp.topic in existing and client.has_leader(tp)]
     low = client.list_offsets(known, EARLIEST, READ_COMMITTED)
@@ -150,9 +165,8 @@ def _move(
     """Move some groups: between what is read of them and the commit lies one request."""
     named = [group for group in answers if group]
     current, failed = groups.group_commits(client, named)
-    raise_retriable(failed.values())
     applied = {
-        group: [_refused(answer, str(failed[group])) for answer in of_group]
+        group: [_refused(answer, failed[group]) for answer in of_group]
         if group in failed
         else _all_wanted(
             of_group,
@@ -166,12 +180,11 @@ def _move(
     if not execute or not commits:
         return applied
     errors = groups.commit_offsets(client, commits)
-    raise_retriable(error for of_group in errors.values() for error in of_group.values())
     after, unread = groups.group_commits(client, list(commits))
-    raise_retriable(unread.values())
     for group, wanted in commits.items():
+        refused = dict.fromkeys(wanted, unread[group]) if group in unread else errors[group]
         applied[group] = [
-            _outcome(each, wanted, errors[group], after.get(group, {}))
+            _outcome(each, wanted, refused, after.get(group, {}))
             if each.state is State.WOULD
             else each
             for each in applied[group]
@@ -272,7 +285,7 @@ def _outcome(
     answer = applied.answer
     assert answer.to is not None, "only these were committed"
     if answer.to in errors:
-        return _refused(answer, str(errors[answer.to]))
+        return _refused(answer, errors[answer.to])
     if after.get(answer.to) != commits[answer.to]:
         found = after.get(answer.to)
         at = "nothing" if found is None else count(found.offset)
@@ -280,5 +293,6 @@ def _outcome(
     return Applied(answer, State.COMMITTED)
 
 
-def _refused(answer: Answer, why: str) -> Applied:
-    return Applied(answer, State.REFUSED, why)
+def _refused(answer: Answer, why: str | RelayError) -> Applied:
+    error = why if isinstance(why, RelayError) else None
+    return Applied(answer, State.REFUSED, str(why), error)

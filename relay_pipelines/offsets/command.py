@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ from relay_pipelines.offsets.apply import State, apply, client_of
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness
 from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
 from relay_pipelines.offsets.translate import (
+    SourceLook,
     answers_to,
     committed_positions,
-    ids_to_compare,
+    look_to_leave,
     read_translation,
     topic_ids,
     translate,
@@ -59,13 +60,13 @@ def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest
     names = [mirror_name] if mirror_name else []
     name, mirror = the_mirror(invocation.settings(), names, "offsets are of")
     with invocation.reporting_errors(name):
-        positions, ids = _positions(invocation, name, mirror, request, clock)
+        positions, look = _positions(invocation, name, mirror, request, clock)
         if how.action is OffsetsAction.TRANSLATE:
-            answers = translate(name, mirror, positions, request.to, clock, ids)
+            answers = translate(name, mirror, positions, request.to, clock, look)
             outcomes: list[_Outcome] = []
         else:
             do = _applied if how.action is OffsetsAction.APPLY else _verified
-            answers, outcomes = do(name, mirror, positions, ids, request, how, clock)
+            answers, outcomes = do(name, mirror, positions, look, request, how, clock)
         if any(answer.exactness is Exactness.CANNOT for answer in answers):
             invocation.raise_exit_code(_FAILED)
         for outcome in outcomes:
@@ -85,7 +86,7 @@ def _applied(
     name: str,
     mirror: Mirror,
     positions: Sequence[ConsumerPosition],
-    ids: Mapping[str, str],
+    look: SourceLook | None,
     request: OffsetsRequest,
     how: How,
     clock: Clock,
@@ -93,8 +94,8 @@ def _applied(
     """Translate and commit."""
     with client_of(name, mirror, request.to, request.node, clock) as client:
         if request.to is Side.SOURCE:
-            ids = topic_ids(client, _source_topics(name, mirror, clock))
-        answers = translate(name, mirror, positions, request.to, clock, ids)
+            look = SourceLook(topic_ids(client, _source_topics(name, mirror, clock)))
+        answers = translate(name, mirror, positions, request.to, clock, look)
         applied = apply(client, answers, request.to, execute=how.execute, backwards=how.backwards)
     refused = {State.REFUSED: _FAILED}
     return answers, [_Outcome(each.state, each.why, refused.get(each.state, 0)) for each in applied]
@@ -104,7 +105,7 @@ def _verified(
     name: str,
     mirror: Mirror,
     positions: Sequence[ConsumerPosition],
-    ids: Mapping[str, str],
+    look: SourceLook | None,
     request: OffsetsRequest,
     _how: How,
     clock: Clock,
@@ -114,8 +115,8 @@ def _verified(
         client_of(name, mirror, Side.SOURCE, request.node, clock) as source,
         client_of(name, mirror, Side.DESTINATION, "", clock) as destination,
     ):
-        ids = ids or topic_ids(source, _source_topics(name, mirror, clock))
-        translation = read_translation(name, mirror, destination, ids)
+        look = look or SourceLook(topic_ids(source, _source_topics(name, mirror, clock)))
+        translation = read_translation(name, mirror, destination, look)
         answers = answers_to(translation, destination, positions, request.to)
         found = verify(translation, source, destination, answers, request.to)
     codes = {Comparison.DIFFERS: DIFFERENCE, Comparison.NOT_COMPARED: _FAILED}
@@ -126,16 +127,16 @@ def _verified(
 
 def _positions(
     invocation: Invocation, name: str, mirror: Mirror, request: OffsetsRequest, clock: Clock
-) -> tuple[list[ConsumerPosition], dict[str, str]]:
-    """Return what is asked about, and the ids of the source topics if the source was read."""
+) -> tuple[list[ConsumerPosition], SourceLook | None]:
+    """Return what is asked about, and what the source has of it if it was read."""
     if request.file:
-        return request.positions(), {}
+        return request.positions(), None
     with client_of(name, mirror, request.to.other, request.node, clock) as client:
         positions, failed = committed_positions(client, request.groups, request.pattern)
-        ids = ids_to_compare(client, positions, request.to)
+        look = look_to_leave(client, mirror, positions, request.to)
     for error in failed.values():
         invocation.fail(error, name)
-    return positions, ids
+    return positions, look
 
 
 def _source_topics(name: str, mirror: Mirror, clock: Clock) -> set[str]:

@@ -21,7 +21,7 @@ from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
 from relay_pipelines.offsets.mark import Mark, mark_of, own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
-from relay_pipelines.offsets.translate import answers_to, raise_retriable, topic_ids
+from relay_pipelines.offsets.translate import answers_to, topic_ids
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural, seconds
 from relay_pipelines.protocol import groups
@@ -221,7 +221,9 @@ class GroupLooker:
 
         def ask() -> _Asked:
             found, errors = groups.group_commits(client, names, read)
-            raise_retriable(errors.values())
+            for error in errors.values():
+                if error.retryable:
+                    raise error
             return found, errors
 
         if self._logs is None:

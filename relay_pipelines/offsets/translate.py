@@ -6,21 +6,30 @@ The source may be gone: only what groups have committed there is read from it. W
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
-from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
+from relay_pipelines.offsets.translation import (
+    CopiedPartition,
+    DestinationLog,
+    EmptySource,
+    Translation,
+)
+from relay_pipelines.plan.topic_selection import Target, refusals, select, targets
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
     EARLIEST,
+    LATEST,
     READ_COMMITTED,
+    READ_UNCOMMITTED,
     ClusterClient,
     destination_client,
 )
@@ -31,27 +40,44 @@ from relay_pipelines.settings import Mirror
 _LOOK_BYTES = 1 << 20
 
 
+class SourceLook(NamedTuple):
+    """What a look at the source has found of topic-partitions that consumers leave.
+
+    Args:
+        topic_ids: of the topics that are there.
+        empty: those that the mirror selects, and that hold nothing.
+    """
+
+    topic_ids: Mapping[str, str]
+    empty: Sequence[EmptySource] = ()
+
+    @property
+    def copies(self) -> list[TopicPartition]:
+        """Where copies of what is empty would go."""
+        return [each.destination for each in self.empty]
+
+
 def translate(
     name: str,
     mirror: Mirror,
     positions: Sequence[ConsumerPosition],
     to: Side,
     clock: Clock,
-    source_topic_ids: Mapping[str, str] | None = None,
+    source: SourceLook | None = None,
 ) -> list[Answer]:
     """Return where consumers go on at the other side.
 
     Args:
         to: that side. To the destination there is an answer for each position, in order; to the
             source, one for each source of the position's topic-partition.
-        source_topic_ids: as of `read_translation`.
+        source: as of `read_translation`.
 
     Raises:
         TamperedError: a record of the ledger is no entry.
         RelayError: the destination does not answer, or refuses.
     """
     with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
-        translation = read_translation(name, mirror, client, source_topic_ids)
+        translation = read_translation(name, mirror, client, source)
         return answers_to(translation, client, positions, to)
 
 
@@ -80,29 +106,35 @@ def read_translation(
     name: str,
     mirror: Mirror,
     client: ClusterClient,
-    source_topic_ids: Mapping[str, str] | None = None,
+    source: SourceLook | None = None,
 ) -> Translation:
     """Read the ledger of a mirror, and what the destination holds.
 
     Args:
         client: of the destination.
-        source_topic_ids: those of the source topics now; a topic that is not there is not compared.
+        source: its topics now; one that is not there is not compared.
     """
-    ledger = read_verified_ledger(name, mirror, client.clock)
-    return translation_of(ledger, client, source_topic_ids)
+    copies = () if source is None else source.copies
+    ledger = read_verified_ledger(name, mirror, client.clock, copies)
+    return translation_of(ledger, client, source)
 
 
 def translation_of(
     ledger: VerifiedLedger,
     client: ClusterClient,
-    source_topic_ids: Mapping[str, str] | None = None,
+    source: SourceLook | None = None,
 ) -> Translation:
-    """Read what the destination holds, and return the translation by a ledger, as above."""
-    known = source_topic_ids or {}
+    """Read what the destination holds, and return the translation by a ledger, as above.
+
+    Args:
+        ledger: that was read with the copies of the look at the source.
+    """
+    known, empty = ({}, ()) if source is None else source
     partitions = [
         CopiedPartition(checkpoint, ledger.chains[tp], known.get(tp.topic, ""))
         for tp, checkpoint in ledger.checkpoints.items()
     ]
+    partitions += [each for each in empty if each.source not in ledger.checkpoints]
     wanted = {partition.destination for partition in partitions}
     look = partial(_destination_logs, client, ledger, wanted)
     return Translation(partitions, client.retry(look))
@@ -125,42 +157,17 @@ def committed_positions(
         ConfigError: no group matches.
         RelayError: the cluster does not answer, or refuses.
     """
-    return client.retry(partial(_positions, client, names, pattern))
-
-
-def ids_to_compare(
-    client: ClusterClient, positions: Iterable[ConsumerPosition], to: Side
-) -> dict[str, str]:
-    """Return the ids of the source topics of positions, as of `read_translation`.
-
-    Args:
-        client: of the side that consumers leave: the source is not asked when they go there.
-    """
-    if to is Side.SOURCE:
-        return {}
-    return topic_ids(client, {position.topic_partition.topic for position in positions})
-
-
-def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
-    """Return topic -> id; topics that do not exist are left out."""
-    existing = client.retry(partial(client.existing, set(topics)))
-    return {topic: client.topic(topic).topic_id for topic in existing}
-
-
-def _positions(
-    client: ClusterClient, given: Sequence[str], pattern: str
-) -> tuple[list[ConsumerPosition], dict[str, RelayError]]:
-    names = list(given)
+    wanted = list(names)
     if pattern:
         matches = re.compile(pattern).fullmatch
-        names += [each for each in groups.consumer_groups(client) if matches(each)]
-        if not names:
+        listed = client.retry(partial(groups.consumer_groups, client))
+        wanted += filter(matches, listed)
+        if not wanted:
             raise ConfigError(
                 f"no group of {client.cluster} matches {pattern!r}",
                 remedy="the expression must match a whole name, such as orders-.*",
             )
-    committed, failed = groups.group_commits(client, list(dict.fromkeys(names)))
-    raise_retriable(failed.values())
+    committed, failed = groups.settled_commits(client, list(dict.fromkeys(wanted)))
     found: list[ConsumerPosition] = []
     for group, commits in committed.items():
         if not commits:
@@ -175,11 +182,65 @@ def _positions(
     return found, failed
 
 
-def raise_retriable(errors: Iterable[RelayError]) -> None:
-    """Raise the first error that may pass: `ClusterClient.retry` asks again."""
-    for error in errors:
-        if error.retryable:
-            raise error
+def look_to_leave(
+    client: ClusterClient, mirror: Mirror, positions: Iterable[ConsumerPosition], to: Side
+) -> SourceLook | None:
+    """Look at the source topic-partitions of positions; None if consumers go there.
+
+    Args:
+        client: of the side that consumers leave.
+    """
+    if to is Side.SOURCE:
+        return None
+    return look_at_source(client, mirror, {each.topic_partition for each in positions})
+
+
+def look_at_source(
+    client: ClusterClient, mirror: Mirror, wanted: Collection[TopicPartition]
+) -> SourceLook:
+    """Return what a translation needs of topic-partitions that consumers leave.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    return client.retry(partial(_look_at_source, client, mirror, wanted))
+
+
+def _look_at_source(
+    client: ClusterClient, mirror: Mirror, wanted: Collection[TopicPartition]
+) -> SourceLook:
+    client.forget()  # somebody may have added some
+    there = client.existing({tp.topic for tp in wanted})
+    ids = {topic: client.topic(topic).topic_id for topic in there}
+    known = {tp for topic in there for tp in client.topic(topic).topic_partitions}
+    asked = [tp for tp in wanted if tp in known and client.has_leader(tp)]
+    # behind the high watermark is what open transactions have written
+    end = client.list_offsets(asked, LATEST, READ_UNCOMMITTED)
+    low = client.list_offsets(asked, EARLIEST, READ_UNCOMMITTED)
+    empty = [tp for tp in asked if low[tp] == end[tp]]
+    copied = _targets(client, mirror) if empty else {}
+    return SourceLook(
+        ids,
+        [
+            EmptySource(client.mirror, tp, copied[tp.topic].of(tp), end[tp])
+            for tp in empty
+            if tp.topic in copied
+        ],
+    )
+
+
+def _targets(client: ClusterClient, mirror: Mirror) -> dict[str, Target]:
+    """Return where the mirror copies the topics of the source."""
+    chosen = select(client.metadata().topics, mirror.topics.allow, mirror.topics.deny)
+    found = targets((each.topic for each in chosen if each.included), mirror.topics.rename)
+    refused = refusals(found, {}, ())
+    return {topic: to for topic, to in found.items() if topic not in refused}
+
+
+def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
+    """Return topic -> id; topics that do not exist are left out."""
+    existing = client.retry(partial(client.existing, set(topics)))
+    return {topic: client.topic(topic).topic_id for topic in existing}
 
 
 def _destination_logs(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -60,6 +60,9 @@ class CopiedPartition:
         chain: of which the checkpoint has the head.
         source_topic_id: of its topic at the source now; empty if that is not known.
     """
+
+    without_copies = "there is no copy"
+    """Why no records are compared where there are none."""
 
     def __init__(self, checkpoint: Checkpoint, chain: Chain, source_topic_id: str = "") -> None:
         self.source = checkpoint.source
@@ -205,6 +208,15 @@ class CopiedPartition:
             return _EXPIRED.format(self.begin)
         return f"the mirror has copied only what is from offset {self.begin} on{self._gap}"
 
+    def before_end(self) -> str:
+        """Say why offsets after the last known one have no answer."""
+        return f"it is copied up to offset {self.end} only: wait until a run has copied the rest"
+
+    def notes(self, offset: int, _destination: DestinationLog) -> Iterator[str]:
+        """Yield what a person may want to know about the answer for an offset."""
+        if (lost := self.lost(offset)) is not None:
+            yield f"the source had lost [{offset}, {lost[1]}) before it was copied"
+
     def lost(self, offset: int) -> tuple[int, int] | None:
         """Return the accepted loss in which a source offset is."""
         number = bisect_right(self.entries, offset, key=lambda entry: entry.source.start) - 1
@@ -218,6 +230,37 @@ class CopiedPartition:
         """Whether a loss or a reset has begun the generation with this entry."""
         divides = entry.begins_anew and entry.gap != ENTRIES_LOST
         return divides and self.checkpoint.generation > 0
+
+
+class EmptySource(CopiedPartition):
+    """A source topic-partition that was never copied, and holds nothing: it is read to its end.
+
+    Retention has taken what it had, or nobody has written to it. Copies of what is written from
+    then on come after the end that the destination had before the checkpoints were read.
+
+    Args:
+        to: where its copies would go.
+        end: of the source topic-partition.
+    """
+
+    def __init__(self, mirror: str, source: TopicPartition, to: TopicPartition, end: int) -> None:
+        super().__init__(Checkpoint.initial(mirror, source, to, end), Chain(source))
+
+    without_copies = ""
+
+    @property
+    def begin(self) -> int:
+        """No offset before its end has a record."""
+        return 0
+
+    def before_end(self) -> str:
+        """Say why offsets after the end have no answer."""
+        return f"the source is empty, and ends at offset {self.end}: see what it was of"
+
+    def notes(self, _offset: int, destination: DestinationLog) -> Iterator[str]:
+        """Yield that there are records which the consumer does not read."""
+        if destination.low < destination.end:
+            yield f"this mirror has copied nothing to {self.destination}, and others wrote to it"
 
 
 class Translation:
@@ -358,7 +401,7 @@ class Translation:
             if offsets is not None:
                 source, destination = offsets
                 pairs.append(Pair(partition.source, source, partition.destination, destination))
-        return pairs, "" if pairs else "there is no copy"
+        return pairs, "" if pairs else partition.without_copies
 
     def _at_destination(self, position: ConsumerPosition) -> Answer:
         """Return the answer for one position, as if its source had the topic-partition alone."""
@@ -371,12 +414,7 @@ class Translation:
             return _cannot(position, to, problem)
         assert destination is not None, "otherwise it is gone"
         if offset > partition.end:
-            return _cannot(
-                position,
-                to,
-                f"it is copied up to offset {partition.end} only: wait until a run has copied"
-                " the rest",
-            )
+            return _cannot(position, to, partition.before_end())
         if offset < partition.begin:
             return self._before_begin(position, partition, destination)
         place = partition.place(offset)
@@ -391,18 +429,17 @@ class Translation:
             )
         else:
             high = place.high
-        notes = []
-        if (lost := partition.lost(offset)) is not None:
-            notes.append(f"the source had lost [{offset}, {lost[1]}) before it was copied")
+        notes = tuple(partition.notes(offset, destination))
         why = _no_map(partition) if place.rereads else ""
         topic_id = destination.topic_id
-        return Answer(position, to, high, place.rereads, why, None, tuple(notes), topic_id)
+        return Answer(position, to, high, place.rereads, why, None, notes, topic_id)
 
     def _gone(self, partition: CopiedPartition, destination: DestinationLog | None) -> str:
         """Say that the copies are gone with their topic, or hidden; empty if they are there."""
         copies = partition.checkpoint.copies
         if destination is None:
-            return "the destination topic does not exist, or has no leader"
+            first = "" if copies else ": run the mirror first, which creates it"
+            return f"the destination topic does not exist, or has no leader{first}"
         if copies and copies.topic_id and destination.topic_id not in {"", copies.topic_id}:
             return "the destination topic was created again, without the copies"
         return ""

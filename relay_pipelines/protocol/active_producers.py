@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -12,6 +13,7 @@ from kafka.protocol.admin import (
     ListTransactionsRequest,
 )
 
+from relay_pipelines.errors import RelayError, UnsupportedError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import ClusterClient
@@ -36,18 +38,26 @@ class ActiveProducer:
 
 def active_producers(
     client: ClusterClient, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, list[ActiveProducer]]:
-    """Return the producers of topic-partitions, where the leader tells: since Kafka 2.8.
+) -> tuple[dict[TopicPartition, list[ActiveProducer]], dict[TopicPartition, RelayError]]:
+    """Return the producers of topic-partitions; and of which their leader does not tell, and why.
 
     Raises:
-        RelayError: the cluster does not answer.
+        RetriableError: the cluster does not answer, or a leader is moving.
     """
     led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for tp in partitions:
         led[client.leader(tp)][tp.topic].append(tp.partition)
-    found = {}
+    found: dict[TopicPartition, list[ActiveProducer]] = {}
+    errors: dict[TopicPartition, RelayError] = {}
     for broker, topics in led.items():
         if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
+            error = UnsupportedError(
+                f"broker {broker} of {client.cluster} does not say who writes",
+                remedy="see Kafka 2.8 or later",
+            )
+            errors |= {
+                TopicPartition(name, each): error for name in topics for each in topics[name]
+            }
             continue
         of_topic = DescribeProducersRequest.TopicRequest
         request = DescribeProducersRequest(
@@ -56,6 +66,9 @@ def active_producers(
         for topic in client.call(broker, request, 0).topics:
             for answer in topic.partitions:
                 tp = TopicPartition(topic.name, answer.partition_index)
+                if answer.error_code:
+                    errors[tp] = _refusal(client, tp, answer)
+                    continue
                 found[tp] = [
                     ActiveProducer(
                         tp,
@@ -66,7 +79,25 @@ def active_producers(
                     )
                     for each in answer.active_producers or ()
                 ]
-    return found
+    return found, errors
+
+
+def _refusal(client: ClusterClient, tp: TopicPartition, answer: Any) -> RelayError:
+    """Return why a leader does not tell.
+
+    Raises:
+        RetriableError: it may tell if it is asked again.
+    """
+    error = error_codes.failure(
+        *(answer.error_code, f"DescribeProducers of {tp}"),
+        at=str(client.cluster),
+        retriable=client.retriable,
+        detail=answer.error_message or "",
+        permission=f"Read on topic {tp.topic}",
+    )
+    if error.retryable:
+        raise error
+    return error
 
 
 def transactional_ids(

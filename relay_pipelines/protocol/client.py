@@ -371,20 +371,27 @@ class ClusterClient:
         errors: dict[str, RelayError] = {}
         if not groups:
             return found, errors
-        if not self._any_connection().supports(FindCoordinatorRequest.API_KEY, _MANY_COORDINATORS):
-            for group in groups:
-                found[self.coordinator(group, GROUP)].append(group)
-            return found, errors
-        request = FindCoordinatorRequest(coordinator_keys=list(groups), key_type=GROUP)
-        for each in self.call_any(request, _MANY_COORDINATORS).coordinators:
+        if self._any_connection().supports(FindCoordinatorRequest.API_KEY, _MANY_COORDINATORS):
+            many = FindCoordinatorRequest(coordinator_keys=list(groups), key_type=GROUP)
+            told = self.call_any(many, _MANY_COORDINATORS).coordinators
+            answers = {each.key: each for each in told}
+        else:
+            answers = {
+                group: self.call_any(FindCoordinatorRequest(key=group, key_type=GROUP), 2)
+                for group in groups
+            }
+        for group, answer in answers.items():
             try:
-                doing, permission = "FindCoordinator of group ", "Describe on group "
-                self.raise_for_error(each, doing + each.key, permission + each.key)
+                doing, permission = (
+                    f"FindCoordinator of group {group}",
+                    f"Describe on group {group}",
+                )
+                self.raise_for_error(answer, doing, permission)
             except RelayError as error:
-                errors[each.key] = error
+                errors[group] = error
             else:
-                found[int(each.node_id)].append(each.key)
-                self._metadata.brokers[each.node_id] = (each.host, each.port)
+                found[int(answer.node_id)].append(group)
+                self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
         return found, errors
 
     def list_offsets(

@@ -5,9 +5,10 @@ One group's failure is a value, so that it stops no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 
 from kafka.protocol.admin import ListGroupsRequest
@@ -18,6 +19,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import error_codes, group_requests
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.group_requests import CommittedOffset, GroupCommits
+from relay_pipelines.protocol.retries import is_retryable
 
 Commits = dict[TopicPartition, CommittedOffset]
 _GROUPS_PER_REQUEST = 10
@@ -29,10 +31,18 @@ GROUPS_AT_ONCE = _GROUPS_PER_REQUEST * _REQUESTS_IN_FLIGHT
 _COMMITS_PER_CONNECTION = 4
 _MEMBERS = frozenset({22, 25, 27, 110, 113})
 """What a group with members answers to a commit of nobody: an unknown member, or generation."""
+_UNSTABLE_OFFSET_COMMIT = 88
 
 
 class HasMembersError(ConfigError):
     """A group has members, and so takes no commits of others."""
+
+
+class PendingCommitError(RelayError):
+    """A transaction has committed offsets of a group, and has not ended: nobody knows which count.
+
+    It ends within a moment, unless its producer is gone.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +116,75 @@ def group_commits(
     for broker, coordinated in coordinators.items():
         for answer in _fetched(client, broker, coordinated, before, read):
             if answer.error_code:
-                of = f"topic {answer.topic}" if answer.topic else f"group {answer.group}"
-                errors[answer.group] = _error(
-                    *(client, answer.error_code, f"OffsetFetch of group {answer.group}"),
-                    f"Describe on {of}",
-                )
+                errors[answer.group] = _unread(client, answer)
             else:
                 found[answer.group] = answer.commits
     if last is not None:
         last.clear()
         last.update(read)
     return {group: found[group] for group in groups if group in found}, errors
+
+
+def settled_commits(
+    client: ClusterClient, groups: Sequence[str]
+) -> tuple[dict[str, Commits], dict[str, RelayError]]:
+    """Return what groups have committed, as `group_commits`, once it is settled.
+
+    Raises:
+        RelayError: a broker does not answer.
+    """
+    found: dict[str, Commits] = {}
+
+    def ask(some: Sequence[str]) -> dict[str, RelayError]:
+        commits, errors = group_commits(client, some)
+        found.update(commits)
+        return errors
+
+    errors = settle(client, groups, ask)
+    return {group: found[group] for group in groups if group in found}, errors
+
+
+def settle(
+    client: ClusterClient,
+    groups: Sequence[str],
+    ask: Callable[[Sequence[str]], Mapping[str, RelayError]],
+) -> dict[str, RelayError]:
+    """Ask about groups, and again about those that fail with what may pass.
+
+    Coordinators are waited for as brokers are; transactions with commits, for 5 s.
+
+    Args:
+        ask: about some of the groups; returns why those fail that do.
+
+    Returns:
+        group -> why it still fails. It stops no other.
+
+    Raises:
+        RelayError: a broker does not answer.
+    """
+    left: dict[str, RelayError | None] = dict.fromkeys(groups)
+
+    def again(passes: Callable[[RelayError], bool]) -> None:
+        some = [group for group, error in left.items() if error is None or passes(error)]
+        errors = ask(some) if some else {}
+        for group in some:
+            del left[group]
+        left.update(errors)
+        for error in filter(passes, errors.values()):
+            raise error
+
+    try:
+        client.retry(partial(again, is_retryable))
+    except RelayError as error:
+        if error not in left.values():  # it is of all groups
+            raise
+    with suppress(RelayError):  # it stays that of its group
+        client.retry(partial(again, _is_pending), patient=False, also=(PendingCommitError,))
+    return {group: error for group, error in left.items() if error is not None}
+
+
+def _is_pending(error: RelayError) -> bool:
+    return isinstance(error, PendingCommitError)
 
 
 def commit_offsets(
@@ -202,6 +270,20 @@ def _committed(
             for tp, code in list(answer):
                 if code:
                     yield group, tp, _refusal(client, group, tp, code)
+
+
+def _unread(client: ClusterClient, answer: GroupCommits) -> RelayError:
+    if answer.error_code == _UNSTABLE_OFFSET_COMMIT:
+        servers = ",".join(client.cluster.bootstrap_servers)
+        return PendingCommitError(
+            f"a transaction has committed offsets of the group {answer.group} on {client.cluster},"
+            " and has not ended",
+            remedy="end its producer, or wait until the transaction times out:"
+            f" kafka-transactions.sh --bootstrap-server {servers} list",
+        )
+    of = f"topic {answer.topic}" if answer.topic else f"group {answer.group}"
+    doing = f"OffsetFetch of group {answer.group}"
+    return _error(client, answer.error_code, doing, f"Describe on {of}")
 
 
 def _refusal(client: ClusterClient, group: str, tp: TopicPartition, code: int) -> RelayError:

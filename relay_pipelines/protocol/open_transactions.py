@@ -109,9 +109,8 @@ def _producers(
 ) -> dict[TopicPartition, ActiveProducer]:
     """Return the producer whose transaction begins first, where the leader tells."""
     found = {}
-    for tp, producers in active_producers(
-        client, [each.topic_partition for each in hidden]
-    ).items():
+    told, _ = active_producers(client, [each.topic_partition for each in hidden])
+    for tp, producers in told.items():
         if opened := [each for each in producers if each.open_from >= 0]:
             found[tp] = min(opened, key=lambda each: each.open_from)
     return found

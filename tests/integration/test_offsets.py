@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, ShareConsumer
 import relay_pipelines as relay
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups, follow
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
@@ -39,6 +39,7 @@ from tests.support.independent import (
     create,
     delete,
     delete_before,
+    grow,
     put,
     read,
     settled_end,
@@ -342,6 +343,72 @@ def test_own_commits_are_known(moved: Moved, monkeypatch: pytest.MonkeyPatch) ->
             [Following.MOVED],
             [moved.group],
         )
+
+
+def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:
+    """It goes on at the end of the copy; where there are records to copy, it waits for them."""
+    source, there, topic = moved.mirror.source, moved.mirror.destination, moved.mirror.topic
+    grow(source, topic, 6)
+    never, expired, waits, others, late = (TopicPartition(topic, each) for each in range(1, 6))
+    for tp in (expired, waits):
+        write(source, tp, numbered(5))
+    delete_before(source, expired, 5)
+    positions = {never: 0, expired: 5, waits: 0, others: 0, late: 0}
+    group = f"empty-{topic}"
+    for tp, offset in positions.items():
+        consumers.commit(source, group, tp, offset)
+    for answer in moved.relay("translate", "--group", group, code=1):
+        if answer["partition"] != waits.partition:
+            assert answer["why"].endswith("run the mirror first, which creates it")
+    grow(there, topic, 5)
+    write(there, others, numbered(3))
+
+    def translated(who: str) -> dict[int, tuple[int | None, str | None]]:
+        found = moved.relay("translate", "--group", who, code=1)
+        return {each["partition"]: (each["to_offset"], each["why"]) for each in found}
+
+    answers = translated(group)
+    assert {tp.partition: answers[tp.partition][0] for tp in (never, expired, others)} == {
+        never.partition: 0,
+        expired.partition: 0,
+        others.partition: settled_end(there, others),
+    }
+    assert answers[waits.partition] == (None, "this mirror has copied nothing of it")
+    assert "does not exist" in str(answers[late.partition][1])
+    behind, beyond = f"behind-{topic}", f"beyond-{topic}"
+    consumers.commit(source, behind, expired, 2)  # retention has taken what it had not read
+    consumers.commit(source, behind, never, 1)
+    assert translated(behind) == {
+        expired.partition: (0, None),
+        never.partition: (None, "the source is empty, and ends at offset 0: see what it was of"),
+    }
+    consumers.commit(source, beyond, others, 0)
+    (done,) = moved.relay("verify", "--group", beyond)
+    assert (done["state"], len(done["notes"])) == ("same", 1)
+    (done,) = moved.relay("apply", "--group", beyond, "--execute")
+    assert (done["state"], consumers.committed(there, beyond, others)[0]) == ("committed", 3)
+
+
+def test_a_pending_commit_stops_no_other(moved: Moved) -> None:
+    """A group of which a transaction has committed something is one line, with what to do."""
+    source, name = moved.mirror.source, f"pending-{moved.group}"
+    moved.commit(source, 18, f"ok-{moved.group}")
+    moved.commit(source, 18, name)
+    sender = transactional(source, name)
+    sender.begin_transaction()
+    position = confluent_kafka.TopicPartition(moved.mirror.topic, 0, 20)
+    with consumer(source, name) as member:
+        sender.send_offsets_to_transaction([position], member.consumer_group_metadata(), 30)
+    asks = "offsets", "translate", "--group-regex", f"(ok|pending)-{moved.group}", "--json"
+    done = relay_here(moved.config, *asks)
+    assert done.returncode == 1
+    (answer,) = json.loads(done.stdout)["positions"]
+    assert (answer["group"], answer["exactness"]) == (f"ok-{moved.group}", "exact")
+    assert f"a transaction has committed offsets of the group {name}" in done.stderr
+    assert "end its producer, or wait until the transaction times out" in done.stderr
+    sender.commit_transaction(30)
+    answers = moved.relay("translate", "--group-regex", f"(ok|pending)-{moved.group}")
+    assert [each["offset"] for each in answers] == [18, 20]
 
 
 def test_a_source_topic_that_was_created_again(moved: Moved) -> None:

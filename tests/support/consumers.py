@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.support.independent import client, until
 
+_NO_COORDINATOR = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
+
 
 @contextmanager
 def consumer(cluster: Cluster, group: str, **more: object) -> Iterator[Consumer]:
@@ -31,7 +33,7 @@ def commit(
             try:
                 found.commit(offsets=[position], asynchronous=False)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                if error.args[0].code() not in _NO_COORDINATOR:
                     raise
                 return False
             return True

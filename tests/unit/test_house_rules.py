@@ -99,3 +99,81 @@ def test_messages_name_pages_by_their_titles() -> None:
     runbooks = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
     assert files == []
     assert {title for title in titles - runbooks if f"- {title}: " not in pages} == set()
+
+
+def test_what_is_asked_again_reads_nothing_that_can_be_read_once() -> None:
+    """`retry` calls a function several times: the second time, an iterator is at its end."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "retry(" in (text := path.read_text())
+        for name, line in read_once(ast.parse(text))
+    ]
+    assert found == []
+
+
+def test_an_iterator_in_a_retry_is_found() -> None:
+    """Given as an argument, or read by a function that is defined beside the call."""
+    text = "client.retry(partial(ask, chain.from_iterable(x), set(map(g, x)), sorted(y)))"
+    assert read_once(ast.parse(text)) == [("chain.from_iterable(x)", 1)]
+    text = "def f(some: Iterable[int]):\n    def ask():\n        g(some)\n    retry(ask, 1)"
+    assert [name for name, _ in read_once(ast.parse(text))] == ["some"]
+    assert read_once(ast.parse(text.replace("Iterable", "Sequence"))) == []
+    text = "def f():\n    some = map(g, h)\n    client.retry(lambda: g(some))"
+    assert [name for name, _ in read_once(ast.parse(text))] == ["some"]
+
+
+_ITERATORS = {"chain", "from_iterable", "filter", "iter", "map", "reversed", "zip", "enumerate"}
+_READ_ONCE = {"Iterable", "Iterator", "Generator"}
+
+
+def read_once(module: ast.Module) -> list[tuple[str, int]]:
+    """Return what calls of `retry` may read only once, and the line of each call."""
+    found = set()
+    for scope in (
+        each for each in ast.walk(module) if isinstance(each, ast.FunctionDef | ast.Module)
+    ):
+        inside = list(ast.walk(scope))
+        functions = {each.name: each for each in inside if isinstance(each, ast.FunctionDef)}
+        once = _iterators_of(scope, inside)
+        for call in inside:
+            if isinstance(call, ast.Call) and _name(call.func) == "retry" and call.args:
+                asked = functions.get(_name(call.args[0]), call.args[0])
+                found |= {(each, call.lineno) for each in _reads(asked, once) if asked is not scope}
+    return sorted(found)
+
+
+def _reads(asked: ast.AST, once: set[str]) -> set[str]:
+    """Return what a function, or what `partial` makes of one, reads of what was made before."""
+    if isinstance(asked, ast.Call):  # what it is given was made once, for all calls
+        given = [*asked.args, *(each.value for each in asked.keywords)]
+        return {ast.unparse(each) for each in given if _is_iterator(each) or _name(each) in once}
+    names = [each for each in ast.walk(asked) if isinstance(each, ast.Name)]
+    own = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    return {each.id for each in names} & once - own
+
+
+def _iterators_of(scope: ast.AST, inside: list[ast.AST]) -> set[str]:
+    """Return the names in a function that may be at their end after they were read."""
+    found = set()
+    if isinstance(scope, ast.FunctionDef):
+        for given in (*scope.args.args, *scope.args.kwonlyargs):
+            if given.annotation is not None and _name(given.annotation) in _READ_ONCE:
+                found.add(given.arg)
+    for each in inside:
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            name = each.targets[0].id
+            (found.add if _is_iterator(each.value) else found.discard)(name)
+    return found
+
+
+def _is_iterator(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _name(node.func) in _ITERATORS
+    return isinstance(node, ast.GeneratorExp)
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, ast.Subscript):
+        return _name(node.value)
+    return getattr(node, "attr", getattr(node, "id", ""))

@@ -19,6 +19,7 @@ from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
     PermissionDeniedError,
+    RelayError,
     SourceError,
 )
 from relay_pipelines.ledger.chain import Chain, ChainBreak, Tampering
@@ -26,6 +27,7 @@ from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord, from
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
+    CopyOptions,
     DestinationPosition,
     LedgerEntry,
     OffsetRange,
@@ -278,6 +280,86 @@ def test_a_group_that_the_user_may_not_see_stops_no_other(monkeypatch: pytest.Mo
     applied = both(logs=logs, to=Side.DESTINATION, backwards=False)
     states = {group: (each.state, each.why) for group, (each,) in applied.items()}
     assert states == {"ok": (State.WOULD, ""), "hidden": (State.REFUSED, str(hidden))}
+
+
+class Coordinators:
+    """What coordinators say of groups, by name; each time that one is asked, the next of a list."""
+
+    def __init__(self, **says: Sequence[RelayError | None]) -> None:
+        self.says = {group: list(errors) for group, errors in says.items()}
+        self.asked = list[str]()
+
+    def __call__(self, _client: object, names: Sequence[str]) -> Any:
+        self.asked += names
+        errors = {}
+        for name in names:
+            says = self.says[name]
+            if error := says.pop(0) if len(says) > 1 else says[0]:
+                errors[name] = error
+        return {name: {HERE: CommittedOffset(7)} for name in names if name not in errors}, errors
+
+
+def test_a_group_that_fails_alone_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pending commit is waited for a moment, a coordinator as long as a broker is."""
+    pending = groups.PendingCommitError("a transaction has committed offsets of the group")
+    away = SourceError("its coordinator is away")
+    soon = [SourceError("it loads"), pending, None]
+    says = Coordinators(ok=[None], soon=soon, pending=[pending], away=[away])
+    monkeypatch.setattr(groups, "group_commits", says)
+    clock, options = Clock(), replace(CopyOptions(), give_up_after_ms=60_000)
+    client = ClusterClient(Cluster("s", ("a:1",)), SourceError, options=options, clock=clock)
+    found, failed = groups.settled_commits(client, ["ok", "soon", "pending", "away"])
+    assert (list(found), failed) == (["ok", "soon"], {"pending": pending, "away": away})
+    assert says.asked.count("ok") == 1
+    assert says.asked.count("away") > says.asked.count("pending")
+
+
+def test_a_group_without_a_coordinator_stops_no_other_on_old_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before Kafka 3.0 each group is asked for with a request of its own."""
+    codes = {"ok": 0, "hidden": 30, "other": 0}
+
+    def call_any(_client: object, request: Any, _version: int) -> Any:
+        code = codes[request.key]
+        return SimpleNamespace(error_code=code, node_id=3, host="a", port=1, error_message=None)
+
+    old = SimpleNamespace(supports=lambda *_: False)
+    monkeypatch.setattr(ClusterClient, "_any_connection", lambda _: old)
+    monkeypatch.setattr(ClusterClient, "call_any", call_any)
+    client = ClusterClient(Cluster("s", ("a:1",)), SourceError)
+    found, errors = client.coordinators(list(codes))
+    assert (found, list(errors)) == ({3: ["ok", "other"]}, ["hidden"])
+    assert str(errors["hidden"]).endswith("grant the user Describe on group hidden")
+
+
+def test_a_group_is_moved_when_its_coordinator_answers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was asked in vain is asked again, for that group alone, and nothing of it is lost."""
+    monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
+    loads, committed = DestinationError("it loads"), list[str]()
+
+    def commit_offsets(_client: object, commits: dict[str, Any]) -> Any:
+        committed.extend(commits)
+        is_late = committed.count("late") < 2
+        return {name: {THERE: loads} if name == "late" and is_late else {} for name in commits}
+
+    looks = iter([DestinationError("away"), {THERE: apply._Log(0)}])
+
+    def logs(_client: object, wanted: Sequence[TopicPartition]) -> Any:
+        assert list(wanted) == [THERE]
+        found = next(looks)
+        if isinstance(found, RelayError):
+            raise found
+        return found
+
+    monkeypatch.setattr(groups, "commit_offsets", commit_offsets)
+    monkeypatch.setattr(apply, "_logs", logs)
+    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError, clock=Clock())
+    answers = [Answer(ConsumerPosition(HERE, 9, group), THERE, 9) for group in ("ok", "late")]
+    apply.apply(client, answers, Side.DESTINATION, execute=True, backwards=False)
+    assert committed == ["ok", "late", "late"]
 
 
 def test_a_topic_that_was_created_again_since(monkeypatch: pytest.MonkeyPatch) -> None:
