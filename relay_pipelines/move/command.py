@@ -10,7 +10,7 @@ from typing import Any
 
 from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.finding import Finding
-from relay_pipelines.invocation import Invocation, the_mirror
+from relay_pipelines.invocation import Invocation, require_writable, the_mirror
 from relay_pipelines.move.gates import Gate
 from relay_pipelines.move.inventory import document as group_document
 from relay_pipelines.move.move import Move, MoveResult
@@ -56,10 +56,12 @@ class How:
             raise ConfigError("--against is of `relay move verify`", remedy="leave it out")
         if self.key is not None and self.against is None:
             raise ConfigError("--key is of a statement", remedy="name its file with --against")
-        if self.output is not None and not self.output.parent.is_dir():
-            raise ConfigError(
-                f"--output: there is no folder {self.output.parent}", remedy="create it first"
-            )
+        if self.output is not None:
+            require_writable("--output", self.output)
+        if self.sign is not None:
+            from relay_pipelines.ledger.statement import read_key
+
+            read_key(self.sign)
 
 
 def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
@@ -121,7 +123,13 @@ def _show(invocation: Invocation, name: str, result: MoveResult, how: How) -> No
     if how.output is not None and result.record.state is State.CUT:
         from relay_pipelines.move.cut_statement import cut_statement, text_of
 
-        how.output.write_bytes(text_of(cut_statement(result.record, how.sign)))
+        try:
+            how.output.write_bytes(text_of(cut_statement(result.record, how.sign)))
+        except (OSError, ConfigError) as error:
+            raise ConfigError(
+                f"it is cut, and the statement could not be written: {error}",
+                remedy="repeat `relay move cut --output`: it writes the statement again",
+            ) from error
 
 
 def document(result: MoveResult) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from relay_pipelines.move.inventory import (
     read_groups,
     source_nodes,
 )
-from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
+from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord, allows
 from relay_pipelines.move.rehearsal import (
     destination_gate,
     group_gate,
@@ -37,7 +37,7 @@ from relay_pipelines.move.rehearsal import (
     topic_gate,
 )
 from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.move.states import State
+from relay_pipelines.move.states import Action, State
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
@@ -224,7 +224,9 @@ class Steps:
         """Yield which groups have committed something else at the source by now."""
         with group_client(self.name, self.mirror, self.request, self.clock) as source:
             names = [each.group.name for each in groups.positions]
-            commits, _ = source.retry(partial(group_requests.group_commits, source, names))
+            commits, errors = group_requests.settled_commits(source, names)
+        for group, error in errors.items():
+            yield Finding.of(error).inside(f"group {group}")
         for each in groups.positions:
             now = commits.get(each.group.name, {})
             for tp, offset in each.committed.items():
@@ -242,7 +244,7 @@ def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
     return ConfigError(
         f"{tp} has come after the fence",
         remedy="repeat `relay move fence`"
-        if record.state is State.FENCED
+        if allows(record, Action.FENCE)
         else "take the move back with `relay move back`, and begin again with `relay move fence`",
     )
 
@@ -438,9 +440,9 @@ def groups_at_destination(name: str, destination: ClusterClient, record: MoveRec
     """Say of a cut without the source where groups are that the mirror has followed."""
     listed = destination.retry(partial(group_requests.listed_groups, destination))
     names = [group.name for group in listed]
-    commits, _ = destination.retry(partial(group_requests.group_commits, destination, names))
+    commits, errors = group_requests.settled_commits(destination, names)
     copies = {each.destination for each in record.cut}
-    lines = []
+    lines = [f"group {group}: {error}" for group, error in errors.items()]
     for group, of_group in commits.items():
         marks = [
             mark

@@ -18,8 +18,8 @@ from relay_pipelines.move.inventory import (
     source_ends,
     writers,
 )
-from relay_pipelines.move.record import AclsByNode, MoveRecord, acl_count
-from relay_pipelines.move.states import State
+from relay_pipelines.move.record import AclsByNode, MoveRecord, acl_count, allows
+from relay_pipelines.move.states import Action
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
 from relay_pipelines.protocol.admin import create_acls, delete_acls, topic_acls
@@ -158,7 +158,7 @@ def verify(
     for _ in range(_WINDOWS):
         since_ms = clock.now_ms()
         before = _ends_of(nodes, partitions)
-        producers = {n: writers(node, partitions, since_ms=0).recent for n, node in nodes.items()}
+        producers = {n: writers(node, partitions).recent for n, node in nodes.items()}
         clock.sleep(still_ms / 1000)
         after = _ends_of(nodes, partitions)
         if all(after[name].high == before[name].high and not after[name].open for name in nodes):
@@ -196,7 +196,7 @@ def written_since(nodes: Nodes, record: MoveRecord) -> SourceError | None:
         RelayError: a node does not answer.
     """
     error = moved_since(nodes, record.source_ends, record.fence.held_at_ms)
-    if error and record.state in {State.CUTTING, State.CUT}:  # its ends are decided
+    if error and not allows(record, Action.FENCE):  # its ends are decided
         error.remedy = _TAKE_BACK
     return error
 
@@ -233,7 +233,7 @@ def _passes(
     moved = [tp for tp, end in before.items() if after.high[tp] != end]
     if not moved and not after.open:
         return None
-    active = writers(source, {*moved, *after.open}, since_ms=0)
+    active = writers(source, {*moved, *after.open})
     return passed(moved, after.open, active, since_ms, producers, str(source.cluster))
 
 

@@ -28,6 +28,7 @@ from relay_pipelines.move.record import (
     MoveRecords,
     WayBack,
     acl_count,
+    allows,
     by_topic,
     require,
 )
@@ -295,13 +296,12 @@ class Move:
             )
         begun = record
         if not record.is_under_way:
-            held = WayBack(fence=record.way_back.fence)
-            begun = MoveRecord(self.name, number=record.number, way_back=held)
+            held, is_whole = WayBack(fence=record.way_back.fence), not self.request.topics
+            begun = MoveRecord(self.name, number=record.number, is_whole=is_whole, way_back=held)
         begun = replace(
             begun,
             state=State.CUTTING,
             topics=tuple(sorted(topics)),
-            is_whole=not self.request.topics,
             is_without_source=True,
         )
         record = records.write(record, begun)
@@ -480,7 +480,7 @@ class Move:
 
     def _held(self, record: MoveRecord) -> Iterator[Finding]:
         """Yield what of the fence does not hold, or was not lifted."""
-        if record.state is State.NONE or record.is_without_source:
+        if record.state in {State.NONE, State.LIFTING} or record.is_without_source:
             return
         with self._nodes() as nodes:
             there = fence.present(nodes, record.fence.acls)
@@ -488,10 +488,13 @@ class Move:
                 for acl in acls:
                     if record.state is State.BACK and acl in there[name]:
                         text = f"the fence is still there: {acl}"
-                        yield fails(f"node {name}", text, "relay move back lifts it")
+                        yield fails(f"node {name}", text, "`relay move back` lifts it")
                     elif record.state is not State.BACK and acl not in there[name]:
                         text = f"the fence is not there: {acl}"
-                        yield fails(f"node {name}", text, "relay move fence creates it")
+                        remedy = f"create it with kafka-acls.sh; {REMEDIES[record.state]}"
+                        if allows(record, Action.FENCE):
+                            remedy = "`relay move fence` creates it"
+                        yield fails(f"node {name}", text, remedy)
             if record.state is State.BACK:
                 return
             # what is mirrored back is written at the source, too

@@ -201,6 +201,11 @@ REMEDIES = {
 """What to do instead of what a state does not allow."""
 
 
+def allows(record: MoveRecord, action: Action) -> bool:
+    """Whether the state allows it."""
+    return record.state in _FROM[action]
+
+
 def require(record: MoveRecord, action: Action, topics: Iterable[str]) -> None:
     """Refuse what the state does not allow.
 
@@ -210,7 +215,7 @@ def require(record: MoveRecord, action: Action, topics: Iterable[str]) -> None:
     Raises:
         ConfigError: it says what to do instead.
     """
-    if record.state not in _FROM[action]:
+    if not allows(record, action):
         raise ConfigError(
             f"{record.where}: there is nothing to {action}", remedy=REMEDIES[record.state]
         )

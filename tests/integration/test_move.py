@@ -18,8 +18,8 @@ from confluent_kafka import KafkaError, Producer
 from relay_pipelines.errors import ConfigError, FencedError, RelayError, SourceError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.move import cut, fence, verify, way_back
-from relay_pipelines.move.gates import GATES
+from relay_pipelines.move import cut, fence, rehearsal, verify, way_back
+from relay_pipelines.move.gates import GATES, Gate
 from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecords
 from relay_pipelines.move.request import MoveRequest
@@ -139,14 +139,20 @@ def moving_to_guarded(
 
 
 def test_there_and_back(moving: Moving, local_session: object) -> None:
-    """Producers are stopped, the rest is copied, the group goes on exactly; then all is undone."""
+    """Producers are stopped, the rest is copied, the group goes on exactly; then all is undone.
+
+    A partition that nobody has written to moves, too.
+    """
     del local_session
-    mirror = moving.mirror
+    mirror, empty = moving.mirror, TopicPartition(moving.mirror.topic, 1)
+    for cluster in (mirror.source, mirror.destination):
+        independent.grow(cluster, mirror.topic, 2)
+    consumers.commit(mirror.source, moving.group, empty, 0)
     write(mirror.source, mirror.at, numbered(5, first=10))
     seen = moving.relay("rehearse")
     assert {gate["gate"]: gate["state"] for gate in seen["gates"]} == dict.fromkeys(GATES, "holds")
     assert (seen["offsets_to_copy"], seen["move"]["state"]) == (5, "not begun")
-    assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 1)]
+    assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 2)]
     assert moving.position() < 0
     assert "nobody is there to be asked" in error_line(relay_here(moving.config, "move", "fence"))
     assert "nothing to cut; `relay move fence` begins it" in moving.fails("cut")
@@ -157,15 +163,16 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     file = moving.folder / "cut.json"
     done = moving.relay("cut", "--yes", "--output", str(file))
     assert (done["state"], done["groups"]) == ("cut", [moving.group])
-    (at,) = json.loads(file.read_text())["topic_partitions"]
+    at, _ = json.loads(file.read_text())["topic_partitions"]
     assert (at["source_end"], at["missing_offsets"]) == (15, 0)
     assert at["destination_end"] == independent.settled_end(mirror.destination, mirror.at)
     mirror.assert_equal()
     assert moving.position() == 7
+    assert consumers.committed(mirror.destination, moving.group, empty)[0] == 0
     stale = relay_here(moving.config, "run")
     assert (stale.returncode, "it has moved to the destination" in stale.stderr) == (3, True)
     reset = relay_here(moving.config, "reset", "-t", mirror.topic, "--to-earliest", "--execute")
-    assert "it has moved to the destination" in error_line(reset)
+    assert reset.stderr.count("it has moved to the destination") == 2
     lines = moving.relay("verify", "--against", str(file))["lines"]
     assert "nothing was written at the source since the fence held" in lines
     assert lines[-1] == "the statement is that of this cut"
@@ -173,7 +180,7 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
 
     back = moving.relay("back", "--yes")
     assert back["lines"][0] == (
-        "taken back: 1 ACL lifted, 1 topic-partition given back to the mirror"
+        "taken back: 1 ACL lifted, 2 topic-partitions given back to the mirror"
     )
     until(moving.may_write, "the ACL is lifted")
     assert relay_here(moving.config, "run").returncode == 0
@@ -551,6 +558,34 @@ def test_a_group_that_still_reads(moving: Moving) -> None:
         member.commit(offsets=[at], asynchronous=False)
         assert moving.move().cut().record.state is State.CUT
     assert moving.position() == independent.settled_end(mirror.destination, mirror.at)
+
+
+def test_what_brokers_show_of_writers(moving: Moving) -> None:
+    """A producer without an id moves an end; one with old timestamps has another sequence."""
+    source, at = moving.mirror.source, moving.mirror.at
+    plain = independent.producer(source, enable_idempotence=False)
+    old = independent.producer(source, enable_idempotence=True)
+    independent.put(old, at, numbered(1))
+    independent.flush(old)
+
+    def saw(*writing: Producer) -> str:
+        def meanwhile(*_: Any) -> Gate:
+            for each in writing:
+                independent.put(each, at, numbered(1))
+                independent.flush(each)
+            return Gate("schemas")
+
+        with patch.object(rehearsal, "schema_gate", meanwhile):
+            found = moving.move().rehearse()
+        return next(gate.saw for gate in found.gates if gate.name == "writers")
+
+    still = saw()
+    assert "0 idempotent producers wrote with timestamps of the last 1 h 0 min; no end" in still
+    assert (
+        f"0 idempotent producers wrote with timestamps of the last 1 h 0 min; the end of {at}"
+        in saw(plain)
+    )
+    assert "1 idempotent producer wrote" in saw(old)
 
 
 def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -12,7 +15,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError, TamperedError
+from relay_pipelines.errors import (
+    ConfigError,
+    PermissionDeniedError,
+    RelayError,
+    SourceError,
+    TamperedError,
+)
+from relay_pipelines.invocation import Invocation
 from relay_pipelines.model import (
     Acl,
     LedgerEntry,
@@ -21,7 +31,7 @@ from relay_pipelines.model import (
     Permission,
     TopicPartition,
 )
-from relay_pipelines.move import cut, fence
+from relay_pipelines.move import command, cut, fence, inventory
 from relay_pipelines.move.cut_statement import (
     cut_statement,
     differences,
@@ -33,12 +43,15 @@ from relay_pipelines.move.gates import Gate, GateState, fails, looked
 from relay_pipelines.move.inventory import (
     GroupPosition,
     Groups,
+    NodeLook,
     SourceEnds,
     Writers,
     records_per_second,
+    writers,
 )
 from relay_pipelines.move.jobs import check_result
-from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord
+from relay_pipelines.move.move import Move, MoveResult
+from relay_pipelines.move.record import UNKNOWN, CutPartition, Fence, MoveRecord, require
 from relay_pipelines.move.rehearsal import (
     Rehearsal,
     destination_gate,
@@ -47,16 +60,19 @@ from relay_pipelines.move.rehearsal import (
     source_group_gate,
     writer_gate,
 )
-from relay_pipelines.move.states import State
+from relay_pipelines.move.request import MoveRequest, MoveStep
+from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
-from relay_pipelines.protocol.active_producers import ActiveProducer
+from relay_pipelines.protocol.active_producers import ActiveProducer, active_producers
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.groups import ListedGroup
 from tests.support.certificates import private_pem
+from tests.support.moves import RecordsInMemory, Store
 
 AT, TO = TopicPartition("a", 0), TopicPartition("copy", 0)
 ALLOWED = Acl("a", Permission.ALLOW, "User:ann", "*", Operation.ALL)
 CUT_AT = CutPartition(AT, 7, 0, TO, 9, 2, "ff")
+NOTHING = SourceEnds({}, {})
 DENIED = Acl("a", Permission.DENY, "User:*", "*", Operation.WRITE)
 
 
@@ -138,18 +154,71 @@ def test_no_group_has_been_started_at_the_destination(more: dict[str, Any], text
 def test_an_open_transaction_has_a_name() -> None:
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000, open_from=4)]}, {9: "orders"})
     assert SourceEnds({AT: 5, TO: 3}, {AT: 4, TO: 3}).open == [AT]
-    gate = writer_gate({"one": [], "two": [AT]}, {"one": Writers(), "two": active})
+    opened = NodeLook(SourceEnds({AT: 5}, {AT: 4}), active)
+    gate = writer_gate({"one": NodeLook(NOTHING, Writers()), "two": opened}, 3_600_000)
     (found,) = gate.findings
     assert found.where == "a-0 at node two"
     assert "a transaction is open: producer id 9 with transactional id orders" in found.text
-    held = writer_gate({"one": []}, {"one": active})
-    assert (held.state, held.saw[:40]) == (
-        GateState.HOLDS,
-        "0 open transactions; 1 producer wrote lately"[:40],
+
+
+def test_the_gate_of_writers_says_what_brokers_can_show() -> None:
+    """A producer without an id shows in ends that move, and in nothing else."""
+    active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000)]}, {9: "orders"})
+    gate = writer_gate({"one": NodeLook(NOTHING, active, seconds=1.5)}, 3_600_000)
+    assert gate.state is GateState.HOLDS
+    assert gate.saw == (
+        "0 open transactions; 1 idempotent producer wrote with timestamps of the last 1 h 0 min,"
+        " the last at 1970-01-01T00:00:01Z; no end moved within 1.5 s, which alone shows other"
+        " producers"
     )
-    untold = writer_gate({"one": []}, {"one": Writers(is_told=False)})
-    assert (untold.state, len(untold.findings)) == (GateState.HOLDS, 1)
-    assert untold.saw == "0 open transactions; nobody says who wrote lately"
+    moved = NodeLook(NOTHING, Writers(), moved=[TO, AT], seconds=1.0)
+    assert writer_gate({"one": moved}, 5_000).saw == (
+        "0 open transactions; 0 idempotent producers wrote with timestamps of the last 5.0 s; the"
+        " end of a-0 and 1 more topic-partition moved within 1.0 s: somebody writes"
+    )
+    error = PermissionDeniedError("s answered no", remedy="grant the user Read on topic a")
+    untold = writer_gate({"one": NodeLook(NOTHING, Writers(error=error))}, 5_000)
+    assert (untold.state, untold.saw[:58]) == (
+        GateState.HOLDS,
+        "0 open transactions; nobody says which producers write; no",
+    )
+    (found,) = untold.findings
+    assert str(found) == "node one: s answered no; grant the user Read on topic a"
+
+
+def test_a_producer_with_old_timestamps_is_known_by_what_it_has_written() -> None:
+    """The time of a batch is by the clock of its producer; its sequence is not."""
+    old, other = ActiveProducer(AT, 9, 3, 1_000), ActiveProducer(AT, 8, 0, -1)
+    told = {AT: [replace(old, last_sequence=4), other]}, {}
+    client: Any = Mock(retry=lambda ask: ask())
+    before = Writers({AT: [old, other]})
+    with (
+        patch.object(inventory, "active_producers", return_value=told),
+        patch.object(inventory, "transactional_ids", return_value={}),
+    ):
+        assert writers(client, [AT], 5_000, before).recent == {AT: told[0][AT][:1]}
+        assert writers(client, [AT]).recent == told[0]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(29, PermissionDeniedError), (6, SourceError)])
+def test_a_leader_that_does_not_tell_is_no_silence(code: int, kind: type[RelayError]) -> None:
+    """Nobody writes only where a leader says so; one that is moving is asked again."""
+    answer = SimpleNamespace(
+        partition_index=0, error_code=code, error_message=None, active_producers=[]
+    )
+    topic = SimpleNamespace(name="a", partitions=[answer])
+    client: Any = Mock(retriable=SourceError, leader=lambda _: 1)
+    client.call.return_value = SimpleNamespace(topics=[topic])
+    if kind is SourceError:
+        with pytest.raises(SourceError, match="DescribeProducers of a-0 with NOT_LEADER"):
+            active_producers(client, [AT])
+        return
+    found, errors = active_producers(client, [AT])
+    assert (found, list(errors)) == ({}, [AT])
+    assert str(errors[AT]).endswith("grant the user Read on topic a")
+    client.connection.return_value.supports.return_value = False
+    found, errors = active_producers(client, [AT])
+    assert (found, errors[AT].remedy) == ({}, "see Kafka 2.8 or later")
 
 
 def test_who_passes_the_fence_is_named() -> None:
@@ -297,3 +366,69 @@ def test_a_fence_that_was_passed_has_a_way_on(state: State, remedy: str) -> None
         error = fence.written_since({"n": Mock(retry=lambda _ask: {AT})}, record)
     assert error is not None
     assert remedy in error.remedy
+
+
+@pytest.mark.parametrize("state", State)
+def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
+    """What is said of a fence that is not there, or was passed, can be done."""
+    held = Fence(FenceBy.ACL, {"n": (DENIED,)}, held_at_ms=5)
+    record = MoveRecord("m", state=state, fence=held, ends={"a": {0: 5}}, topics=("a",))
+    mirror: Any = SimpleNamespace()
+    move = Move("m", mirror, MoveRequest(), Mock(), Mock(), "ann")
+    node = Mock(retry=lambda _ask: {AT}, cluster="s")
+    there = {"n": [DENIED] if state is State.BACK else []}
+    with (
+        patch.object(Move, "_nodes", return_value=nullcontext({"n": node})),
+        patch.object(fence, "present", return_value=there),
+        patch.object(fence, "source_ends", return_value=SourceEnds({AT: 6}, {AT: 6})),
+        patch.object(fence, "writers", return_value=Writers()),
+    ):
+        findings = list(move._held(record))
+    assert bool(findings) == (state not in {State.NONE, State.LIFTING})
+    for finding in findings:
+        advised = re.findall(r"`relay move (\w+)`", finding.remedy)
+        require(record, Action(advised[0]), ())
+
+
+def test_a_cut_without_the_source_moves_what_its_record_names() -> None:
+    """A move of one topic that is cut by a command without topics is not one of all."""
+    records = RecordsInMemory(Store(), "w")
+    fenced = MoveRecord("m", state=State.FENCED, topics=("a",), is_whole=False)
+    mirror: Any = SimpleNamespace()
+    known = SimpleNamespace(next_offsets={AT: 5, TopicPartition("b", 0): 5})
+    with (
+        patch.object(cut, "taken", return_value=[CUT_AT]),
+        patch.object(cut, "groups_at_destination", return_value=[]),
+    ):
+        for before, topics, is_whole in (
+            (fenced, (), False),
+            (replace(fenced, topics=("a", "b"), is_whole=True), (), True),
+            (MoveRecord("m"), ("a",), False),
+            (MoveRecord("m"), (), True),
+        ):
+            request = MoveRequest(topics, is_without_source=True)
+            move = Move("m", mirror, request, Mock(), Mock(), "ann")
+            begun = records.write(records.read(), before)
+            there: Any = Mock(retry=lambda _ask: known)
+            done = move._cut_without_source(records, begun, there).record
+            assert (done.is_whole, done.topics) == (is_whole, begun.topics or topics or ("a", "b"))
+
+
+def test_what_the_last_steps_of_a_cut_need_is_seen_before_it(tmp_path: Path) -> None:
+    """The file of its statement, and the key that signs it; what fails then is no secret."""
+    key, file = tmp_path / "key.pem", tmp_path / "cut.json"
+    key.write_text("no key")
+    for output, sign, says in (
+        (tmp_path, None, f"--output: {tmp_path} cannot be written; name another file"),
+        (key / "x", None, f"--output: there is no folder {key}; create it first"),
+        (file, key, f"{key} is no private key in PEM"),
+        (file, tmp_path / "none.pem", "none.pem"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            command.How(MoveStep.CUT, yes=True, as_json=False, output=output, sign=sign)
+        assert says in str(refused.value)
+    assert not file.exists()
+    result = MoveResult(MoveRecord("m", state=State.CUT, cut=(CUT_AT,)))
+    full = command.How(MoveStep.CUT, yes=True, as_json=False, output=Path("/dev/full"))
+    with pytest.raises(ConfigError, match="it is cut, and the statement could not be written"):
+        command._show(Invocation(file), "m", result, full)
