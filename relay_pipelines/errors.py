@@ -10,6 +10,7 @@
     ├── AbortableError                   1   the transaction must be aborted and started again
     ├── FencedError                      1   another task took the range over: stop at once
     ├── PermissionDeniedError            1   wrong password or missing ACL
+    ├── WrongClusterError                1   an address leads to another cluster than was meant
     ├── UnsupportedError                 1   a cluster, a batch or an entry has the wrong version
     ├── TopicDeletedError                1   the source topic was deleted after it was planned
     ├── RecordTooLargeError              1   one record exceeds the destination's limit
@@ -191,6 +192,12 @@ class FencedError(RelayError):
 
 class PermissionDeniedError(RelayError):
     """The broker refused the request: wrong password or missing ACL."""
+
+    needs_operator = True
+
+
+class WrongClusterError(RelayError):
+    """An address leads to a broker of another cluster than was meant: nothing is said to it."""
 
     needs_operator = True
 

@@ -206,6 +206,8 @@ class Cluster:
         receive_buffer_bytes, send_buffer_bytes: socket buffers; the operating system may give less.
         rack: of those who read it; empty if brokers need not know.
         rack_variable: the variable of a task's environment that says it instead, where it is set.
+        id: what the cluster calls itself, as the driver has read it; empty until somebody has. A
+            client refuses a broker of any other, wherever it runs.
     """
 
     name: str
@@ -215,6 +217,7 @@ class Cluster:
     send_buffer_bytes: int = 4 << 20
     rack: str = ""
     rack_variable: str = ""
+    id: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.name} ({','.join(self.bootstrap_servers)})"

@@ -50,7 +50,9 @@ def windows_as_frame(
     refuse_unknown_columns(wanted, _COLUMNS)
     entries = window_entries(name, mirror, [topic], windows)
     _require_ledger_of(mirror, topic, sorted({*windows} - {entry.window for entry in entries}))
-    tasks = _labelled_ranges(mirror.destination_cluster, entries)
+    with ClusterClient(mirror.destination_cluster, DestinationError, purpose="frame") as client:
+        client.metadata([])  # tasks must reach the same cluster
+        tasks = _labelled_ranges(client.cluster, entries)
     schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
     if not tasks:
         return session.createDataFrame([], schema)

@@ -345,7 +345,8 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
     nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
-    job = AuditJob(name, nodes, mirror.destination_cluster, mirror.copy_options, request.client)
+    destination = replace(mirror.destination_cluster, id=ledger.cluster_id)
+    job = AuditJob(name, nodes, destination, mirror.copy_options, request.client)
     audit = Audit(name, request, job, {})
     for each in selected:
         partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(

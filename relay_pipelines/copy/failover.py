@@ -20,6 +20,8 @@ from relay_pipelines.errors import (
     RelayError,
     SourceError,
     TopicDeletedError,
+    UnsupportedError,
+    WrongClusterError,
 )
 from relay_pipelines.model import (
     Checkpoint,
@@ -38,6 +40,8 @@ from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 
+_UNFIT = (PermissionDeniedError, UnsupportedError, WrongClusterError)
+"""If they name no topic-partition: the node as a whole cannot be read."""
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
 
@@ -257,7 +261,7 @@ class FailoverSource:
             the error of the attempt: a `SourceError` if another attempt may succeed, else the
                 reason why none can.
         """
-        refused = isinstance(error, PermissionDeniedError) and error.topic_partition is None
+        refused = isinstance(error, _UNFIT) and error.topic_partition is None
         if refused or isinstance(error, DivergedNodeError):
             self._unfit.setdefault(self.node, error)
         elif isinstance(error, _UNFIT_FOR_RANGE):

@@ -82,7 +82,7 @@ def _between(selection: Selection, options: Mapping[str, str]) -> list[Range]:
         starts = start_offsets(client, topics, logs, options)
         ends = end_offsets(client, topics, logs, options)
     return [
-        Range(selection.cluster, OffsetRange(tp, starts[tp], ends[tp]))
+        Range(client.cluster, OffsetRange(tp, starts[tp], ends[tp]))
         for tp in sorted(starts)
         if ends[tp] > starts[tp]
     ]

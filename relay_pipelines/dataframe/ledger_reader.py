@@ -78,5 +78,5 @@ def ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourc
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             offset_ranges = [OffsetRange(home, starts[home], ends[home]) for home in homes]
-            ranges = [Range(cluster, offsets) for offsets in offset_ranges if len(offsets)]
+            ranges = [Range(client.cluster, offsets) for offsets in offset_ranges if len(offsets)]
     return LedgerReader(name, options, ranges, names)

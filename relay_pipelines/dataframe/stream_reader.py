@@ -46,6 +46,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._at_least = count_of(options, MIN_PARTITIONS)
         self._selection = selection_of(options)
         self._columns = columns
+        self._cluster = self._selection.cluster
+        """With its id, once it has been asked."""
         self._last: Logs | None = None
         self._planned: dict[str, Any] | None = None
 
@@ -99,8 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         offset_ranges = [
             OffsetRange(tp, until.start(tp, begun), offset) for tp, offset in until.next.items()
         ]
-        cluster = self._selection.cluster
-        return split([Range(cluster, each) for each in offset_ranges if len(each)], self._at_least)
+        ranges = [Range(self._cluster, each) for each in offset_ranges if len(each)]
+        return split(ranges, self._at_least)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
@@ -110,7 +112,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _now(self) -> _Now:
         with self._selection.client() as client:
             topics = self._selection.topic_partitions(client)
-            return _Now(_ids(client, topics), read_logs(client, topics))
+            now = _Now(_ids(client, topics), read_logs(client, topics))
+            self._cluster = client.cluster
+            return now
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,16 +124,16 @@ def _ranges(selection: Selection, chunks: Mapping[TopicPartition, Intervals]) ->
         RetentionPassedError: a chunk is no longer there; each attempt of a task would find it out
             again.
     """
-    cluster, found = selection.cluster, []
+    wanted = [tp for tp, intervals in chunks.items() if intervals]
+    with selection.client() as client:
+        low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
+        cluster = client.cluster
+    found: list[Range] = []
     for tp, intervals in chunks.items():
         if selection.at_source:
             found += [Range(cluster, OffsetRange(tp, *interval)) for interval in intervals]
         elif intervals:
             found.append(Range.of_chunks(cluster, tp, intervals))
-    with selection.client() as client:
-        low = client.list_offsets(
-            {each.wanted.topic_partition for each in found}, EARLIEST, READ_COMMITTED
-        )
     for offsets in (each.wanted for each in found):
         if offsets.start < low[offsets.topic_partition]:
             raise RetentionPassedError(

@@ -30,7 +30,7 @@ from relay_pipelines.prepare.checkpoint_moves import (
     without_logs,
 )
 from relay_pipelines.prepare.edits_taken_back import decide_again
-from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import state_topics
@@ -54,6 +54,8 @@ def prepare_snapshot(
     """
     snapshot = take_snapshot()
     state_topics.refuse(snapshot.state_topics)
+    if not snapshot.checkpoints:
+        _prove_clusters(snapshot, mirror, clock)
     while snapshot.new_starts:
         # fenced by another driver that records the same starts: the next snapshot has them
         with suppress(FencedError):
@@ -66,6 +68,31 @@ def prepare_snapshot(
         return snapshot
     accepted = accept_losses(snapshot, mirror, clock)
     return replace(take_snapshot(), accepted=tuple(accepted))
+
+
+def _prove_clusters(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:
+    """Connect to every broker of both clusters, before anything is copied.
+
+    If an address of the destination is silent, another one of the list may have answered for
+    another cluster, which has no checkpoints and would get all records.
+
+    Raises:
+        WrongClusterError: an address leads to another cluster.
+        UnsupportedError: a broker does not serve what a copy needs.
+        RelayError: a broker, or an address of the destination, cannot be reached.
+    """
+    options = mirror.copy_options
+    with (
+        source_client(snapshot.mirror, snapshot.node, options, clock) as source,
+        destination_client(snapshot.mirror, snapshot.destination, options, clock) as destination,
+    ):
+        source.retry(source.connect_to_brokers)
+
+        def prove() -> None:
+            for error in destination.connect_to_brokers():
+                raise error
+
+        destination.retry(prove)
 
 
 def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:

@@ -15,6 +15,8 @@ compact                         what newer request versions are made of
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 producer                        batches under one transactional id
 batch, records                  record batches and the records inside
+requests                        what every copy needs of a broker, and what for
+closed_requests                 at which requests a broker closes connections
 error_codes                     from a broker's error code to our error tree
 retries, clock                  attempts, waits and time
 lazy_packages                   imports kafka-python and aiokafka without their clients

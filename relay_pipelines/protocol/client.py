@@ -10,14 +10,28 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from relay_pipelines.errors import DestinationError, RelayError, RetriableError, SourceError
+from relay_pipelines.errors import (
+    DestinationError,
+    RelayError,
+    RetriableError,
+    SourceError,
+    UnsupportedError,
+    WrongClusterError,
+)
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
-from relay_pipelines.protocol import error_codes, idle_connections, metadata, offset_requests
+from relay_pipelines.protocol import (
+    error_codes,
+    idle_connections,
+    metadata,
+    offset_requests,
+    requests,
+)
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
@@ -42,7 +56,12 @@ class ClusterClient:
     It knows for whom it asks, how long a request or a retry may take, and the clock, so that
     whoever has it needs nothing else.
 
+    It asks nothing of a broker before it has proven to be one of the cluster: metadata may name the
+    address of another one, and the same address may lead elsewhere from another machine.
+
     Args:
+        cluster: with the id that it must have, if that is known; else it is learned from the first
+            answer.
         retriable: the error for failures that may pass: `SourceError` or `DestinationError`.
         mirror: for which it works; empty for none. Brokers see `relay-MIRROR` in logs and quotas.
         purpose: appended to that name.
@@ -164,7 +183,7 @@ class ClusterClient:
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """Return metadata of the given topics or of all; a missing topic has an error code."""
-        return self._take_metadata(_ask_metadata(self._any_connection(), topics))
+        return self._take_metadata(self._ask_metadata(self._bootstrap_connection(), topics))
 
     def refresh(self, topics: Iterable[str], older_than_seconds: float) -> None:
         """Ask about those topics of which the cached metadata is older, or missing."""
@@ -175,6 +194,7 @@ class ClusterClient:
     def learn(self, known: Metadata) -> None:
         """Begin with what another client of the cluster has just been told."""
         if known.brokers:
+            self._require_id(known.cluster_id, f"a broker of {self.cluster}")
             self._take_metadata(known)
 
     def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
@@ -184,7 +204,7 @@ class ClusterClient:
             RetriableError: the leader is not reachable, or no longer has the topic.
         """
         name = topic_partition.topic
-        answer = _ask_metadata(self.connection(self.leader(topic_partition)), [name])
+        answer = self._ask_metadata(self.connection(self.leader(topic_partition)), [name])
         topic = self._take_metadata(answer).topics[name]
         if topic.error_code:
             self.forget()
@@ -208,7 +228,8 @@ class ClusterClient:
         found = {}
         for broker_id, partitions in led.items():
             names = sorted({tp.topic for tp in partitions})
-            topics = self._take_metadata(_ask_metadata(self.connection(broker_id), names)).topics
+            answer = self._ask_metadata(self.connection(broker_id), names)
+            topics = self._take_metadata(answer).topics
             found.update(
                 {tp: topics[tp.topic] for tp in partitions if not topics[tp.topic].error_code}
             )
@@ -220,11 +241,6 @@ class ClusterClient:
             self.metadata(sorted(unknown))
 
     def _take_metadata(self, answer: Metadata) -> Metadata:
-        if not answer.brokers:  # it would name no topic either
-            raise self.retriable(
-                f"a broker of {self.cluster} knows no broker yet, because it has just started"
-            )
-        self._metadata.cluster_id = answer.cluster_id
         self._metadata.brokers = answer.brokers
         self._metadata.topics.update(answer.topics)
         self._asked_at.update(dict.fromkeys(answer.topics, self.clock.monotonic()))
@@ -233,8 +249,8 @@ class ClusterClient:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; empty before the first metadata."""
-        return self._metadata.cluster_id
+        """The cluster's id; empty before the first metadata, if it was not known before."""
+        return self.cluster.id
 
     def topic(self, name: str, tp: TopicPartition | None = None) -> TopicMetadata:
         """Return one topic's metadata, cached until `forget`.
@@ -592,7 +608,36 @@ class ClusterClient:
         self._grouped = wanted, grouped
         return grouped
 
+    def connect_to_brokers(self) -> list[RetriableError]:
+        """Connect to every broker, and to the other addresses that the configuration names.
+
+        Returns:
+            why some of these other addresses prove nothing: nobody answers there now.
+
+        Raises:
+            WrongClusterError: one of all these addresses leads to another cluster.
+            RelayError: a broker cannot be reached, or does not serve what a copy needs.
+        """
+        silent: list[RetriableError] = []
+        brokers = self.metadata([]).brokers
+        for broker_id in brokers:
+            self.connection(broker_id)
+        for address in map(_parsed, self.cluster.bootstrap_servers):
+            if address not in brokers.values():
+                try:
+                    idle_connections.keep(self._connect(address))
+                except RetriableError as error:
+                    silent.append(error)
+        return silent
+
     def _any_connection(self) -> Connection:
+        connection = self._bootstrap_connection()
+        if not connection.cluster_id:
+            self._ask_metadata(connection, [])
+        return connection
+
+    def _bootstrap_connection(self) -> Connection:
+        """Return a connection to any broker, which may still have to prove its cluster."""
         if self._bootstrap is None or not self._bootstrap.is_open:
             self._bootstrap = self._connect_to_any()
         return self._bootstrap
@@ -620,7 +665,7 @@ class ClusterClient:
             left = max(LEAST_SECONDS, until - self.clock.monotonic())
             try:
                 with self.waiting_at_most(left):
-                    connection = self._connect(address)
+                    connection = self._open(address)
             except RetriableError as error:
                 errors.append(error)
             else:
@@ -629,12 +674,69 @@ class ClusterClient:
         raise errors[0]
 
     def _connect(self, address: tuple[str, int]) -> Connection:
+        """Return a connection to a broker that has proven to be one of the cluster."""
+        connection = self._open(address)
+        if not connection.cluster_id:
+            self._ask_metadata(connection, [])
+        return connection
+
+    def _open(self, address: tuple[str, int]) -> Connection:
+        """Return a connection to a broker that serves what a copy needs, of whatever cluster."""
         timeout_seconds = self.timeout_ms / 1000
-        known = idle_connections.take(self.cluster, address)
-        if known is not None:
-            known.serve(self._client_id, self.retriable, timeout_seconds)
-            return known
-        return Connection(self.cluster, address, self._client_id, self.retriable, timeout_seconds)
+        connection = idle_connections.take(self.cluster, address)
+        if connection is None:
+            connection = Connection(
+                self.cluster, address, self._client_id, self.retriable, timeout_seconds
+            )
+        else:
+            connection.serve(self._client_id, self.retriable, timeout_seconds)
+        try:
+            requests.require_served(connection, self.retriable.side)
+            if connection.cluster_id:
+                self._require_id(connection.cluster_id, str(connection))
+        except RelayError:
+            connection.close()
+            raise
+        return connection
+
+    def _ask_metadata(self, connection: Connection, topics: Sequence[str] | None) -> Metadata:
+        """Ask one broker, whose answer proves that it belongs to the cluster.
+
+        Raises:
+            WrongClusterError: it is a broker of another cluster.
+            UnsupportedError: it does not say of which cluster it is.
+            RetriableError: it has just started.
+        """
+        answer = _ask_metadata(connection, topics)
+        if not answer.brokers:  # it would name no topic either
+            raise self.retriable(
+                f"a broker of {self.cluster} knows no broker yet, because it has just started"
+            )
+        try:
+            self._require_id(answer.cluster_id, str(connection))
+        except RelayError:
+            connection.close()
+            raise
+        connection.cluster_id = answer.cluster_id
+        return answer
+
+    def _require_id(self, cluster_id: str, who: str) -> None:
+        """Require that a broker belongs to the cluster; learn from the first one which it is."""
+        if not cluster_id:
+            raise UnsupportedError(
+                f"{who} does not say to which cluster it belongs, and nothing else proves that it"
+                " is the one that was meant",
+                remedy=requests.REMEDY,
+            )
+        if not self.cluster.id:
+            self.cluster = replace(self.cluster, id=cluster_id)
+        if cluster_id != self.cluster.id:
+            raise WrongClusterError(
+                f"{who} belongs to cluster {cluster_id}, and {self.cluster} is cluster"
+                f" {self.cluster.id}",
+                remedy="correct advertised.listeners of its brokers, and let bootstrap_servers name"
+                " brokers of one cluster",
+            )
 
 
 def _parsed(server: str) -> tuple[str, int]:

@@ -15,13 +15,13 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from relay_pipelines.errors import RelayError, RetriableError, UnsupportedError
 from relay_pipelines.model import Cluster
-from relay_pipelines.protocol import error_codes, security
+from relay_pipelines.protocol import closed_requests, error_codes, requests, security
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.tokens import TokenProvider
 
@@ -40,6 +40,13 @@ _SESSION_LEAST_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _SILENT_SECONDS = 10.0  # before a warning
 _LOG = logging.getLogger(__name__)
+
+
+class _Awaited(NamedTuple):
+    """A request whose answer is due."""
+
+    correlation_id: int
+    api_key: int
 
 
 class Connection:
@@ -71,8 +78,11 @@ class Connection:
         self.files = security.file_stamps(cluster.security)
         """Of those that it is opened with, before they are read."""
         self.process = os.getpid()
+        self.cluster_id = ""
+        """Of the cluster that has answered here; empty until it has been asked for it."""
+        self.opened_at = time.monotonic()
         self._correlation_id = 0
-        self._awaited: deque[int] = deque()
+        self._awaited: deque[_Awaited] = deque()
         # answers that were read before the caller wanted them
         self._early: deque[tuple[int, memoryview]] = deque()
         self._size = -1  # of the answer that is arriving; -1 until its first four bytes are here
@@ -121,7 +131,8 @@ class Connection:
         head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id)
         head += encode_string(self._client_id)
         size = len(head) + sum(map(len, body))
-        self._awaited.append(self._correlation_id)  # an answer is due, even if this is interrupted
+        # an answer is due, even if this is interrupted
+        self._awaited.append(_Awaited(self._correlation_id, api_key))
         self._write([struct.pack(">i", size) + head, *body], size + 4)
         return self._correlation_id
 
@@ -153,7 +164,9 @@ class Connection:
             expected, answer = self._early.popleft()
             self._require_order(correlation_id, expected)
             return answer
-        self._require_order(correlation_id, self._awaited[0] if self._awaited else None)
+        self._require_order(
+            correlation_id, self._awaited[0].correlation_id if self._awaited else None
+        )
         return self._read_answer()
 
     def _require_order(self, wanted: int, expected: int | None) -> None:
@@ -176,7 +189,8 @@ class Connection:
             raise self._lost(error) from error
         self._size, self._filled = -1, 0
         correlation_id = int.from_bytes(answer[:4], "big")
-        expected = self._awaited.popleft()
+        expected, api_key = self._awaited.popleft()
+        closed_requests.note_answer(self.address, api_key)
         if correlation_id != expected:
             self.close()
             raise self._retriable(
@@ -208,9 +222,9 @@ class Connection:
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         encoded = request.encode(framed=True, header=True)
-        self._awaited.append(self._correlation_id)
+        self._awaited.append(_Awaited(self._correlation_id, request.API_KEY))
         self._write([encoded], len(encoded))
-        self._require_order(self._correlation_id, self._awaited[0])
+        self._require_order(self._correlation_id, self._awaited[0].correlation_id)
         body = self._read_whole_answer()
         response_class = request.header.get_response_class()
         # a flexible answer has tagged fields after the correlation id, none so far; ApiVersions
@@ -275,7 +289,8 @@ class Connection:
             # the caller may still be using the last answer
             self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         while self._awaited:
-            self._early.append((self._awaited[0], memoryview(bytes(self._read_whole_answer()))))
+            number = self._awaited[0].correlation_id
+            self._early.append((number, memoryview(bytes(self._read_whole_answer()))))
         try:
             self._authenticate()
         except RelayError:
@@ -285,8 +300,8 @@ class Connection:
     def _require(self, api_key: int, version: int) -> None:
         if self._versions and not self.supports(api_key, version):
             raise UnsupportedError(
-                f"{self} does not serve request {api_key} in version {version}",
-                remedy="Kafka 2.4 or newer is needed",
+                f"{self} does not serve {requests.name_of(api_key)} in version {version}",
+                remedy=requests.REMEDY,
             )
 
     def _connect(self) -> socket.socket | security.TlsSocket:
@@ -375,10 +390,19 @@ class Connection:
             )
 
     def _lost(self, error: OSError) -> RelayError:
+        due = self._awaited[0] if self._awaited and self._versions else None
         self.close()
         refusal = security.refusal(error, self.cluster.security, str(self))
         if refusal is not None:
             return refusal
+        is_closed = isinstance(error, ConnectionError)
+        if is_closed and due and closed_requests.note(self.address, due.api_key, self.opened_at):
+            return UnsupportedError(
+                f"{self} answers other requests, and closes every connection at"
+                f" {requests.name_of(due.api_key)}",
+                remedy="its log says why; a limit of its own, such as socket.request.max.bytes, or"
+                " a request that it does not serve",
+            )
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
         timed_out = isinstance(error, BlockingIOError | TimeoutError)
         why = (
@@ -386,10 +410,13 @@ class Connection:
             if timed_out
             else error.strerror or str(error) or type(error).__name__
         )
-        return self._retriable(
-            f"{self} cannot be reached: {why}",
-            remedy="check that it runs, its address, and that security.protocol fits its listener",
-        )
+        where = f" at {requests.name_of(due.api_key)}" if is_closed and due else ""
+        remedy = "check that it runs, its address, and that security.protocol fits its listener"
+        if is_closed and not isinstance(error, ConnectionRefusedError):
+            remedy += (
+                "; a broker also closes connections above max.connections or max.connections.per.ip"
+            )
+        return self._retriable(f"{self} cannot be reached: {why}{where}", remedy=remedy)
 
 
 def _timeval(seconds: float) -> bytes:

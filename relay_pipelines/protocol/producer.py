@@ -30,7 +30,7 @@ from relay_pipelines.errors import (
     TransactionPendingError,
 )
 from relay_pipelines.model import CopyOptions, Intervals, TopicPartition
-from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol import error_codes, requests
 from relay_pipelines.protocol.batch import Batch, ProducerState, produced_header
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Buffer, Connection
@@ -473,8 +473,7 @@ class TransactionalProducer:
         return target
 
 
-API_KEY = 0
-VERSION = 8
+API_KEY, VERSION = requests.PRODUCE
 MAX_IN_FLIGHT = 5
 _ACKS_ALL = -1
 _HEAD = struct.Struct(">hi")  # acks, timeout

@@ -108,7 +108,7 @@ def _replay(
     counted = recount(
         replay.name,
         _ranges(replay),
-        replay.mirror.destination_cluster,
+        replay.plan.snapshot.destination,
         replay.mirror.copy_options,
         clock,
         replay.start.decided_at_ms,

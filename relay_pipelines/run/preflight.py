@@ -144,13 +144,13 @@ def _probe(
     where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
     try:
         metadata = client.metadata()
-        for broker in metadata.brokers:
-            client.connection(broker)
+        client.connect_to_brokers()
     except RelayError as error:
         yield _error(where, error)
         return
     brokers = _count(len(metadata.brokers), "broker")
-    yield _ok(where, f"answers with {brokers}, Kafka 2.4 or newer")
+    cluster = f"cluster {client.cluster_id}"
+    yield _ok(where, f"answers with {brokers} of {cluster}, and every request of a copy")
     visible = sorted(
         topic
         for topic, shown in metadata.topics.items()

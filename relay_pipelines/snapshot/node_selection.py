@@ -300,9 +300,10 @@ def select_node(
     if choice.name not in names:
         raise _no_node(states, choice)
     index = names.index(choice.name)
-    node, last = mirror.nodes[index], _last_node(checkpoints.checkpoints)
+    nodes = [replace(state.node, id=state.cluster_id) for state in states]
+    node, last = nodes[index], _last_node(checkpoints.checkpoints)
     # includes nodes that are down now: they may be up when one is needed
-    others = (*mirror.nodes[index + 1 :], *mirror.nodes[:index])
+    others = (*nodes[index + 1 :], *nodes[:index])
     return NodeSelection(
         node,
         choice.why,

@@ -272,8 +272,7 @@ def _problem(cluster: Cluster) -> str:
     options = CopyOptions(request_timeout_ms=_PROBE_MS)
     with ClusterClient(cluster, RetriableError, options=options) as client:
         try:
-            for broker in client.metadata().brokers:
-                client.connection(broker)
+            client.connect_to_brokers()
         except RelayError as error:
             return str(error)
     return ""

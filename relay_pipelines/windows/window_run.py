@@ -463,7 +463,7 @@ def _recount_complete(
     counts = window_recount.recount(
         plan.snapshot.mirror,
         [planned for report in complete for planned in report.ranges],
-        mirror.destination_cluster,
+        plan.snapshot.destination,
         mirror.copy_options,
         clock,
         plan.frozen.planned_at_ms,

@@ -17,15 +17,18 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol.requests import NEEDED
 
 FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS = 1, 2, 3, 18, 32
 SERVED = {
+    **{each.api_key: (0, each.newest) for needed in NEEDED.values() for each in needed},
     FETCH: (4, 17),
     LIST_OFFSETS: (1, 10),
     METADATA: (0, 12),
     API_VERSIONS: (0, 4),
     DESCRIBE_CONFIGS: (1, 4),
 }
+"""More than it answers: what a client looks for before it asks anything."""
 NODE_ID = 7
 _EARLIEST = -2
 _UNKNOWN_TOPIC = 3
@@ -65,6 +68,8 @@ class FakeBroker:
         served: request -> oldest and newest version.
         cleanup_policy: of the topic.
         starting: how often it answers Metadata as one that has just started, and knows nothing yet.
+        cluster_id: of its cluster.
+        closes_at: the request at which it closes the connection.
     """
 
     def __init__(
@@ -75,7 +80,11 @@ class FakeBroker:
         served: Mapping[int, tuple[int, int]] = SERVED,
         cleanup_policy: str = "delete",
         starting: int = 0,
+        cluster_id: str | None = "fake",
+        closes_at: int | None = None,
     ) -> None:
+        self._cluster_id = cluster_id
+        self.closes_at = closes_at
         self._starting = starting
         self._cleanup_policy = cleanup_policy
         self.at = at
@@ -136,6 +145,8 @@ class FakeBroker:
     def _answer(self, request: bytes) -> tuple[bytes, bool]:
         api_key, version, correlation_id = struct.unpack_from(">hhi", request, 4)
         self.asked[api_key] += 1
+        if api_key == self.closes_at:
+            return b"", True
         if api_key == FETCH:
             body, answer = self._fetched(request)
             return answer.sent(_framed(correlation_id, body)), answer.closes
@@ -177,7 +188,7 @@ class FakeBroker:
         ]
         answer = MetadataResponse(
             brokers=[broker(node_id=NODE_ID, host=host, port=port, rack=None)] * knows,
-            cluster_id="fake",
+            cluster_id=self._cluster_id,
             controller_id=NODE_ID if knows else -1,
             topics=topics,
         )

@@ -224,9 +224,9 @@ def test_an_error_code_is_named_and_the_leader_asked_for_again(
         with pytest.raises(kind, match=name) as caught:
             account_read(client, OffsetRange(AT, 0, 2))
         assert str(caught.value).startswith("orders-3 at offset 0: fake (127.0.0.1:")
-        assert broker.asked[METADATA] == 1
+        assert broker.asked[METADATA] == 2
         assert account_read(client, OffsetRange(AT, 0, 2)) == values(0, 1)
-    assert broker.asked[METADATA] == 2
+    assert broker.asked[METADATA] == 3
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -291,8 +291,9 @@ def test_a_broker_without_the_fetch_we_speak(
     """The reader recognises it by its versions, and sends no fetch."""
     served = {key: value for key, value in (SERVED | {FETCH: versions}).items() if value}
     broker = start(Answer(records=log.plain(0, 9)), served=served)
-    assert "does not serve request 1 in version 11; Kafka 2.4 or newer is needed" in refusal(
-        broker, UnsupportedError
+    assert (
+        "does not serve Fetch in version 11 (to read records); Kafka 2.4 or newer is needed"
+        in refusal(broker, UnsupportedError)
     )
     assert broker.asked[FETCH] == 0
 

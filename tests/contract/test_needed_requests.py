@@ -1,0 +1,176 @@
+"""Brokers that lack a request, close connections at one, or do not name their cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.errors import (
+    DestinationError,
+    RelayError,
+    Side,
+    SourceError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.protocol import closed_requests
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.requests import NEEDED, Request, name_of
+from tests.contract.fake_broker import (
+    API_VERSIONS,
+    LIST_OFFSETS,
+    METADATA,
+    NODE_ID,
+    SERVED,
+    FakeBroker,
+    script,
+)
+from tests.support import commands
+
+AT = TopicPartition("orders", 3)
+OPTIONS = CopyOptions(backoff_min_ms=1, backoff_max_ms=2, give_up_after_ms=60_000)
+SIDES = {Side.SOURCE: SourceError, Side.DESTINATION: DestinationError}
+LACKING = [(side, request) for side, needed in NEEDED.items() for request in needed]
+Start = Callable[..., FakeBroker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a broker."""
+    running: list[FakeBroker] = []
+
+    def begin(**more: Any) -> FakeBroker:
+        running.append(FakeBroker(AT, script(), **more).__enter__())
+        return running[-1]
+
+    yield begin
+    for broker in running:
+        broker.__exit__()
+
+
+def ends(broker: FakeBroker) -> dict[TopicPartition, int]:
+    """Ask where the log ends, for as long as the options say."""
+    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+        return client.retry(lambda: client.list_offsets([AT], LATEST, READ_COMMITTED))
+
+
+@pytest.mark.parametrize(
+    ("side", "lacking"), LACKING, ids=[f"{side}-{name_of(each.api_key)}" for side, each in LACKING]
+)
+def test_a_broker_without_a_request_is_asked_for_nothing(
+    start: Start, side: Side, lacking: Request
+) -> None:
+    """The line has the name of the request, and what for; a newer version alone is not enough."""
+    served = SERVED | {lacking.api_key: (lacking.newest + 1, lacking.newest + 2)}
+    broker = start(served=served)
+    with (
+        ClusterClient(broker.cluster, SIDES[side]) as client,
+        pytest.raises(UnsupportedError) as caught,
+    ):
+        client.metadata()
+    assert f"does not serve {name_of(lacking.api_key)} in version {lacking.oldest}" in str(
+        caught.value
+    )
+    assert f"({lacking.purpose}); Kafka 2.4 or newer is needed" in str(caught.value)
+    assert broker.asked.keys() == {API_VERSIONS}
+
+
+def test_check_names_every_request_that_a_destination_lacks(start: Start, tmp_path: Path) -> None:
+    """What a source need not serve is no finding there."""
+    transactions = (10, 22, 24, 26)
+    served = {key: versions for key, versions in SERVED.items() if key not in transactions}
+    source, destination = start(served=served), start(served=served)
+    config = commands.configured(
+        tmp_path, {"m": commands.mirror(source.cluster, destination.cluster, AT.topic)}
+    )
+    done = commands.relay_here(config, "check")
+    assert done.returncode == 1
+    (ok, error) = done.stdout.splitlines()[:2]
+    assert ok.startswith("ok ")
+    for api_key in transactions:
+        assert f"{name_of(api_key)} in version" in error
+
+
+def test_a_request_at_which_every_connection_is_closed_is_named(start: Start) -> None:
+    """It is not retried for as long as a broker that is away; the first times, it is."""
+    broker = start(closes_at=LIST_OFFSETS)
+    with pytest.raises(UnsupportedError, match="closes every connection at ListOffsets"):
+        ends(broker)
+    assert broker.asked[LIST_OFFSETS] == 5
+
+
+def test_a_connection_that_is_closed_at_a_request_says_at_which(start: Start) -> None:
+    """A limit of connections closes them, too, so that the line has it."""
+    broker = start(closes_at=LIST_OFFSETS)
+    with ClusterClient(broker.cluster, SourceError) as client, pytest.raises(SourceError) as caught:
+        client.list_offsets([AT], LATEST, READ_COMMITTED)
+    assert "cannot be reached: the broker closed the connection at ListOffsets" in str(caught.value)
+    assert "max.connections.per.ip" in str(caught.value)
+
+
+def test_a_broker_that_serves_again_is_forgiven(start: Start) -> None:
+    """One answer ends the count: brokers that restart again and again are none of these."""
+    broker = start(closes_at=LIST_OFFSETS)
+    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+        for _ in range(4):
+            for _ in range(3):
+                with pytest.raises(SourceError):
+                    client.list_offsets([AT], LATEST, READ_COMMITTED)
+                client.close()
+            broker.closes_at = None
+            assert client.list_offsets([AT], LATEST, READ_COMMITTED)
+            broker.closes_at = LIST_OFFSETS
+
+
+def test_connections_that_end_together_count_once() -> None:
+    """A broker that is killed ends all of its connections at the requests that are due there."""
+    at = ("killed", 1)
+    assert not any(closed_requests.note(at, LIST_OFFSETS, opened_at=1.0) for _ in range(50))
+
+
+@pytest.mark.parametrize("cluster_id", [None, ""])
+def test_a_broker_that_names_no_cluster_is_refused(start: Start, cluster_id: str | None) -> None:
+    """What cannot be read is no proof."""
+    broker = start(cluster_id=cluster_id)
+    with pytest.raises(UnsupportedError, match="does not say to which cluster it belongs"):
+        ends(broker)
+    assert broker.asked.keys() == {API_VERSIONS, METADATA}
+
+
+def test_a_kept_connection_is_no_proof_of_another_cluster(start: Start) -> None:
+    """The next client of the process, which means another cluster, says nothing on it."""
+    broker = start()
+    ends(broker)
+    asked = broker.asked.total()
+    meant = replace(broker.cluster, id="another")
+    with ClusterClient(meant, SourceError) as client:
+        for ask in (client.metadata, lambda: client.call_any(None, 0)):
+            with pytest.raises(WrongClusterError, match=r"belongs to cluster fake, and .* another"):
+                ask()
+    assert broker.asked.total() - asked <= 4  # what proves it on new connections
+
+
+def test_a_proof_costs_one_request_a_connection(start: Start) -> None:
+    """The first connection asks for metadata anyway; the one to the leader asks once for its id."""
+    broker = start()
+    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+        for _ in range(3):
+            client.list_offsets([AT], LATEST, READ_COMMITTED)
+        client.connection(NODE_ID)
+    assert broker.asked == {API_VERSIONS: 2, METADATA: 2, LIST_OFFSETS: 3}
+
+
+def test_metadata_of_another_cluster_is_not_learned(start: Start) -> None:
+    """What another client was told counts as little as what a broker says."""
+    one, other = start(), start(cluster_id="other")
+    with ClusterClient(other.cluster, SourceError) as client:
+        told = client.metadata([AT.topic])
+    with ClusterClient(one.cluster, SourceError) as client:
+        client.metadata([])
+        with pytest.raises(RelayError, match="belongs to cluster other"):
+            client.learn(told)

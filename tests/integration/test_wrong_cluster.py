@@ -1,0 +1,171 @@
+"""A broker that advertises another cluster's address, and addresses of two clusters in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka.protocol.admin import CreateTopicsRequest
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import SourceError, WrongClusterError
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.protocol.client import source_client
+from relay_pipelines.protocol.connection import Connection
+from tests.copying import KEPT, Mirror, end_of, numbered
+from tests.support import commands
+from tests.support.independent import create, write
+
+OPTIONS = CopyOptions()
+
+
+@pytest.fixture(scope="module")
+def askew(
+    source_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    """A cluster of one broker that advertises the address of another cluster's broker."""
+    (address,) = source_cluster.bootstrap_servers
+    with LocalCluster(
+        "askew",
+        folder=tmp_path_factory.mktemp("askew"),
+        config={"advertised.listeners": f"PLAINTEXT://{address}"},
+    ) as cluster:
+        yield cluster
+
+
+def fill(cluster: LocalCluster, topic: str, *, is_askew: bool) -> None:
+    """Create a topic with records; an askew cluster only has the topic."""
+    if not is_askew:
+        create(cluster.cluster(), topic, 1, KEPT)
+        write(cluster.cluster(), TopicPartition(topic, 0), numbered(3))
+        return
+    host, _, port = cluster.bootstrap_servers[0].rpartition(":")
+    new = CreateTopicsRequest.CreatableTopic(
+        name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[new], timeout_ms=10_000, validate_only=False)
+    connection = Connection(cluster.cluster(), (host, int(port)), "test", SourceError, 10.0)
+    (created,) = connection.call(request, 4).topics
+    connection.close()
+    assert created.error_code == 0
+
+
+def topics(*clusters: LocalCluster) -> list[set[str]]:
+    """The topics of each cluster, as its own broker lists them."""
+    admins = [AdminClient({"bootstrap.servers": each.bootstrap_servers[0]}) for each in clusters]
+    return [set(admin.list_topics(timeout=10).topics) for admin in admins]
+
+
+def assert_named(line: str, cluster: LocalCluster, advertised: LocalCluster) -> None:
+    """The line names both ids, and the address that leads elsewhere."""
+    assert cluster.cluster_id in line
+    assert f"broker {advertised.bootstrap_servers[0]} belongs to cluster" in line
+    assert advertised.cluster_id in line
+    assert "correct advertised.listeners" in line
+
+
+@pytest.mark.parametrize(
+    ("from_", "to"),
+    [("source", "askew"), ("askew", "source"), ("third", "askew"), ("askew", "third")],
+    ids=[
+        "the destination advertises the source",
+        "the source advertises the destination",
+        "the destination advertises a third cluster",
+        "the source advertises a third cluster",
+    ],
+)
+def test_no_broker_of_another_cluster_is_read_or_written(
+    from_: str,
+    to: str,
+    askew: LocalCluster,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """`check` and `run` end with 1 and name both ids and the address; nothing is written."""
+    clusters = {"source": source_cluster, "third": destination_cluster, "askew": askew}
+    fill(clusters[from_], topic_name, is_askew=from_ == "askew")
+    mirror = commands.mirror(clusters[from_].cluster(), clusters[to].cluster(), topic_name)
+    config = commands.configured(tmp_path, {"m": mirror})
+    before = topics(*clusters.values())
+
+    for command in ("check", "run"):
+        done = commands.relay_here(config, command)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1, said
+        (line,) = [line for line in said.splitlines() if askew.cluster_id in line]
+        assert_named(line, askew, source_cluster)
+
+    assert topics(*clusters.values()) == before
+    if from_ != "askew":
+        assert end_of(clusters[from_].cluster(), TopicPartition(topic_name, 0)) == 3
+
+
+def test_bootstrap_servers_of_two_clusters(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """`check` and the first run refuse a list that names brokers of two clusters."""
+    fill(source_cluster, topic_name, is_askew=False)
+    both = replace(
+        destination_cluster.cluster(),
+        bootstrap_servers=(
+            *destination_cluster.bootstrap_servers,
+            *source_cluster.bootstrap_servers,
+        ),
+    )
+    mirror = commands.mirror(source_cluster.cluster(), both, topic_name)
+    config = commands.configured(tmp_path, {topic_name: mirror})
+    for command in ("check", "run"):
+        done = commands.relay_here(config, command)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1, said
+        (line,) = [line for line in said.splitlines() if destination_cluster.cluster_id in line]
+        assert_named(line, destination_cluster, source_cluster)
+
+
+@pytest.mark.parametrize("side", ["node", "destination"])
+def test_a_task_refuses_a_cluster_that_the_driver_did_not_read(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str, side: str
+) -> None:
+    """The same name may lead elsewhere on another machine: the id comes from the driver."""
+    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    mirror.write(numbered(3))
+    job = mirror.job
+    meant = replace(getattr(job, side), id="the-cluster-that-the-driver-has-read")
+    (outcome,) = copy_ranges(replace(job, **{side: meant}), [mirror.range()])
+    assert outcome.status is Status.FAILED
+    assert outcome.error_kind == WrongClusterError.__name__
+    assert "cluster the-cluster-that-the-driver-has-read" in outcome.error
+
+
+def test_a_node_that_leads_to_another_cluster_is_not_read_where_another_node_is(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
+) -> None:
+    """One wrong address costs no more than a node that is away."""
+    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    mirror.write(numbered(3))
+    wrong = replace(mirror.source, name="wrong", id="the-cluster-that-the-driver-has-read")
+    job = replace(mirror.job, node=wrong, other_nodes=(mirror.source,))
+    (outcome,) = copy_ranges(job, [mirror.range()])
+    assert (outcome.status, outcome.records, outcome.node) == (Status.DONE, 3, mirror.source.name)
+
+
+def test_a_client_tells_the_next_one_which_cluster_it_has_read(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster
+) -> None:
+    """What is built from its cluster carries the id, whoever it is pickled to."""
+    with source_client("m", source_cluster.cluster(), OPTIONS) as client:
+        client.metadata([])
+        read = client.cluster
+    assert read.id == source_cluster.cluster_id
+    elsewhere = replace(read, bootstrap_servers=destination_cluster.bootstrap_servers)
+    with (
+        source_client("m", elsewhere, OPTIONS) as client,
+        pytest.raises(WrongClusterError, match=destination_cluster.cluster_id),
+    ):
+        client.metadata([])
