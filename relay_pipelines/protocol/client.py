@@ -707,12 +707,12 @@ class ClusterClient:
             UnsupportedError: it does not say of which cluster it is.
             RetriableError: it has just started.
         """
-        answer = _ask_metadata(connection, topics)
-        if not answer.brokers:  # it would name no topic either
-            raise self.retriable(
-                f"a broker of {self.cluster} knows no broker yet, because it has just started"
-            )
         try:
+            answer = _ask_metadata(connection, topics)
+            if not answer.brokers:  # it would name no topic either
+                raise self.retriable(
+                    f"a broker of {self.cluster} knows no broker yet, because it has just started"
+                )
             self._require_id(answer.cluster_id, str(connection))
         except RelayError:
             connection.close()
