@@ -265,11 +265,10 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
         copied.source.bootstrap_servers[0],
         copied.destination.bootstrap_servers[0],
     )
-    for line, where in zip(
-        lines, (f"node one ({source})", f"to destination ({destination})"), strict=False
-    ):
+    for where in (f"node one ({source})", f"to destination ({destination})"):
         begin = re.escape(f"ok      plain: {where}: answers with 1 broker of cluster ")
-        assert re.fullmatch(rf"{begin}\S{{22}}, and every request of a copy", line)
+        ok = rf"{begin}\S{{22}}, and every request of a copy"
+        assert any(re.fullmatch(ok, line) for line in lines)
     assert f"ok      plain: 1 topic selected: {copied.plain}" in lines
     assert (
         f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; "
