@@ -17,9 +17,9 @@ from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding, merged
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart, uncopied
 from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
-from relay_pipelines.audit.retention import Retention
+from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed
 from relay_pipelines.audit.source_logs import (
-    Configs,
+    GONE,
     SourceLogs,
     read_destination_topics,
     read_source_logs,
@@ -32,7 +32,7 @@ from relay_pipelines.audit.verdict import (
     judge,
     total,
 )
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.ledger.chain import REMEDY, Chain
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
@@ -74,6 +74,7 @@ class PartitionAudit:
         results: of those that were compared so far.
         lost: why the copies are gone as a whole; empty if they are not.
         replaced: that the destination's log is not the one that was written; empty if it is.
+        source_unread: why it is not known how long the source keeps records; empty if it is.
         policies: which source offsets were decided by which configuration, in words; empty if all
             were by one.
     """
@@ -90,6 +91,7 @@ class PartitionAudit:
     results: list[ChunkResult] = field(default_factory=list)
     lost: str = ""
     replaced: str = ""
+    source_unread: str = ""
     policies: Sequence[str] = ()
 
     @property
@@ -209,6 +211,11 @@ class PartitionAudit:
         if recount is not None and self.level.compares:  # which says itself what it could not
             recount = replace(recount, not_compared=Counter())
         lines = [*(self._untimed if recount is None else recount.notes)]
+        if self.source_unread and recount is not None and recount.not_verified:
+            lines.append(
+                f"whether the source keeps the records that are gone is not known:"
+                f" {self.source_unread}"
+            )
         uncompared = Counter(self.uncompared)
         for result in self.results:
             if result.unread:
@@ -365,18 +372,43 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     for tp, partition_audit in audit.partitions.items():
         partition_audit.replaced = there.replaced(ledger.checkpoints.get(tp))
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
+    if not reads:
+        return audit
+    logs = _source_logs(audit, mirror, ledger, clock)
+    source_configs = followed(mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
-        _plan_recount(audit, selected, entries, ledger)
+        _plan_recount(audit, selected, entries, ledger, source_configs)
         _plan_uncopied(audit, request, selected, entries, ledger)
     if level.compares:
-        topics = {tp.topic for tp in audit.partitions}
-        logs = read_source_logs(mirror, ledger, topics, clock)
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
-        planning = _Planning(audit, ledger.checkpoints, logs, there.configs, shared)
+        planning = _Planning(audit, ledger.checkpoints, logs, there.configs, source_configs, shared)
         for each in selected:
             if audit.partitions[each.topic_partition].destination is not None:
                 planning.plan(each)
     return audit
+
+
+def _source_logs(audit: Audit, mirror: Mirror, ledger: VerifiedLedger, clock: Clock) -> SourceLogs:
+    """Ask the source; a recount can do without it, and says that it does not know its policies.
+
+    Raises:
+        RelayError: no node answers, and there is something to compare.
+    """
+    topics = {tp.topic for tp in audit.partitions}
+    compares = audit.level.compares
+    try:
+        logs = read_source_logs(mirror, ledger, topics, clock, patient=compares)
+    except RelayError as error:
+        if compares:
+            raise
+        logs = SourceLogs()
+        unread = str(error.what)
+    else:
+        unread = GONE
+    for tp, partition_audit in audit.partitions.items():
+        if tp.topic not in logs.configs:
+            partition_audit.source_unread = unread
+    return logs
 
 
 def _without_chunks(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:
@@ -440,11 +472,13 @@ def _plan_recount(
     selected: Sequence[Selected],
     entries: Sequence[LedgerEntry],
     ledger: VerifiedLedger,
+    source_configs: Configs,
 ) -> None:
     """Find the parts to count at the destination.
 
     Args:
         entries: all that the ledger has.
+        source_configs: what copies follow.
     """
     own = {
         topic.topic_partition: sorted(topic.entries, key=lambda entry: entry.source)
@@ -453,7 +487,7 @@ def _plan_recount(
     # where nothing is known of the destination, nothing there is foreign
     copies = {entry.destination.topic_partition for entry in entries}
     accounted = {to: OffsetRange(to, 0, 0) for to in copies} | ledger.accounted()
-    known = KnownEntries(own, entries, ledger.replayed, accounted)
+    known = KnownEntries(own, entries, ledger.replayed, accounted, source_configs)
     for topic in selected:
         parts = known.parts(replace(topic.range, end=topic.copied_to), _PART_BYTES)
         audit.partitions[topic.topic_partition].parts += parts
@@ -492,6 +526,7 @@ class _Planning:
     Args:
         logs: of the source.
         configs: of the destination's topics.
+        followed: what copies follow of the source's.
         shared: destination topic-partitions to which several sources are copied.
     """
 
@@ -499,6 +534,7 @@ class _Planning:
     checkpoints: Mapping[TopicPartition, Checkpoint]
     logs: SourceLogs
     configs: Configs
+    followed: Configs
     shared: Container[TopicPartition]
 
     def plan(self, selected: Selected) -> None:
@@ -526,7 +562,8 @@ class _Planning:
         """
         topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
         here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
-        kinds = here.get(CLEANUP_POLICY, ""), there.get(CLEANUP_POLICY, "")
+        policies = CleanupPolicies(there, self.followed.get(topic, {}))
+        kinds = here.get(CLEANUP_POLICY, ""), "compact" if policies.compact else ""
         why = (
             ""
             if topic not in self.logs.configs
@@ -534,13 +571,13 @@ class _Planning:
         )
         if why:
             return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
-        rule, retention, changed = BY_RECORD, Retention.of(there), Counter[str]()
+        rule, changed = BY_RECORD, Counter[str]()
         if _is_compacted(kinds):
             rule = BY_KEY
-            chunks = [_compacted(selected, to, kinds, retention)] if records else []
+            chunks = [_compacted(selected, to, kinds, policies)] if records else []
         else:
             chunks = [
-                _chunk(ledger_entry, self.shared, retention)
+                _chunk(ledger_entry, self.shared, policies)
                 for ledger_entry in entries
                 if not ledger_entry.may_change_records
             ]
@@ -611,7 +648,7 @@ def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
 
 
 def _chunk(
-    entry: LedgerEntry, shared: Container[TopicPartition], retention: Retention
+    entry: LedgerEntry, shared: Container[TopicPartition], policies: CleanupPolicies
 ) -> ComparedChunk:
     copies = entry.destination
     return ComparedChunk(
@@ -622,7 +659,7 @@ def _chunk(
         entry.size_bytes,
         sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
         is_shared=copies.topic_partition in shared,
-        retention=retention,
+        policies=policies,
         entry=entry,
         node=entry.node,
     )
@@ -632,7 +669,7 @@ def _compacted(
     topic: Selected,
     destination: TopicPartition,
     kinds: tuple[str, str],
-    retention: Retention,
+    policies: CleanupPolicies,
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
     copied = [
@@ -652,7 +689,7 @@ def _compacted(
         sum(entry.size_bytes for entry in copied),
         compacted_at_source=_is_compacted(kinds[:1]),
         compacted_at_destination=_is_compacted(kinds[1:]),
-        retention=retention,
+        policies=policies,
         node=newest.node if is_of_one else "",
     )
 

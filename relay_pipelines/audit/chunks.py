@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from relay_pipelines.audit.comparison import BatchSide, Comparison, Difference, Part, Side, compare
 from relay_pipelines.audit.key_comparison import Compaction, compare_keys, decoded
 from relay_pipelines.audit.request import Client
-from relay_pipelines.audit.retention import Retention
+from relay_pipelines.audit.retention import CleanupPolicies, Retention
 from relay_pipelines.errors import (
     DataLossError,
     DestinationError,
@@ -68,7 +68,7 @@ class ComparedChunk:
         is_shared: whether copies of another source may lie between its own.
         compacted_at_source, compacted_at_destination: whether compaction may have removed records
             there.
-        retention: of the destination's topic.
+        policies: what may remove copies.
         entry: of the ledger; None for several.
     """
 
@@ -80,7 +80,7 @@ class ComparedChunk:
     is_shared: bool = False
     compacted_at_source: bool = False
     compacted_at_destination: bool = False
-    retention: Retention = field(default_factory=Retention)
+    policies: CleanupPolicies = field(default_factory=CleanupPolicies)
     entry: LedgerEntry | None = None
     node: str = ""
     topic_id: str = ""
@@ -379,8 +379,8 @@ class _Comparing:
         source_low, source_end = self._source.log(chunk.source)
         low, end = self._destination.log(chunk.destination)
         if len(chunk.destination) and low > chunk.destination.start:
-            if not self._explains_deletion(chunk, low):
-                what = f"the destination's log begins at {low}, although {chunk.retention}"
+            if unexplained := self._unexplained(chunk, low):
+                what = f"the destination's log begins at {low}, although {unexplained}"
                 found = Difference(what, None, None, is_of_both=False)
                 return ChunkResult(chunk, node, difference=found)
             return ChunkResult(chunk, node, unread=_AT_DESTINATION)
@@ -405,15 +405,15 @@ class _Comparing:
             not_verified=compared.not_verified,
         )
 
-    def _explains_deletion(self, chunk: ComparedChunk, low: int) -> bool:
-        """Whether retention may have deleted the beginning of the copies.
+    def _unexplained(self, chunk: ComparedChunk, low: int) -> Retention | None:
+        """Return the retention that cannot have deleted the beginning of the copies, if any.
 
         Nobody knows the timestamps of several chunks here, but the recount looks at each.
         """
         tp = chunk.destination.topic_partition
         entries = [chunk.entry] if chunk.entry else []
         size_bytes = partial(self._destination.size_bytes, tp)
-        return chunk.retention.explains(entries, low, self._clock.now_ms(), size_bytes)
+        return chunk.policies.contradicting(entries, low, self._clock.now_ms(), size_bytes)
 
     def _fresh_ends(self, chunk: ComparedChunk) -> tuple[int, int]:
         """Return the ends of both logs as they are now."""

@@ -17,11 +17,16 @@ from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.coverage import RangeIndex
 from relay_pipelines.audit.recount import DestinationCount, Recount, merged_with_ledger
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
-from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, Retention
+from relay_pipelines.audit.retention import (
+    RETENTION_CONFIGS,
+    ChunkCount,
+    CleanupPolicies,
+    Configs,
+)
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.model import OffsetRange, Skipped
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, size_on_disk
+from relay_pipelines.protocol.admin import each_topic_configs, size_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -39,9 +44,6 @@ NEEDED_CONFIGS = RETENTION_CONFIGS
 """The keys of a destination topic's configuration that a count needs."""
 _TOGETHER = 100  # parts whose leaders are asked in common
 _FEW_BYTES = 32 << 10  # of a part whose records come with those of others
-
-Configs = Mapping[str, Mapping[str, str]]
-"""By topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,25 +220,28 @@ def _count(
         RelayError: the destination does not answer, or refuses.
     """
     to, start, low = part.destination.topic_partition, part.destination.start, log.low
-    retention = Retention.of(configs.get(to.topic, {}))
+    policies = CleanupPolicies(configs.get(to.topic, {}), part.source_config)
     size_bytes = partial(size_on_disk, client, to)
-    is_explained = low <= start or retention.explains(
-        part.entries, low, client.clock.now_ms(), size_bytes
+    unexplained = (
+        policies.contradicting(part.entries, low, client.clock.now_ms(), size_bytes)
+        if low > start
+        else None
     )
     end = part.end(log.stable)
     scanned = OffsetRange(to, max(low, start), max(low, start, end))
     counting = PartCount(
         part,
-        is_compacted="compact" in configs.get(to.topic, {}).get(CLEANUP_POLICY, ""),
+        is_compacted=policies.compact,
         was_empty=bool(part.created_id) and client.topic(to.topic).topic_id == part.created_id,
         producers=_producers_of_the_rest(client, part, low, end),
     )
     for spans in read(client, scanned, client.options.fetch_max_bytes, first=log.first):
         for span in spans:
             counting.add(span)
-    counting.judge(low if is_explained else 0)
-    if not is_explained:
-        counting.result.truncated_at, counting.result.retention = low, str(retention)
+    counting.judge(0 if unexplained else low)
+    if unexplained:
+        counting.result.truncated_at, counting.result.retention = low, str(unexplained)
+    counting.result.unlike_source = policies.difference
     counting.result.scanned = scanned
     return counting.result
 

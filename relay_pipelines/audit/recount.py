@@ -17,6 +17,9 @@ from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import LedgerEntry, OffsetRange
 
 UNTIMED = "timestamps that the destination's brokers have set"
+_MAKE_ALIKE = (
+    "let runs set it with topics.sync_configs: true; `relay replay` copies again what is gone"
+)
 REPLACED = "the destination topic {!r} was deleted and created again since the last copy"
 
 
@@ -48,6 +51,7 @@ class DestinationCount:
         truncated_at: where the destination's log begins although its retention explains no
             deletion of the chunks before; None if it begins before them.
         retention: of the topic, where the log was truncated.
+        unlike_source: how the topic keeps records for another time than the source's.
         first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
             headers of their batches; None if there are none.
     """
@@ -67,6 +71,7 @@ class DestinationCount:
     untimed: int = 0
     truncated_at: int | None = None
     retention: str = ""
+    unlike_source: str = ""
     first_ms: int | None = None
     last_ms: int | None = None
 
@@ -83,6 +88,7 @@ class DestinationCount:
         self.not_verified.update(other.not_verified)
         self.untimed += other.untimed
         self.retention = self.retention or other.retention
+        self.unlike_source = self.unlike_source or other.unlike_source
         self.foreign_at = _first(self.foreign_at, other.foreign_at)
         self.truncated_at = _first(self.truncated_at, other.truncated_at)
         self.date(other.first_ms, other.last_ms)
@@ -111,9 +117,12 @@ class DestinationCount:
                 f"the destination's log begins at offset {self.truncated_at}, although"
                 f" {self.retention}: records before it were deleted"
             )
-        if self.recorded - self.counted != self.not_verified.total():
+        is_short = self.recorded - self.counted != self.not_verified.total()
+        if is_short:
             lines.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
-        elif self.differing:
+        if self.unlike_source and (is_short or self.truncated_at is not None):
+            lines.append(f"the destination's topic has {self.unlike_source}; {_MAKE_ALIKE}")
+        if self.differing and not is_short:
             lines.append(f"chunks whose bytes differ from what was committed: {self.differing}")
         return lines
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from relay_pipelines.audit.coverage import RangeIndex
+from relay_pipelines.audit.retention import Configs
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 
 _CHUNKS = 1_000  # of a part that is cut: a task gets their entries
@@ -30,6 +31,7 @@ class RecountPart:
             sorted.
         accounted: the destination offsets of which all entries are known; None for all. Only within
             them, an unknown record is a foreign one.
+        source_config: what the copies follow, as `followed` returns it.
         created_id: where nothing was copied, the id of the topic as the mirror has created it;
             empty if it has not. None where something was copied.
     """
@@ -39,6 +41,7 @@ class RecountPart:
     entries: tuple[LedgerEntry, ...] = ()
     others: tuple[OffsetRange, ...] = ()
     accounted: OffsetRange | None = None
+    source_config: Mapping[str, str] = field(default_factory=dict)
     created_id: str | None = None
 
     @property
@@ -74,6 +77,7 @@ class KnownEntries:
         others: more entries that wrote between and next after the copies.
         replayed: destination offsets that replays of the mirror wrote, which are not foreign.
         accounted: by destination topic-partition, as of `RecountPart`.
+        source_configs: what the copies of source topics follow, as `followed` returns it.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class KnownEntries:
         others: Iterable[LedgerEntry] = (),
         replayed: Iterable[OffsetRange] = (),
         accounted: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
+        source_configs: Configs = MappingProxyType({}),
     ) -> None:
         self._entries = entries
         self._sources = {
@@ -94,6 +99,7 @@ class KnownEntries:
         )
         self._replayed = _indices(replayed)
         self._accounted = accounted
+        self._source_configs = source_configs
         # before it are originals that have come home
         self._begun = {
             (entry.destination.topic_partition, entry.generation): entry.destination.end
@@ -155,6 +161,7 @@ class KnownEntries:
             tuple(entries),
             tuple(sorted(offset_range for offset_range in others if offset_range not in own)),
             self._accounted.get(to),
+            self._source_configs.get(wanted.topic_partition.topic, {}),
         )
 
 

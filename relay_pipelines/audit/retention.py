@@ -13,20 +13,26 @@ later. docs/transactions.md, "What an audit may excuse", has the rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from relay_pipelines.model import LedgerEntry
+from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.records import chained_digest
+from relay_pipelines.settings.topics import Topics
 
 TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_CONFIGS = (CLEANUP_POLICY, *RETENTIONS, TIMESTAMP_TYPE)
 """The keys of a topic's configuration that `Retention.of` reads."""
 _RETENTION_MS, _RETENTION_BYTES = RETENTIONS
+_DECIDING = (CLEANUP_POLICY, *RETENTIONS)
 _CLOCK_SKEW_MS = 600_000  # between the brokers and this machine
+
+Configs = Mapping[str, Mapping[str, str]]
+"""By topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +44,30 @@ class Retention:
             is not cleaned by deletion.
         is_by_append_time: whether the broker's clock dates the records.
         is_compacted: whether a cleaner works on the topic, too.
+        where: " at the source", if it is not that of the destination.
     """
 
     ms: int = -1
     size_bytes: int = -1
     is_by_append_time: bool = False
     is_compacted: bool = False
+    where: str = ""
 
     @classmethod
-    def of(cls, configs: Mapping[str, str]) -> Retention:
+    def of(cls, configs: Mapping[str, str], where: str = "") -> Retention:
         """Return the retention that a configuration of `RETENTION_CONFIGS` means."""
         if "delete" not in configs.get(CLEANUP_POLICY, "delete"):
-            return cls()
+            return cls(where=where)
         ms, size_bytes = (int(configs.get(key, -1)) for key in (_RETENTION_MS, _RETENTION_BYTES))
-        is_compacted = "compact" in configs.get(CLEANUP_POLICY, "")
-        return cls(ms, size_bytes, configs.get(TIMESTAMP_TYPE) == "LogAppendTime", is_compacted)
+        is_by_append_time = configs.get(TIMESTAMP_TYPE) == "LogAppendTime"
+        return cls(ms, size_bytes, is_by_append_time, _is_compacted(configs), where)
 
     def __str__(self) -> str:
         if self.ms < 0 and self.size_bytes < 0:
-            return "its topic keeps everything"
-        return f"{_RETENTION_MS} is {self.ms} and {_RETENTION_BYTES} is {self.size_bytes}"
+            return f"its topic{self.where} keeps everything"
+        return (
+            f"{_RETENTION_MS}{self.where} is {self.ms} and {_RETENTION_BYTES} is {self.size_bytes}"
+        )
 
     def explains(
         self,
@@ -98,6 +108,76 @@ class Retention:
             return self.size_bytes >= 0
         # a segment is deleted only if the log is not smaller than the limit without it
         return 0 <= self.size_bytes <= size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupPolicies:
+    """What may remove copies: the destination's configuration, as far as the source's does, too.
+
+    The brokers of a destination may compact or delete what the source keeps. That is no excuse: the
+    copies are gone, although the source has the records.
+
+    Args:
+        there: the configuration of the destination's topic.
+        at_source: that of the source's, of the keys that the copy follows.
+    """
+
+    there: Mapping[str, str] = field(default_factory=dict)
+    at_source: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def _followed(self) -> dict[str, str]:
+        return {**self.there, **self.at_source}
+
+    @property
+    def compact(self) -> bool:
+        """Whether a cleaner may remove records for later ones of their keys."""
+        return _is_compacted(self.there) and _is_compacted(self._followed)
+
+    def contradicting(
+        self,
+        entries: Sequence[LedgerEntry],
+        low: int,
+        now_ms: int,
+        log_size_bytes: Callable[[], int | None],
+    ) -> Retention | None:
+        """Return the retention that does not explain a deletion, as of `Retention.explains`.
+
+        None if both do.
+        """
+        both = Retention.of(self.there), Retention.of(self._followed, " at the source")
+        return next(
+            (each for each in both if not each.explains(entries, low, now_ms, log_size_bytes)), None
+        )
+
+    @property
+    def difference(self) -> str:
+        """Say how the destination removes records that the source keeps, or the other way round."""
+        return ", ".join(
+            f"{key}={self.there[key]} and the source has {value}"
+            for key, value in self.at_source.items()
+            if self.there.get(key, value) != value
+        )
+
+
+def followed(topics: Topics, source_configs: Configs) -> Configs:
+    """Return what copies follow of what decides how long records are kept.
+
+    Args:
+        topics: of a mirror. What is not in its `config_keys` is the destination's own, and so is
+            the topic of several pinned sources.
+        source_configs: by source topic.
+    """
+    keys = [key for key in _DECIDING if key in topics.config_keys]
+    return {
+        topic: {key: config[key] for key in keys if key in config}
+        for topic, config in source_configs.items()
+        if renamed_target(topic, topics.rename).partition is None
+    }
+
+
+def _is_compacted(configs: Mapping[str, str]) -> bool:
+    return "compact" in configs.get(CLEANUP_POLICY, "")
 
 
 class Why(StrEnum):

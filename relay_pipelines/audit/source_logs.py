@@ -15,6 +15,7 @@ from functools import partial
 
 from relay_pipelines.audit.part_count import NEEDED_CONFIGS
 from relay_pipelines.audit.recount import REPLACED
+from relay_pipelines.audit.retention import Configs
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
 from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, NodeIdentity, TopicPartition
@@ -97,9 +98,12 @@ def _is_own(log: NodeIdentity, node: str, checkpoint: Checkpoint | None) -> bool
 
 
 def read_source_logs(
-    mirror: Mirror, ledger: VerifiedLedger, topics: set[str], clock: Clock
+    mirror: Mirror, ledger: VerifiedLedger, topics: set[str], clock: Clock, *, patient: bool
 ) -> SourceLogs:
     """Ask every node that is not in quarantine, all at once.
+
+    Args:
+        patient: whether to wait for the only node; otherwise it gets a few seconds.
 
     Raises:
         RelayError: none of them answers.
@@ -114,7 +118,9 @@ def read_source_logs(
     nodes = [node for node in mirror.nodes if node.name not in ledger.quarantined]
     if not nodes:
         return found
-    ask = partial(_ask, ledger.mirror, topics, mirror.copy_options, clock, len(nodes) == 1)
+    ask = partial(
+        _ask, ledger.mirror, topics, mirror.copy_options, clock, patient and len(nodes) == 1
+    )
     with ThreadPoolExecutor(len(nodes), thread_name_prefix="audit") as pool:
         answers = [*pool.map(ask, nodes)]
     errors = [answer for answer in answers if isinstance(answer, RelayError)]
@@ -152,10 +158,6 @@ def _ask(
             return client.retry(look, patient=patient)
         except SourceError as error:
             return error
-
-
-Configs = Mapping[str, Mapping[str, str]]
-"""By topic."""
 
 
 @dataclass(frozen=True, slots=True)

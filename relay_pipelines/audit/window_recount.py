@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from relay_pipelines.audit.coverage import OffsetKind, coverage
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import KnownEntries
+from relay_pipelines.audit.retention import Configs
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.accounted import BeforeLedger, own_and_replayed, read_before_ledger
 from relay_pipelines.ledger.chain import vouched_records
@@ -70,6 +71,7 @@ def recount(
     committed_since_ms: int,
     generations: Generations = MappingProxyType({}),
     ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+    source_configs: Configs = MappingProxyType({}),
 ) -> Recounts:
     """Count the records of every non-empty range; one that cannot be counted stops no other.
 
@@ -80,6 +82,7 @@ def recount(
             another one, such as of a topic that was created again, are not counted.
         ledger_ends: where the ledger ended when the window before began to copy, if that is known:
             the entries since are tried first.
+        source_configs: what the copies follow, as `followed` returns it.
 
     Raises:
         RelayError: the destination does not answer, or refuses the ledger.
@@ -88,7 +91,7 @@ def recount(
     if not offset_ranges:
         return Recounts({}, {})
     with destination_client(mirror, destination, options, clock, "recount") as client:
-        windows = _WindowCount(client, committed_since_ms, generations, ledger_ends)
+        windows = _WindowCount(client, committed_since_ms, generations, ledger_ends, source_configs)
         results = windows.count(offset_ranges)
         counted = [each for each in results.values() if isinstance(each, Recount)]
         if doubtful := [each for each in counted if each.foreign or each.forged]:
@@ -110,6 +113,7 @@ class _WindowCount:
     since_ms: int
     generations: Generations
     ledger_ends: Mapping[TopicPartition, int]
+    source_configs: Configs = field(default_factory=dict)
 
     def count(
         self, ranges: Sequence[OffsetRange], before: BeforeLedger | None = None
@@ -124,7 +128,7 @@ class _WindowCount:
         own, replayed = own_and_replayed(self.client.mirror, ledger.entries)
         accounted = {} if before is None else before.accounted(ledger.entries)
         entries, others = _by_source(own, self.generations)
-        known = KnownEntries(entries, (), [*replayed, *others], accounted)
+        known = KnownEntries(entries, (), [*replayed, *others], accounted, self.source_configs)
         results = count_ranges(self.client, ranges, known)
         by_source = dict(zip((each.topic_partition for each in ranges), results, strict=True))
         counted = {tp: each for tp, each in by_source.items() if isinstance(each, Recount)}

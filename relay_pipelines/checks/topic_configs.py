@@ -28,7 +28,7 @@ def result(differences: Sequence[Difference]) -> CheckResult:
             {
                 "topic": difference.topic,
                 "key": difference.key,
-                "source": difference.wanted or "not set",
+                "source": difference.wanted,
                 "destination": difference.there,
             }
         )

@@ -75,9 +75,8 @@ def _read(client: ClusterClient, names: Collection[str]) -> None:
 def _create(
     client: ClusterClient, snapshot: ClusterSnapshot, replication_factor: int | None
 ) -> None:
-    create_topics(
-        client, absent(client, topics.to_create(snapshot)), replication_factor, validate_only=True
-    )
+    wanted = topics.to_create(snapshot, topics.known_keys(client, snapshot))
+    create_topics(client, absent(client, wanted), replication_factor, validate_only=True)
     grow_topics(client, topics.to_grow(snapshot), validate_only=True)
 
 

@@ -22,19 +22,18 @@ _MAX_MESSAGE_BYTES = "max.message.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key of a destination topic that its source sets to another value.
+    """A key of a destination topic that has another value at its source.
 
     Args:
         topic: at the destination.
-        wanted: what the source sets, on the topic or its brokers; None if the source sets nothing
-            and the destination's topic does.
-        there: the value at the destination.
+        wanted, there: what applies at the source and at the destination, whether a topic, its
+            brokers or Kafka's default sets it.
         is_ours: whether this mirror has copied to the topic; other topics are never altered.
     """
 
     topic: str
     key: str
-    wanted: str | None
+    wanted: str
     there: str
     is_ours: bool
 
@@ -43,16 +42,11 @@ class Difference:
 
     @property
     def _what(self) -> str:
-        source = (
-            "the source does not set it" if self.wanted is None else f"the source has {self.wanted}"
-        )
-        return f"{self.key}={self.there}, and {source}"
+        return f"{self.key}={self.there}, and the source has {self.wanted}"
 
     @property
     def done(self) -> str:
         """What a run did about it."""
-        if self.wanted is None:
-            return f"{self.topic}: removed {self.key}={self.there}: the source does not set it"
         return f"{self.topic}: set {self.key}={self.wanted} as at the source; it was {self.there}"
 
     def finding(self, *, sync: bool) -> Finding:
@@ -84,7 +78,7 @@ def differences(snapshot: ClusterSnapshot) -> list[Difference]:
         Difference(
             topic,
             key,
-            None if at_source.is_default else at_source.value,
+            at_source.value,
             at_destination[key].value,
             topic in snapshot.copied_to,
         )
@@ -96,9 +90,9 @@ def differences(snapshot: ClusterSnapshot) -> list[Difference]:
     ]
 
 
-def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str | None]]:
-    """Return what a run sets, of its own topics: topic -> key -> value, None for keys to remove."""
-    by_topic: dict[str, dict[str, str | None]] = defaultdict(dict)
+def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str]]:
+    """Return what a run sets, of its own topics: topic -> key -> value."""
+    by_topic: dict[str, dict[str, str]] = defaultdict(dict)
     for difference in differences(snapshot):
         if difference.is_ours:
             by_topic[difference.topic][difference.key] = difference.wanted
@@ -138,9 +132,7 @@ def sync(
 
 
 def _differ(key: str, at_source: ConfigValue, at_destination: ConfigValue) -> bool:
-    if at_source.value == at_destination.value or (
-        at_source.is_default and not at_destination.is_own
-    ):
+    if at_source.value == at_destination.value:
         return False
     return key != _MAX_MESSAGE_BYTES or int(at_destination.value) < int(at_source.value)
 
@@ -156,15 +148,11 @@ def _altered(
     all_keys = sorted({key for keys_of_topic in keys.values() for key in keys_of_topic})
     configs = topic_configs(client, list(keys), all_keys)
     if not all(
-        _is_set(difference, configs[difference.topic].get(difference.key)) for difference in changed
+        difference.key in (there := configs[difference.topic])
+        and there[difference.key].value == difference.wanted
+        for difference in changed
     ):
         raise DestinationError(
             f"{snapshot.destination} accepted new topic configurations and does not show them"
         )
     return configs
-
-
-def _is_set(difference: Difference, value: ConfigValue | None) -> bool:
-    if value is None:
-        return False
-    return not value.is_own if difference.wanted is None else value.value == difference.wanted

@@ -19,7 +19,13 @@ from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.topic_selection import QUARANTINE
-from relay_pipelines.protocol.admin import NewTopic, absent, create_topics, grow_topics
+from relay_pipelines.protocol.admin import (
+    NewTopic,
+    absent,
+    create_topics,
+    grow_topics,
+    topic_configs,
+)
 from relay_pipelines.protocol.client import (
     ClusterClient,
     destination_client,
@@ -56,20 +62,41 @@ class TopicLimits:
     requires_keys: bool
 
 
-def missing(snapshot: ClusterSnapshot) -> list[NewTopic]:
+def known_keys(client: ClusterClient, snapshot: ClusterSnapshot) -> frozenset[str]:
+    """Return the keys of the source's topics that the destination's brokers know, too.
+
+    They show them of the checkpoint topic; none if it does not exist yet.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    if absent(client, STATE_TOPICS[:1]):
+        return frozenset()
+    keys = {key for configs in snapshot.source_configs.values() for key in configs}
+    return frozenset(topic_configs(client, [checkpoint.TOPIC], sorted(keys))[checkpoint.TOPIC])
+
+
+def missing(snapshot: ClusterSnapshot, known_keys: Collection[str] = frozenset()) -> list[NewTopic]:
     """Return the mirrored topics to create, with their partitions and the source's configuration.
 
+    It is what applies at the source, whoever sets it: the defaults of the destination's brokers
+    decide nothing. Defaults of keys that those brokers do not know are left out, of a newer Kafka.
     If several source topics share one, it gets the configuration of the first. A quarantine keeps
     records of any age until an operator has looked at them.
+
+    Args:
+        known_keys: as `known_keys` returns them.
     """
     return [
-        NewTopic(destination, count, _configs(snapshot, destination))
+        NewTopic(destination, count, _configs(snapshot, destination, known_keys))
         for destination, count in snapshot.partitions_needed().items()
         if destination not in snapshot.destination_topics
     ]
 
 
-def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
+def _configs(
+    snapshot: ClusterSnapshot, destination: str, known_keys: Collection[str]
+) -> dict[str, str]:
     source = snapshot.first_sources[destination]
     if destination != snapshot.destinations[source]:
         return {
@@ -83,13 +110,19 @@ def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
     ours = {} if _TIMESTAMP_TYPE in configs else _KEEP_TIMESTAMPS
     return {
         **ours,
-        **{key: config.value for key, config in configs.items() if not config.is_default},
+        **{
+            key: config.value
+            for key, config in configs.items()
+            if key in known_keys or not config.is_default
+        },
     }
 
 
-def to_create(snapshot: ClusterSnapshot) -> list[NewTopic]:
+def to_create(
+    snapshot: ClusterSnapshot, known_keys: Collection[str] = frozenset()
+) -> list[NewTopic]:
     """Return the topics that a run creates if they do not exist: the missing ones and our own."""
-    new = missing(snapshot)
+    new = missing(snapshot, known_keys)
     return [*STATE_TOPICS, *new] if new or not snapshot.checkpoint_ends else []
 
 
@@ -150,7 +183,9 @@ def create(
         name = snapshot.mirror
         with destination_client(name, snapshot.destination, options, clock) as client:
             _create_state(client, name, replication_factor)
-            refused |= _create_mirrored(client, name, missing(snapshot), replication_factor)
+            known = client.retry(partial(known_keys, client, snapshot))
+            new = missing(snapshot, known)
+            refused |= _create_mirrored(client, name, new, replication_factor)
     if growing:
         refused |= _grow(snapshot, growing, options, clock)
     return by_source(snapshot, refused)

@@ -39,7 +39,6 @@ RETENTIONS = ("retention.ms", "retention.bytes")
 # codes of Kafka's protocol
 _TOPIC = 2
 _SET = 0
-_DELETE = 1
 _BROKER_DEFAULT = -1
 _TOPICS_PER_REQUEST = 500
 
@@ -214,14 +213,14 @@ def grow_topics(
 
 def alter_topic_configs(
     client: ClusterClient,
-    changes: Mapping[str, Mapping[str, str | None]],
+    changes: Mapping[str, Mapping[str, str]],
     *,
     validate_only: bool = False,
 ) -> None:
     """Set keys of topics, and leave their other keys alone (KIP-339).
 
     Args:
-        changes: topic -> key -> value; None removes the key, and the broker's value applies.
+        changes: topic -> key -> value.
         validate_only: the broker only checks whether it could set them.
 
     Raises:
@@ -236,9 +235,7 @@ def alter_topic_configs(
             resource_type=_TOPIC,
             resource_name=topic,
             configs=[
-                resource.AlterableConfig(
-                    name=key, config_operation=_DELETE if value is None else _SET, value=value
-                )
+                resource.AlterableConfig(name=key, config_operation=_SET, value=value)
                 for key, value in keys.items()
             ],
         )

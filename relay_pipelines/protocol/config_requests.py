@@ -15,7 +15,7 @@ from relay_pipelines.protocol.fetch import encode_string
 
 API_KEY, VERSION = 32, 2
 _TOPIC = 2
-_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5  # sources of a value
+_DEFAULT_CONFIG = 5  # where a value comes from
 _REMEMBERED = 8  # different configurations
 _COUNT = struct.Struct(">i")
 _SIZE = struct.Struct(">h")
@@ -32,12 +32,10 @@ class ConfigValue:
 
     Args:
         is_default: neither the topic nor a broker sets it.
-        is_own: the topic itself sets it.
     """
 
     value: str
     is_default: bool
-    is_own: bool
 
 
 class DescribedTopic(NamedTuple):
@@ -95,9 +93,7 @@ def _configs(data: bytes, at: int) -> tuple[dict[str, ConfigValue], int]:
             _, at = _string(data, at)
             at += 1  # where it comes from
         if name is not None and value is not None:
-            configs[name] = ConfigValue(
-                value, is_default=source == _DEFAULT_CONFIG, is_own=source == _TOPIC_CONFIG
-            )
+            configs[name] = ConfigValue(value, is_default=source == _DEFAULT_CONFIG)
     return configs, at
 
 

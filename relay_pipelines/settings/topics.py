@@ -276,10 +276,7 @@ class Topics(Section):
     config_keys: Annotated[tuple[Text, ...], AfterValidator(_may_follow)] = DEFAULT_CONFIG_KEYS
     """Which configuration of a topic follows the source.
 
-    New topics are created with it, and differences are reported.
+    New topics are created with what applies at the source, and differences are reported.
     """
     sync_configs: bool = False
-    """Whether a run corrects differences before it copies; otherwise it only reports them.
-
-    It sets what differs, and removes what the source does not set.
-    """
+    """Whether a run corrects differences before it copies; otherwise it only reports them."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from relay_pipelines.audit import coverage, window_recount
 from relay_pipelines.audit.recount import Recount, gap_finding, records_gone
-from relay_pipelines.audit.retention import Why
+from relay_pipelines.audit.retention import Why, followed
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
@@ -469,6 +469,13 @@ def _recount_complete(
         plan.frozen.planned_at_ms,
         plan.frozen.generations,
         ledger_ends,
+        followed(
+            mirror.topics,
+            {
+                topic: {key: config.value for key, config in configs.items()}
+                for topic, configs in plan.snapshot.source_configs.items()
+            },
+        ),
     )
     _explain_expired(
         counts.counted.values(), plan.frozen.generations, plan.snapshot.mirror, mirror, clock

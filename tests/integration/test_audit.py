@@ -80,6 +80,7 @@ class Audited:
     def __init__(self, mirror: Mirror, folder: Path) -> None:
         self.mirror = mirror
         self.folder = folder
+        self.section: dict[str, Any] = {}
 
     def config(self, **more: Any) -> Path:
         """Write a relay.yaml of the mirror."""
@@ -89,7 +90,7 @@ class Audited:
 
     def begin(self, level: Level, selection: Selection | None = None, **more: Any) -> Audit:
         """Read the ledger, and count, but compare nothing yet."""
-        settings = load(self.config()).mirror(self.mirror.name)
+        settings = load(self.config(**self.section)).mirror(self.mirror.name)
         return begin(
             self.mirror.name,
             settings,
@@ -106,6 +107,11 @@ class Audited:
         (found,) = audit.partitions.values()
         assert unreadable(found) == []
         return found
+
+    def configure(self, **config: object) -> None:
+        """Change the configuration of the topic on both sides."""
+        for cluster in (self.mirror.source, self.mirror.destination):
+            configure(cluster, ResourceType.TOPIC, self.mirror.topic, **config)
 
     def replace_copies(self, records: list[Record], cuts: Sequence[int] = ()) -> None:
         """Put another log in place of the copies: with the same chunks, as long as records last."""
@@ -571,10 +577,7 @@ class TestNotCompared:
     """What retention and compaction leave."""
 
     def test_retention_at_the_destination(self, audited: Audited) -> None:
-        mirror = audited.mirror
-        configure(
-            mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=nearly_expired_ms()
-        )
+        audited.configure(retention_ms=nearly_expired_ms())
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
         assert (differences(found), found.records) == ([], 40)
@@ -582,6 +585,46 @@ class TestNotCompared:
             "retention at the destination has begun to delete them: 30 records are gone",
             "60 records were not compared: retention has begun to delete them at the destination",
         ]
+
+    @pytest.mark.parametrize(("level", "client"), LEVELS[1:])
+    def test_retention_at_the_destination_alone(
+        self, audited: Audited, level: Level, client: Client
+    ) -> None:
+        """What the source keeps must be there, unless the copy is not meant to follow it."""
+        mirror, expired_ms = audited.mirror, nearly_expired_ms()
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=expired_ms)
+        delete_before(mirror.destination, mirror.at, 40)
+        found = audited.audit(level, client=client)
+        assert (found.verdict.state, found.verdict.exit_code()) == (State.DIFFERS, 4)
+        (first, second, *more) = differences(found)
+        assert first == (
+            "the destination's log begins at offset 40, although its topic at the source keeps"
+            " everything: records before it were deleted"
+        )
+        assert second == "100 records were committed, 70 are there"
+        assert more[0] == (
+            f"the destination's topic has retention.ms={expired_ms} and the source has -1;"
+            " let runs set it with topics.sync_configs: true; `relay replay` copies again what is"
+            " gone"
+        )
+
+        audited.section = {"topics": {"config_keys": ["cleanup.policy"]}}
+        assert differences(audited.audit(level, client=client)) == []
+
+    def test_a_recount_without_the_source(self, audited: Audited) -> None:
+        """It goes by the destination's configuration, and says so."""
+        mirror = audited.mirror
+        configure(
+            mirror.destination, ResourceType.TOPIC, mirror.topic, retention_ms=nearly_expired_ms()
+        )
+        delete_before(mirror.destination, mirror.at, 40)
+        delete(mirror.source, mirror.topic)
+        found = audited.audit(Level.RECOUNT)
+        assert differences(found) == []
+        assert (
+            "whether the source keeps the records that are gone is not known: the source no longer"
+            " has the topic"
+        ) in notes(found)
 
     def test_retention_at_the_source(self, audited: Audited) -> None:
         delete_before(audited.mirror.source, audited.mirror.at, 40)
@@ -646,18 +689,11 @@ class TestNotCompared:
 
     def test_a_compacted_destination(self, audited: Audited) -> None:
         """All records of a key that both sides have must agree, whatever compaction may remove."""
-        mirror = audited.mirror
 
         def compacted(client: Client = Client.RELAY) -> PartitionAudit:
             # without cleaning, so that the result does not depend on the cleaner
             lazy = {"min_cleanable_dirty_ratio": 1.0, "min_compaction_lag_ms": 10**12}
-            configure(
-                mirror.destination,
-                ResourceType.TOPIC,
-                mirror.topic,
-                **lazy,
-                cleanup_policy="compact",
-            )
+            audited.configure(**lazy, cleanup_policy="compact")
             return audited.audit(client=client)
 
         for client in Client:
@@ -682,7 +718,7 @@ class TestNotCompared:
         mirror.write(keyless)
         mirror.copy(100)
         audited.replace_copies([*RECORDS, *keyless[:12]], [*CUTS, 112])
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, **NOT_YET_CLEANED)
+        audited.configure(**NOT_YET_CLEANED)
         for level, client in LEVELS[1:]:
             found = audited.audit(level, client=client)
             assert found.verdict.state is State.DIFFERS

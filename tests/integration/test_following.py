@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import yaml
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
 
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs
@@ -32,6 +42,7 @@ from tests.support.independent import Record, client, configure, create, delete,
 pytestmark = pytest.mark.usefixtures("local_session")
 
 CLOCK = SystemClock()
+CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
 
 
@@ -125,6 +136,32 @@ def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
     return {name: str(entry.value) for name, entry in described.items() if entry.source == source}
 
 
+def applied(cluster: Cluster, topic: str) -> dict[str, str]:
+    """Return what applies to a topic of the keys that follow, whoever sets it."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient(client(cluster))
+    described = admin.describe_configs([resource])[resource].result(150)
+    return {key: str(described[key].value) for key in DEFAULT_CONFIG_KEYS if key in described}
+
+
+def configure_brokers(
+    cluster: Cluster, brokers: Sequence[str], config: Mapping[str, str | None]
+) -> None:
+    """Set or remove defaults of brokers."""
+    operation = AlterConfigOpType
+    entries = [
+        ConfigEntry(key, value, incremental_operation=operation.SET if value else operation.DELETE)
+        for key, value in config.items()
+    ]
+    resources = [
+        ConfigResource(ResourceType.BROKER, broker, incremental_configs=entries)
+        for broker in brokers
+    ]
+    admin = AdminClient(client(cluster))
+    for altered in admin.incremental_alter_configs(resources).values():
+        altered.result(30)
+
+
 def test_a_run_applies_configuration_differences(followed: Followed) -> None:
     """A run sets, and removes, the listed keys before it copies; it keeps unlisted keys."""
     configure(
@@ -141,7 +178,7 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
     expected = {
         "retention.ms": ("7000000", KEPT["retention.ms"]),
         "segment.bytes": (str(2 << 20), str(1 << 30)),
-        "min.compaction.lag.ms": (None, "5"),
+        "min.compaction.lag.ms": ("0", "5"),
     }
     assert (
         until(lambda: (found := followed.differences()) == expected and found, "the configurations")
@@ -154,11 +191,11 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
 
     assert (done.failures, {change.key for change in done.reconfigured}) == ([], set(expected))
     assert own_configs(followed.destination, followed.copy_of) == {
-        **KEPT,
+        **CREATE_TIME,
+        **applied(followed.source, followed.topic),
         "retention.ms": "7000000",
         "segment.bytes": str(2 << 20),
         "max.message.bytes": "2000000",
-        "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "file.delete.delay.ms": "1234",
     }
@@ -208,6 +245,54 @@ def test_unlisted_keys_are_left_alone(followed: Followed) -> None:
     assert new.configs == {"max.message.bytes": "2000000", "message.timestamp.type": "CreateTime"}
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("log.cleanup.policy", "compact"), ("log.retention.ms", "60000")]
+)
+def test_what_the_destinations_brokers_would_do_to_a_copy(
+    followed: Followed, destination_cluster: LocalCluster, key: str, value: str
+) -> None:
+    """A copy is created with what applies at the source, whatever the brokers' defaults are.
+
+    An existing topic that leaves it to its brokers differs, and a run sets what it has copied to.
+    """
+    brokers = [str(broker.node_id) for broker in destination_cluster.brokers]
+    own, old = f"{followed.topic}-own", f"{followed.topic}-old"
+    for topic in (own, old):
+        create(followed.source, topic, 1, {})
+    followed.write(b"second")
+    configure_brokers(followed.destination, brokers, {key: value})
+    try:
+        create(followed.destination, f"copy.{old}", 1, {})
+        followed.copy()
+        at_source = applied(followed.source, own)
+        assert at_source["cleanup.policy"] == "delete"
+        assert own_configs(followed.destination, f"copy.{own}") == at_source | CREATE_TIME
+
+        key = key.removeprefix("log.")
+        found = topic_configs.differences(followed.surveyed())
+        assert [(each.topic, each.key, each.wanted, each.there) for each in found] == [
+            (f"copy.{old}", key, at_source[key], value)
+        ]
+    finally:
+        configure_brokers(followed.destination, brokers, {key: None, f"log.{key}": None})
+
+
+def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
+    """What a newer source sets itself is sent, and refused; its defaults are left out."""
+    taken = replace(followed.surveyed(), destination_topics={})
+    there = taken.source_configs[followed.topic]
+    default, own = (ConfigValue("1", is_default=each) for each in (True, False))
+    newer = {**there, "new.default": default, "new.own": own}
+    taken = replace(taken, source_configs={followed.topic: newer})
+    with destination_client(followed.name, followed.destination, OPTIONS, CLOCK) as client:
+        (new,) = topics.missing(taken, topics.known_keys(client, taken))
+    assert new.configs.keys() - {"new.own"} == {*DEFAULT_CONFIG_KEYS, *CREATE_TIME}
+    (unknown,) = topics.missing(taken)
+    assert unknown.configs.keys() == {
+        *("new.own", "max.message.bytes", "retention.ms", "message.timestamp.type")
+    }
+
+
 def test_max_message_bytes_is_raised_before_the_copy(followed: Followed) -> None:
     """max.message.bytes is raised before the copy reads it, and never lowered."""
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=3_000_000)
@@ -244,24 +329,6 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
     assert [change.key for change in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
     assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
-
-
-def test_broker_defaults_are_no_difference(followed: Followed) -> None:
-    """Where neither topic sets a key, differing broker defaults are no difference."""
-    taken = followed.surveyed()
-    there = taken.destination_configs[followed.copy_of]
-    of_the_broker = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=False)}
-    assert (
-        topic_configs.differences(
-            replace(taken, destination_configs={followed.copy_of: of_the_broker})
-        )
-        == []
-    )
-    of_the_topic = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=True)}
-    (found,) = topic_configs.differences(
-        replace(taken, destination_configs={followed.copy_of: of_the_topic})
-    )
-    assert (found.key, found.wanted) == ("segment.ms", None)
 
 
 def test_a_topic_with_pinned_sources_is_not_followed(followed: Followed) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -77,12 +78,20 @@ class Releasing(SystemClock):
 
 
 def count(
-    mirror: Mirror, start: int, end: int, *, since_ms: int = 0, clock: SystemClock | None = None
+    mirror: Mirror,
+    start: int,
+    end: int,
+    *,
+    since_ms: int = 0,
+    clock: SystemClock | None = None,
+    source_config: Mapping[str, str] = MappingProxyType({}),
 ) -> Recount:
     """Recount one range of source offsets."""
     wanted = OffsetRange(mirror.at, start, end)
     found = recount(
-        mirror.name, [wanted], mirror.destination, mirror.options, clock or SystemClock(), since_ms
+        *(mirror.name, [wanted], mirror.destination, mirror.options, clock or SystemClock()),
+        since_ms,
+        source_configs={mirror.topic: source_config},
     )
     assert (list(found.counted), found.errors) == ([mirror.at], {})
     assert found.counted[mirror.at].range == wanted
@@ -377,6 +386,14 @@ class TestThinned:
         assert (found.problems, found.recorded, found.counted) == ([], 100, 7)
         assert (found.by_content, found.not_verified) == (0, {Why.REMOVED: 93})
         assert found.not_compared == {Why.CLEANED: 7}
+        # the source still has them, and a copy that follows it should
+        kept = count(mirror, 0, 100, source_config={"cleanup.policy": "delete"})
+        assert kept.problems == [
+            COUNTS.format(100, 7),
+            ("the destination's topic has cleanup.policy=compact and the source has delete;"
+            " let runs set it with topics.sync_configs: true; `relay replay` copies again what is"
+            " gone"),
+        ]
 
     @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
     def test_more_than_was_committed_is_no_compaction(self, mirror: Mirror, policy: str) -> None:

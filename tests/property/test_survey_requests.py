@@ -259,7 +259,7 @@ def test_describe_configs_reads(
             code,
             message or "",
             {
-                name: ConfigValue(text, is_default=source == 5, is_own=source == 1)
+                name: ConfigValue(text, is_default=source == 5)
                 for name, text, source, _ in configs
                 if text is not None
             },

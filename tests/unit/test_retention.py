@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.audit.retention import Retention
+from relay_pipelines.audit.retention import CleanupPolicies, Retention, followed
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.settings.topics import Topics
 
 AT = TopicPartition("orders", 0)
 HOUR_MS = 3_600_000
@@ -94,3 +95,49 @@ def test_it_says_what_is_kept() -> None:
     assert str(Retention()) == "its topic keeps everything"
     limited = Retention.of({"retention.ms": "5", "retention.bytes": "-1"})
     assert str(limited) == "retention.ms is 5 and retention.bytes is -1"
+
+
+@pytest.mark.parametrize(
+    ("there", "at_source", "expected"),
+    [
+        (hours(12), {}, None),
+        (hours(12), {"retention.ms": hours(12)}, None),
+        (hours(12), {"retention.ms": hours(48)}, f"retention.ms at the source is {hours(48)}"),
+        (hours(48), {"retention.ms": hours(12)}, f"retention.ms is {hours(48)}"),
+        (hours(12), {"cleanup.policy": "compact"}, "its topic at the source keeps everything"),
+        (hours(12), {"retention.ms": hours(48), "retention.bytes": "9"}, None),
+    ],
+    ids=["not followed", "alike", "shorter", "longer", "compacted", "by size at the source"],
+)
+def test_only_what_both_sides_would_delete(
+    there: str, at_source: dict[str, str], expected: str | None
+) -> None:
+    """The destination's brokers may keep records for a shorter time; that excuses nothing."""
+    found = CleanupPolicies({"retention.ms": there}, at_source).contradicting(
+        [CHUNK], 10, NOW_MS, lambda: 9
+    )
+    assert (found and str(found).split(" and ")[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("there", "at_source", "expected"),
+    [
+        ("compact", {}, True),
+        ("compact", {"cleanup.policy": "compact,delete"}, True),
+        ("compact", {"cleanup.policy": "delete"}, False),
+        ("delete", {"cleanup.policy": "compact"}, False),
+    ],
+)
+def test_a_cleaner_that_works_on_both_sides(
+    there: str, at_source: dict[str, str], *, expected: bool
+) -> None:
+    assert CleanupPolicies({"cleanup.policy": there}, at_source).compact is expected
+
+
+def test_what_copies_follow() -> None:
+    """Not the keys that are left to the destination, and not the topics of several sources."""
+    at_source = {"retention.ms": "1", "cleanup.policy": "delete", "message.timestamp.type": "x"}
+    topics = Topics(config_keys=("retention.ms",), rename={"pinned": "copy:0"})
+    assert followed(topics, {"orders": at_source, "pinned": at_source}) == {
+        "orders": {"retention.ms": "1"}
+    }
