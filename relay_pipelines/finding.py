@@ -30,6 +30,8 @@ class Kind(StrEnum):
     """A destination topic sets its own timestamps, or recompresses."""
     CONFIG_DIFFERENCE = "ConfigDifference"
     """A topic's configuration differs from that of its source."""
+    MORE_PARTITIONS = "MorePartitions"
+    """A destination topic has more partitions than its source."""
     TOPIC_DELETED = "TopicDeleted"
     """The source no longer has a topic."""
     NOTHING_SELECTED = "NothingSelected"

@@ -77,11 +77,22 @@ def options(
 
 
 @app.command()
-def check(context: typer.Context, mirror: MirrorNames = None) -> int:
-    """Check the configuration, connectivity and permissions. Writes nothing."""
+def check(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    *,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Also try the destination's transactions, in a topic that is deleted then.",
+        ),
+    ] = False,
+) -> int:
+    """Check the configuration, connectivity and permissions. Writes nothing without --probe."""
     from relay_pipelines.cli import inspect_commands
 
-    return inspect_commands.check(context.obj, mirror or [])
+    return inspect_commands.check(context.obj, mirror or [], probe=probe)
 
 
 @app.command()

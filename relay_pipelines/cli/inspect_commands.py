@@ -18,14 +18,18 @@ from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.prepare import findings
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.replay import replay
-from relay_pipelines.run import across_mirrors, preflight
+from relay_pipelines.run import across_mirrors, preflight, transaction_probe
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.schemas import preflight as schemas_preflight
 from relay_pipelines.settings import Mirror
 
 
-def check(invocation: Invocation, names: Sequence[str]) -> int:
-    """Print one line per finding."""
+def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
+    """Print one line per finding.
+
+    Args:
+        probe: whether to try the transactions of each destination, which writes.
+    """
     clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, purpose="check", verbose=invocation.debug)
     with stop.heard():
@@ -36,6 +40,8 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
             found.append(preflight.check(name, mirror, clock, survey))
             found.append(preflight.check_sql(name, mirror, session))
             found.append(schemas_preflight.check(name, mirror))
+            if probe:
+                found.append(transaction_probe.probe(name, mirror, clock))
         found.append(across_mirrors.loops(mirrors, len(settings.mirrors), survey))
         try:
             for finding in chain.from_iterable(found):

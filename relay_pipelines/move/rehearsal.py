@@ -29,7 +29,7 @@ from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.positions import Answer, Exactness
 from relay_pipelines.output.formatting import count, format_time, plural, seconds
 from relay_pipelines.plan.positions import lag_records
-from relay_pipelines.prepare import permissions
+from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import State as SchemaState
@@ -186,7 +186,7 @@ def snapshot_of(
 
 
 def topic_gate(snapshot: ClusterSnapshot) -> Gate:
-    """Nothing of the topics is held back."""
+    """Nothing of the topics is held back, and a key keeps its partition."""
     held = list(dict.fromkeys([*snapshot.guarded.values(), *snapshot.held_back]))
     deleted = [
         fails(
@@ -200,7 +200,8 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
         f"{plural(len(snapshot.positions), 'topic-partition')} of"
         f" {plural(len(snapshot.targets), 'topic')}"
     )
-    return Gate("topics", saw, [*of_errors(held), *deleted])
+    more = [fails(each.where, each.text, each.remedy) for each in topics.more_partitions(snapshot)]
+    return Gate("topics", saw, [*of_errors(held), *deleted, *more])
 
 
 def writer_gate(looks: Mapping[str, NodeLook], recent_ms: int) -> Gate:

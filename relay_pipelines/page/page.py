@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from relay_pipelines.errors import DivergedNodeError, RelayError
@@ -110,8 +110,19 @@ def page_of(look: Look, mirror: Mirror) -> Page:
                 if not each.eligible
             ),
             *findings.of_topics(snapshot, mirror),
+            *_of_configs(look),
         ),
     )
+
+
+def _of_configs(look: Look) -> Iterator[Finding]:
+    if number := look.config_differences:
+        yield warning(
+            Kind.CONFIG_DIFFERENCE,
+            "",
+            f"keys of topics that are not as at the source: {number}",
+            "see `relay plan`",
+        )
 
 
 def page_unreachable(

@@ -57,6 +57,15 @@ def claimant_id(mirror: str) -> str:
     return f"relay.{mirror}./claims"
 
 
+def probe_id(mirror: str, number: str) -> str:
+    """Return the id of a probe of the destination's transactions.
+
+    Args:
+        number: of the probe: others may run at the same time.
+    """
+    return f"relay.{mirror}./probe-{number}"
+
+
 def moved_id(mirror: str) -> str:
     """Return the id of what has moved to the destination, under which nobody copies."""
     return f"relay.{mirror}./moved"

@@ -18,6 +18,7 @@ from relay_pipelines.plan.acl_decisions import AclDecision, State, first_acls, p
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.admin import (
+    NewTopic,
     absent,
     alter_topic_configs,
     create_acls,
@@ -76,8 +77,23 @@ def _create(
     client: ClusterClient, snapshot: ClusterSnapshot, replication_factor: int | None
 ) -> None:
     wanted = topics.to_create(snapshot, topics.known_keys(client, snapshot))
-    create_topics(client, absent(client, wanted), replication_factor, validate_only=True)
+    new = absent(client, wanted)
+    create_topics(client, new, replication_factor, validate_only=True)
+    _require_only_validated(client, new)
     grow_topics(client, topics.to_grow(snapshot), validate_only=True)
+
+
+def _require_only_validated(client: ClusterClient, new: Sequence[NewTopic]) -> None:
+    """Say which topics exist now: some makes of brokers create what they should only validate."""
+    left = {topic.name for topic in absent(client, new)}
+    if created := [topic.name for topic in new if topic.name not in left]:
+        raise RelayError(
+            f"{client.cluster} has created {', '.join(created)}, although it was asked only whether"
+            " it could (validate_only of CreateTopics), unless somebody else has created them just"
+            " now",
+            remedy="delete them if no mirror is to copy there; such brokers keep no promise that a"
+            " mirror rests on: see docs/versions.md",
+        )
 
 
 def _write(client: ClusterClient, snapshot: ClusterSnapshot) -> None:

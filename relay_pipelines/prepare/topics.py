@@ -22,6 +22,7 @@ from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import (
     NewTopic,
     absent,
+    broker_configs,
     create_topics,
     grow_topics,
     topic_configs,
@@ -32,6 +33,7 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.config_requests import ConfigValue
+from relay_pipelines.protocol.producer import timeout_too_long
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -40,6 +42,7 @@ _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _QUARANTINE_MESSAGE_BYTES = 95 << 20
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _KEEP_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
+_MOST_TIMEOUT = "transaction.max.timeout.ms"
 _SUGGESTIONS = 3
 _ASKED_TOGETHER = 100  # topics whose leaders are waited for together
 _OPENING_SECONDS = 0.25  # between two looks while brokers open logs
@@ -143,6 +146,29 @@ def too_few_partitions(snapshot: ClusterSnapshot) -> list[str]:
     """Return the destination topics with too few partitions that a run does not grow."""
     growing = to_grow(snapshot)
     return [topic for topic in _too_small(snapshot) if topic not in growing]
+
+
+def more_partitions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Yield which destination topics have more partitions than their sources.
+
+    A copy is as it should be. But producers that move to it choose the partition of a key among
+    more: another one than that which has the earlier records of the key.
+    """
+    for source, (topic, pinned) in snapshot.accepted_targets.items():
+        if pinned is not None or topic not in snapshot.destination_topics:
+            continue
+        there = len(snapshot.destination_topics[topic].leaders)
+        here = len(snapshot.source_topics[source].leaders)
+        if there > here:
+            yield warning(
+                Kind.MORE_PARTITIONS,
+                topic,
+                f"it has {there} partitions, and its source {here}: producers that move there would"
+                " write a key to another partition than its earlier records",
+                "copy to a topic with as many (topics.rename), or, before producers move, add"
+                f" partitions at the source: kafka-topics.sh --alter --topic {source} --partitions"
+                f" {there}",
+            )
 
 
 def too_small(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
@@ -335,11 +361,27 @@ def _did_you_mean(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
     return f"did you mean {suggestions}? " if close else ""
 
 
+def require_transaction_timeout(client: ClusterClient) -> None:
+    """Refuse a transaction timeout that the destination would refuse once topics are created.
+
+    Who may not see the configuration of brokers is told then.
+
+    Raises:
+        ConfigError: a broker allows less.
+        RelayError: the destination does not answer.
+    """
+    for configs in broker_configs(client, [_MOST_TIMEOUT]).values():
+        most = configs.get(_MOST_TIMEOUT)
+        if most and int(most.value) < client.options.transaction_timeout_ms:
+            raise timeout_too_long(client, most.value)
+
+
 def _create_state(client: ClusterClient, mirror: str, replication_factor: int | None) -> None:
     """Create the topics of the mirror's state, before others whose logs a broker opens first.
 
     The broker creates `__transaction_state` when somebody first looks for a coordinator.
     """
+    client.retry(partial(require_transaction_timeout, client))
     with suppress(RelayError):  # whoever needs the coordinator looks again, and waits for it
         client.coordinator(start_id(mirror))
     _, refused = _create(client, STATE_TOPICS, replication_factor)

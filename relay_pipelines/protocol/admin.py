@@ -18,6 +18,7 @@ from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteAclsRequest,
+    DeleteTopicsRequest,
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
     DescribeLogDirsRequest,
@@ -109,6 +110,39 @@ def each_topic_configs(
             else:
                 configs[topic] = described.configs
     return configs, errors
+
+
+def broker_configs(
+    client: ClusterClient, keys: Sequence[str]
+) -> dict[int, Mapping[str, ConfigValue]]:
+    """Return the configuration of each broker; empty without DescribeConfigs on the cluster.
+
+    Raises:
+        RelayError: a broker does not answer.
+    """
+    found: dict[int, Mapping[str, ConfigValue]] = {}
+    for broker in client.metadata([]).brokers:
+        body = config_requests.encode([str(broker)], keys, config_requests.BROKER)
+        answer = client.exchange(broker, config_requests.API_KEY, config_requests.VERSION, body)
+        (described,) = config_requests.decode(answer)
+        try:
+            client.raise_for_error(described, f"DescribeConfigs of broker {broker}")
+        except PermissionDeniedError:
+            return {}
+        found[broker] = described.configs
+    return found
+
+
+def delete_topics(client: ClusterClient, names: Sequence[str]) -> None:
+    """Delete topics.
+
+    Raises:
+        PermissionDeniedError: the user may not delete them.
+        RelayError: the cluster refuses.
+    """
+    request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=client.timeout_ms)
+    for result in client.call_controller(request, 3).responses:
+        client.raise_for_error(result, f"DeleteTopics of {result.name}", "Delete on the topic")
 
 
 def absent(client: ClusterClient, topics: Sequence[NewTopic]) -> list[NewTopic]:

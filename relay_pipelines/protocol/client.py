@@ -357,6 +357,10 @@ class ClusterClient:
         """Send a control request to any broker; return its answer, valid until the next one."""
         return self._any_connection().exchange(api_key, version, body)
 
+    def exchange(self, broker_id: int, api_key: int, version: int, body: bytes) -> memoryview:
+        """Send a control request to a broker; return its answer, valid until the next one."""
+        return self.connection(broker_id).exchange(api_key, version, body)
+
     def call_controller(self, request: Any, version: int) -> Any:
         """Send a control request to the controller: before KRaft, other brokers refuse some.
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs of topics, as fixed structs.
+"""DescribeConfigs of topics and brokers, as fixed structs.
 
 Most topics of a cluster have the same configuration, so that the bytes of one are those of the next
 one, too: each is decoded once. Brokers from Kafka 2.4 to 4.x serve version 2.
@@ -14,13 +14,12 @@ from typing import NamedTuple
 from relay_pipelines.protocol.fetch import encode_string
 
 API_KEY, VERSION = 32, 2
-_TOPIC = 2
+TOPIC, BROKER = 2, 4
 _DEFAULT_CONFIG = 5  # where a value comes from
 _REMEMBERED = 8  # different configurations
 _COUNT = struct.Struct(">i")
 _SIZE = struct.Struct(">h")
 _THROTTLE_BYTES = 4
-_TYPE = bytes([_TOPIC])
 _NO_SYNONYMS = b"\0"
 # read only, source, sensitive, synonyms
 _AFTER_VALUE = struct.Struct(">bbbi")
@@ -38,8 +37,8 @@ class ConfigValue:
     is_default: bool
 
 
-class DescribedTopic(NamedTuple):
-    """What a broker says of one topic.
+class Described(NamedTuple):
+    """What a broker says of one topic, or of itself.
 
     Args:
         configs: by key, without keys that have no value; shared by topics with the same ones.
@@ -51,16 +50,21 @@ class DescribedTopic(NamedTuple):
     configs: Mapping[str, ConfigValue]
 
 
-def encode(topics: Sequence[str], keys: Sequence[str]) -> bytes:
-    """Return a request for some keys of topics."""
+def encode(names: Sequence[str], keys: Sequence[str], kind: int = TOPIC) -> bytes:
+    """Return a request for some keys of topics, or of the broker that gets it.
+
+    Args:
+        names: of topics, or the broker's id.
+        kind: `TOPIC` or `BROKER`.
+    """
     encoded = b"".join((_COUNT.pack(len(keys)), *map(encode_string, keys)))
-    parts = [_COUNT.pack(len(topics))]
-    for topic in topics:
-        parts += (_TYPE, encode_string(topic), encoded)
+    parts = [_COUNT.pack(len(names))]
+    for name in names:
+        parts += (bytes([kind]), encode_string(name), encoded)
     return b"".join((*parts, _NO_SYNONYMS))
 
 
-def decode(body: memoryview) -> Iterator[DescribedTopic]:
+def decode(body: memoryview) -> Iterator[Described]:
     """Read the answer to `encode`."""
     data = bytes(body)
     known: list[tuple[bytes, Mapping[str, ConfigValue]]] = []
@@ -76,7 +80,7 @@ def decode(body: memoryview) -> Iterator[DescribedTopic]:
             found = data[at:end], configs
             known = [found, *known[: _REMEMBERED - 1]]
         at += len(found[0])
-        yield DescribedTopic(name or "", error_code, message or "", found[1])
+        yield Described(name or "", error_code, message or "", found[1])
 
 
 def _configs(data: bytes, at: int) -> tuple[dict[str, ConfigValue], int]:

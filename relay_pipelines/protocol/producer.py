@@ -24,6 +24,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from relay_pipelines.errors import (
     AbortableError,
+    ConfigError,
     DestinationError,
     FencedError,
     RelayError,
@@ -161,6 +162,8 @@ class TransactionalProducer:
                 producer_epoch=-1,
             )
             answer = self._client.call(self._coordinator, request, 4)
+            if answer.error_code == error_codes.INVALID_TRANSACTION_TIMEOUT:
+                raise timeout_too_long(self._client, "less")
             if answer.error_code == error_codes.NONE:
                 self._state = ProducerState(answer.producer_id, answer.producer_epoch)
             return int(answer.error_code)
@@ -471,6 +474,20 @@ class TransactionalProducer:
         key = encode_string(topic_partition.topic), topic_partition.partition
         target = self._targets[topic_partition] = _Target(topic_partition, leader, key)
         return target
+
+
+def timeout_too_long(client: ClusterClient, most: str) -> ConfigError:
+    """Return why the destination refuses every transaction.
+
+    Args:
+        most: the value of its brokers, in words.
+    """
+    ours_ms = client.options.transaction_timeout_ms
+    return ConfigError(
+        f"{client.cluster} refuses transactions of copy.transaction_timeout ({ours_ms} ms):"
+        f" transaction.max.timeout.ms of its brokers is {most}",
+        remedy="set copy.transaction_timeout to no more, or raise transaction.max.timeout.ms",
+    )
 
 
 API_KEY, VERSION = requests.PRODUCE

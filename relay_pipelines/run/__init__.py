@@ -1,11 +1,12 @@
 """One run of a mirror, from plan to result.
 
-run_plan        from a snapshot to ranges and tasks; waits while another deployment copies
-run             prepares the destination, starts the Spark jobs, follows the ledger
-spark_jobs      submits ranges to Spark and collects their outcomes
-silent_tasks    ends tasks that hang, so that Spark starts them again
-result          what the run did, and its exit code
-session         the Spark session, which starts with its first use; Ctrl-C and SIGTERM
-preflight       what `relay check` reports of a mirror
-across_mirrors  what it reports across the mirrors of a relay.yaml
+run_plan           from a snapshot to ranges and tasks; waits while another deployment copies
+run                prepares the destination, starts the Spark jobs, follows the ledger
+spark_jobs         submits ranges to Spark and collects their outcomes
+silent_tasks       ends tasks that hang, so that Spark starts them again
+result             what the run did, and its exit code
+session            the Spark session, which starts with its first use; Ctrl-C and SIGTERM
+preflight          what `relay check` reports of a mirror
+transaction_probe  what it tries of a destination's transactions with --probe
+across_mirrors     what it reports across the mirrors of a relay.yaml
 """

@@ -162,6 +162,8 @@ def _probe(
         decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
         visible = [decision.topic for decision in decisions if decision.included]
     try:
+        if not at_source:
+            topics.require_transaction_timeout(client)
         admin.topic_configs(client, visible[:1], NEEDED_CONFIGS)
     except RelayError as error:
         yield _error(where, error)
@@ -188,6 +190,8 @@ def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Fi
         what = f"{_count(len(included), 'topic')} selected: {_some(included)}"
         yield _ok(name, what)
     for finding in findings.of_snapshot(snapshot, mirror):
+        yield finding.inside(name)
+    for finding in topics.more_partitions(snapshot):
         yield finding.inside(name)
     new = topics.missing(snapshot)
     if new:

@@ -23,6 +23,8 @@ from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.move.gates import GateState
+from relay_pipelines.move.rehearsal import topic_gate
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
@@ -277,6 +279,27 @@ def test_what_the_destinations_brokers_would_do_to_a_copy(
         configure_brokers(followed.destination, brokers, {key: None, f"log.{key}": None})
 
 
+def test_more_partitions_than_at_the_source(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A keyed producer that moves there would write elsewhere: a warning, and a gate of a move."""
+    other = f"{followed.topic}-other"
+    create(followed.source, other, 1, KEPT)
+    create(followed.destination, f"copy.{other}", 3, KEPT)
+    said = (
+        f"copy.{other}: it has 3 partitions, and its source 1: producers that move there would"
+        " write a key to another partition than its earlier records; copy to a topic with as many"
+        " (topics.rename), or, before producers move, add partitions at the source:"
+        f" kafka-topics.sh --alter --topic {other} --partitions 3"
+    )
+    assert main(["check", "-c", followed.config(tmp_path)]) == 0
+    assert f"warning {followed.name}: {said}\n" in capsys.readouterr().out
+    gate = topic_gate(followed.surveyed())
+    assert ([str(reason) for reason in gate.reasons], gate.state) == ([said], GateState.FAILS)
+    pinned = followed.surveyed(rename={other: f"copy.{other}:0", followed.topic: followed.copy_of})
+    assert list(topics.more_partitions(pinned)) == []
+
+
 def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
     """What a newer source sets itself is sent, and refused; its defaults are left out."""
     taken = replace(followed.surveyed(), destination_topics={})
@@ -378,6 +401,9 @@ def test_commands_report_differences(
     assert f"warning {followed.name}: {differs}; {hint}\n" in capsys.readouterr().out
     assert main(["plan", "-c", config]) == 0
     assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
+    assert main(["status", "-c", config]) == 0
+    differ = "keys of topics that are not as at the source: 1; see `relay plan`"
+    assert f"note       {differ}\n" in capsys.readouterr().out
     assert main(["plan", "-c", config, "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
     (finding,) = shown["findings"]

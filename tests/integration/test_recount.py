@@ -390,9 +390,11 @@ class TestThinned:
         kept = count(mirror, 0, 100, source_config={"cleanup.policy": "delete"})
         assert kept.problems == [
             COUNTS.format(100, 7),
-            ("the destination's topic has cleanup.policy=compact and the source has delete;"
-            " let runs set it with topics.sync_configs: true; `relay replay` copies again what is"
-            " gone"),
+            (
+                "the destination's topic has cleanup.policy=compact and the source has delete; let"
+                " runs set it with topics.sync_configs: true; `relay replay` copies again what is"
+                " gone"
+            ),
         ]
 
     @pytest.mark.parametrize("policy", ["compact", "compact,delete"])

@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import yaml
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from relay_pipelines.cli.entry import main
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.topics import STATE_TOPICS
+from relay_pipelines.protocol.admin import create_topics
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.run.transaction_probe import _Scratch
 from tests.copying import KEPT, numbered
 from tests.support import commands, independent
 
@@ -95,6 +102,117 @@ def test_what_is_risky_is_a_warning(
         f"topic {ledger_topic.TOPIC} has retention.bytes=1000000: entries of any age may be gone",
     ):
         assert warning in text
+
+
+@pytest.mark.parametrize("may_look", [True, False], ids=["seen before", "seen by a transaction"])
+def test_a_transaction_timeout_that_the_destination_refuses(
+    own_cluster: LocalCluster,
+    config: Path,
+    topic_name: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    may_look: bool,
+) -> None:
+    """It is found before a topic is created, unless nobody may see it; both values are named."""
+    mirrors = yaml.safe_load(config.read_text())
+    mirrors["mirrors"]["m"]["copy"] = {"transaction_timeout": "20m"}
+    config.write_text(yaml.safe_dump(mirrors))
+    if not may_look:
+        monkeypatch.setattr(topics, "broker_configs", lambda *_: {})
+    servers = own_cluster.cluster().bootstrap_servers[0]
+    refused = (
+        f"destination ({servers}) refuses transactions of copy.transaction_timeout (1200000 ms):"
+        f" transaction.max.timeout.ms of its brokers is {'900000' if may_look else 'less'}; set"
+        " copy.transaction_timeout to no more, or raise transaction.max.timeout.ms"
+    )
+    for command in ("check", "run") if may_look else ("run",):
+        code, text = said(config, command, capfd)
+        assert (code, refused in text) == (2, True), text
+    if may_look:
+        shown = AdminClient(independent.client(own_cluster.cluster())).list_topics(timeout=30)
+        assert not {topic_name, checkpoint.TOPIC, ledger_topic.TOPIC} & shown.topics.keys()
+
+
+def test_brokers_that_create_what_they_should_only_validate(
+    config: Path,
+    topic_name: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`relay check` says which topics exist now."""
+
+    def create(client: Any, new: Any, factor: int | None, *, validate_only: bool) -> list[str]:
+        assert validate_only
+        return create_topics(client, new, factor)
+
+    monkeypatch.setattr(permissions, "create_topics", create)
+    code, text = said(config, "check", capfd)
+    assert code == 1
+    created = f"{checkpoint.TOPIC}, {ledger_topic.TOPIC}, {topic_name}"
+    assert f"has created {created}, although it was asked only whether it could" in text
+    assert "; delete them if no mirror is to copy there" in text
+
+
+def unfenced(scratch: _Scratch) -> Any:
+    """Take the id once only."""
+    if not hasattr(unfenced, "taken"):
+        unfenced.taken = TAKE(scratch)  # type: ignore[attr-defined]
+        return unfenced.taken  # type: ignore[attr-defined]
+    return Mock()
+
+
+TAKE = _Scratch._producer
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "instead", "what"),
+    [
+        (_Scratch, "_producer", TAKE, ""),
+        (
+            TransactionalProducer,
+            "abort",
+            TransactionalProducer.commit,
+            "it shows a record whose transaction was aborted",
+        ),
+        (
+            TransactionalProducer,
+            "commit",
+            TransactionalProducer.abort,
+            "it does not show just the one record that was committed",
+        ),
+        (
+            _Scratch,
+            "_producer",
+            unfenced,
+            "it lets a producer commit whose transactional id another one has taken",
+        ),
+    ],
+    ids=["kept", "aborted", "committed", "fenced"],
+)
+def test_a_probe_of_the_transactions(
+    config: Path,
+    own_cluster: LocalCluster,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    at: type,
+    name: str,
+    instead: Any,
+    what: str,
+) -> None:
+    """It says what the destination does not keep, what it has created, and that this is gone."""
+    monkeypatch.setattr(at, name, instead)
+    code = main(["--config", str(config), "check", "--probe"])
+    text = " ".join(capfd.readouterr().out.split())
+    assert code == (1 if what else 0), text
+    assert (what or "it keeps transactions: it hides what is aborted, and fences a") in text
+    assert re.search(r"the probe has created and deleted topic relay-probe-\w{8}", text)
+
+    def left() -> list[str]:
+        admin = AdminClient(independent.client(own_cluster.cluster()))
+        return [topic for topic in admin.list_topics(timeout=30).topics if "probe" in topic]
+
+    independent.until(lambda: not left(), "the deletion")
 
 
 def test_the_docs_say_how_to_make_them() -> None:
