@@ -11,7 +11,7 @@ from functools import partial
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
-from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError
+from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, page
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Acl, Permission, TopicPartition
 from relay_pipelines.plan.acl_decisions import AclDecision, State, first_acls, plan_acls
@@ -92,7 +92,7 @@ def _require_only_validated(client: ClusterClient, new: Sequence[NewTopic]) -> N
             " it could (validate_only of CreateTopics), unless somebody else has created them just"
             " now",
             remedy="delete them if no mirror is to copy there; such brokers keep no promise that a"
-            " mirror rests on: see docs/versions.md",
+            f" mirror rests on: see {page('Kafka versions')}",
         )
 
 

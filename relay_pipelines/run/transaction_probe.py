@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
-from relay_pipelines.errors import FencedError, RelayError
+from relay_pipelines.errors import FencedError, RelayError, page
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger.checkpoint import wait_for_open_transactions
 from relay_pipelines.model import OffsetRange, TopicPartition
@@ -30,7 +30,7 @@ from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror
 
 _FETCH_BYTES = 1 << 20
-_REMEDY = "copy to brokers that keep transactions: see docs/versions.md"
+_REMEDY = f"copy to brokers that keep transactions: see {page('Kafka versions')}"
 
 
 def probe(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
