@@ -26,7 +26,7 @@
     ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or duplicate records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
-        ├── TopicRecreatedError          3   ... the source topic was deleted and created again
+        ├── TopicRecreatedError          3   ... the source has another log than was copied
         ├── LogTruncatedError            3   ... the source's log no longer holds what was copied
         └── DestinationTopicLostError    3   ... the destination topic with the copies is gone
 
@@ -299,7 +299,7 @@ class RetentionPassedError(DataLossError):
 
 
 class TopicRecreatedError(DataLossError):
-    """The source topic was deleted and created again after it was copied."""
+    """The source has another log than was copied: a topic created again, or an older disk."""
 
 
 class LogTruncatedError(DataLossError):

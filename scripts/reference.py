@@ -284,12 +284,13 @@ The checkpoint that is committed with that chunk, with the key `{mark.decode()}`
 {json.dumps(json.loads(state), indent=2)}
 ```
 
-The topic has four more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic
-begins, `<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, and
-`<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a replay is
-`<mirror>.replay@<id>`. `@schemas/<digest>` belongs to no mirror: it says which modes an import into
-a schema registry [has to restore](../schemas.md#what-holds-if-it-is-killed). `@move/<mirror>` says
-where a [move](../move.md#the-record) of the mirror stands.
+The topic has more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic begins,
+`<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, `.../doubt`
+that a run found [another log](../transactions.md#the-last-record-copied-proves-the-log) than was
+copied up to a checkpoint, and `<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a
+replay is `<mirror>.replay@<id>`. `@schemas/<digest>` belongs to no mirror: it says which modes an
+import into a schema registry [has to restore](../schemas.md#what-holds-if-it-is-killed).
+`@move/<mirror>` says where a [move](../move.md#the-record) of the mirror stands.
 """
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from relay_pipelines.copy.position import read_positions, verify_position
+from relay_pipelines.copy.position import Comparison, Proof, read_positions, verify_position
 from relay_pipelines.errors import (
     CorruptBatchError,
     DataLossError,
@@ -46,10 +46,15 @@ _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, Top
 
 
 class NodeAnswers(NamedTuple):
-    """Answers about many ranges, each of which serves one verification."""
+    """Answers about many ranges, each of which serves one verification.
+
+    Args:
+        first_fetches: where the first Fetch begins, where that is before the next record to copy.
+    """
 
     topics: dict[TopicPartition, TopicMetadata]
     positions: dict[TopicPartition, Position]
+    first_fetches: Mapping[TopicPartition, int]
 
 
 class NodeFailures:
@@ -82,6 +87,7 @@ class FailoverSource:
         self._unfit: dict[str, RelayError] = {}
         self._answers: NodeAnswers | None = None
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
+        self._proofs: dict[TopicPartition, Proof] = {}
         self._throttled_seconds = 0.0  # by nodes that were read before
         self.client = self._connect(job.node)
 
@@ -165,7 +171,12 @@ class FailoverSource:
             positions = read_positions(
                 self.client, partitions, checkpoints, among_several=len(self._nodes) > 1
             )
-        self._answers = NodeAnswers(topics, dict(positions))
+        first_fetches = {
+            tp: Comparison(checkpoints[tp], position.low_watermark).first_fetch
+            for tp, position in positions.items()
+            if checkpoints
+        }
+        self._answers = NodeAnswers(topics, dict(positions), first_fetches)
 
     def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[float, None, None]:
         """Fetch the first records of many ranges with few requests, for the next `read` of each.
@@ -180,10 +191,16 @@ class FailoverSource:
             RelayError: a broker of the node does not answer.
         """
         self._first = {}
-        topics = {} if self._answers is None else self._answers.topics
-        known = {tp: start for tp, start in starts.items() if tp in topics}
+        if self._answers is None:
+            return
+        answers = self._answers
+        known = {
+            tp: answers.first_fetches.get(tp, start)
+            for tp, start in starts.items()
+            if tp in answers.topics
+        }
         found = yield from fetch_first(self.client, known)
-        self._first = {tp: (starts[tp], answer) for tp, answer in found.items()}
+        self._first = {tp: (known[tp], answer) for tp, answer in found.items()}
 
     def forget_answers(self) -> None:
         """Drop what `refresh` and `fetch_first` have got and no range has used."""
@@ -192,21 +209,36 @@ class FailoverSource:
     def read(
         self, offset_range: OffsetRange, max_bytes: int, small: SmallBatch | None
     ) -> Generator[list[FetchedSpan], None, None]:
-        """Read from the node, as `reader.read`; begin with what `fetch_first` has fetched."""
-        start, first = self._first.pop(offset_range.topic_partition, (-1, None))
-        if start != offset_range.start:
+        """Read from the node, as `reader.read`; begin with what `fetch_first` has fetched.
+
+        What `verify_position` left to prove comes first, as of `Proof.of`.
+        """
+        tp, start = offset_range.topic_partition, offset_range.start
+        proof = self._proofs.pop(tp, None)
+        fetched = replace(offset_range, start=start if proof is None else proof.start)
+        at, first = self._first.pop(tp, (-1, None))
+        if at != fetched.start:
             first = None
-        return read(self.client, offset_range, max_bytes, small, first)
+        fetches = read(self.client, fetched, max_bytes, small, first, small_from=start)
+        return fetches if proof is None else proof.of(self.client, fetches)
 
     def verify_position(self, copy_range: CopyRange, checkpoint: Checkpoint | None) -> NodeIdentity:
-        """Verify that the node holds the log that was copied, as `position.verify_position`."""
-        return verify_position(
+        """Verify that the node holds the log that was copied, as `position.verify_position`.
+
+        The next `read` proves what is left to prove.
+        """
+        tp = copy_range.source.topic_partition
+        self._proofs.pop(tp, None)
+        identity, proof = verify_position(
             self.client,
             copy_range,
             checkpoint,
             among_several=len(self._nodes) > 1,
             fresh=self._take_fresh(copy_range),
         )
+        if proof is not None:
+            self._proofs[tp] = proof
+        return identity
 
     def verify_same_log(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
         """Verify that everything read since `verify_position` came from the same log.

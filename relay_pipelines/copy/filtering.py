@@ -63,6 +63,8 @@ class RecordFilter(Protocol):
 
     dropped: int
     failed: list[tuple[Any, RelayError]]
+    diverged: dict[str, str]
+    """The nodes that do not hold what was copied, as whoever read the records has found."""
 
     def can_decide_from(self, start: int) -> bool:
         """Whether it decides on all offsets from `start` on, now or later."""
@@ -121,6 +123,7 @@ class FilterChain:
         self._quarantines = on_error is OnRecordError.QUARANTINE
         self.dropped = 0
         self.failed: list[tuple[Any, RelayError]] = []
+        self.diverged: dict[str, str] = {}
 
     def can_decide_from(self, _start: int) -> bool:
         """Return True: it decides on any record."""

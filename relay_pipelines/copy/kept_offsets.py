@@ -38,6 +38,7 @@ class KeptOffsets:
         self._logs: list[tuple[int, int, NodeIdentity]] = []  # of the offsets [start, end)
         self.dropped = 0
         self.failed: list[tuple[Any, RelayError]] = []
+        self.diverged: dict[str, str] = {}
 
     def covers(self, end: int) -> bool:
         """Whether Spark has decided on the offsets below `end`; waits a moment at most.
@@ -119,6 +120,7 @@ class KeptOffsets:
         if marker.identity is not None and marker.end > self._end:
             self._logs.append((self._end, marker.end, marker.identity))
         self._end = marker.end
+        self.diverged |= marker.diverged
         error = marker.error
         if error is None:
             return

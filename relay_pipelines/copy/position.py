@@ -2,17 +2,24 @@
 
 The driver reads many positions at once with `read_positions`; a task verifies its own in every
 attempt with `verify_position`. For both, `plan.positions.data_loss` judges what they mean.
+
+Offsets, ids and epochs can be those of a log whose disk was put back, and that has grown since. So
+the last record copied has to be there: `Comparison` looks for it, and `log_error` is the judge. A
+task finds it in its first Fetch, which begins there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from relay_pipelines.copy.chunk import NO_RECORD, fingerprint_of
 from relay_pipelines.errors import (
+    CorruptBatchError,
     DivergedNodeError,
     RelayError,
+    RetentionPassedError,
     SourceError,
     TopicDeletedError,
     TopicRecreatedError,
@@ -24,7 +31,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.plan.positions import Position, data_loss
+from relay_pipelines.plan.positions import ANOTHER_LOG, Position, data_loss
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -32,13 +39,131 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
 )
 from relay_pipelines.protocol.metadata import TopicMetadata
-from relay_pipelines.protocol.reader import read
-from relay_pipelines.protocol.records import decode
+from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.records import checked_records, corrupt_at
 
 _FETCH_BYTES = 1 << 20
 _UNKNOWN_TOPIC_SECONDS = 3.0  # a broker that has just started may not know all topics yet
 _POLL_SECONDS = 0.25
 _MOST_OFFSETS_BETWEEN = 1_000
+
+
+class Comparison:
+    """Looks for the last record copied in a node's log, and for records that would be skipped.
+
+    By `Checkpoint.is_dense`, the node that was read had no record between the last one copied and
+    the next one to copy. A broker that is killed while a transaction ends may write its marker
+    twice, and from there on the offsets of the nodes differ.
+
+    Args:
+        low_watermark: the first offset that the node has.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, low_watermark: int) -> None:
+        self._checkpoint = checkpoint
+        self._differing: str | None = None
+        self._would_skip = False
+        end, last = checkpoint.next_offset, checkpoint.fingerprint
+        self.start = end if last is None else min(max(last.offset, low_watermark), end)
+        """The first offset to look at."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether what is to be looked at is little, so that the Fetch for what follows has it."""
+        return self._checkpoint.next_offset - self.start <= _MOST_OFFSETS_BETWEEN
+
+    @property
+    def first_fetch(self) -> int:
+        """Where the Fetch for the next records begins."""
+        return self.start if self.is_near else self._checkpoint.next_offset
+
+    @property
+    def difference(self) -> str | None:
+        """How it differs; empty if it does not, None if the record is gone there: nobody knows."""
+        if not self._differing and self._checkpoint.is_dense and self._would_skip:
+            return "it has one record more before the next one to copy"
+        return self._differing
+
+    def add(self, span: FetchedSpan) -> None:
+        """Compare the next offsets of the node; those from `next_offset` on do not matter.
+
+        Raises:
+            CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
+        """
+        last, end = self._checkpoint.fingerprint, self._checkpoint.next_offset
+        if last is None or span.start >= end:
+            return
+        if span.skipped in NO_RECORD and span.start <= last.offset < span.end:
+            self._differing = "it has no committed record there"
+        if span.run is None:
+            return
+        # where every broker sets the timestamp itself, it is not compared
+        is_timed = not span.run.first.is_log_append_time
+        with corrupt_at(span.run.first.base_offset):
+            for record in checked_records(span.run, end):
+                if record.offset == last.offset:
+                    found = fingerprint_of(record)
+                    self._differing = _says(last.differing(found, timed=is_timed))
+                elif max(last.offset + 1, span.start) <= record.offset < end:
+                    self._would_skip = True
+
+
+class Proof(NamedTuple):
+    """What the first Fetch of a range has to show: that the log is the one that was copied."""
+
+    log: NodeIdentity
+    checkpoint: Checkpoint
+    comparison: Comparison
+
+    @property
+    def start(self) -> int:
+        """Where the Fetch begins: before the next record to copy."""
+        return self.comparison.first_fetch
+
+    def of(
+        self, client: ClusterClient, fetches: Generator[list[FetchedSpan], None, None]
+    ) -> Generator[list[FetchedSpan], None, None]:
+        """Yield what is to be copied of `fetches`, which begin at `start`, after it was compared.
+
+        Raises:
+            SourceError: retention has taken its beginning in this moment.
+            RelayError: as `log_error` returns it; it is another log.
+        """
+        start, source = self.checkpoint.next_offset, self.checkpoint.source
+        with closing(fetches):
+            try:
+                yield from self._compared(fetches)
+            except RetentionPassedError as error:
+                if error.offset is None or error.offset >= start:
+                    raise
+                raise client.retriable(
+                    "retention took the last record copied while it was to be compared",
+                    topic_partition=source,
+                    offset=error.offset,
+                ) from error
+            except CorruptBatchError as error:
+                error.topic_partition = error.topic_partition or source
+                raise
+
+    def _compared(
+        self, fetches: Generator[list[FetchedSpan], None, None]
+    ) -> Generator[list[FetchedSpan], None, None]:
+        start, is_due = self.checkpoint.next_offset, True
+        for spans in fetches:
+            if not is_due or not spans:
+                yield spans
+                continue
+            for span in spans:
+                self.comparison.add(span)
+            if spans[-1].end < start:
+                yield []
+                continue
+            is_due = False
+            if error := _error_of(self.log, self.checkpoint, self.comparison.difference):
+                raise error
+            yield [
+                span._replace(start=max(span.start, start)) for span in spans if span.end > start
+            ]
 
 
 class LogPosition(NamedTuple):
@@ -110,12 +235,15 @@ def verify_position(
     *,
     among_several: bool,
     fresh: tuple[TopicMetadata | None, Position | None] = (None, None),
-) -> NodeIdentity:
-    """Verify that a node holds the log that was planned and copied; return which log that is.
+) -> tuple[NodeIdentity, Proof | None]:
+    """Verify that a node holds the log that was planned and copied.
 
     Args:
         fresh: the topic as its leader shows it, and the range's position, as far as both were
             asked for in this attempt.
+
+    Returns:
+        which log that is, and what the first Fetch has to prove; None if nothing is left to prove.
 
     Raises:
         DataLossError: it holds another log, so that a copy from it would lose or mix records.
@@ -133,7 +261,7 @@ def verify_position(
     identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
     _require_planned_topic(copy_range, identity)
     if checkpoint is None:
-        return identity
+        return identity, None
     if position is None:
         checkpoints = {partition: checkpoint}
         position = read_positions(client, [partition], checkpoints, among_several=among_several)[
@@ -145,7 +273,9 @@ def verify_position(
         and position.end_offset < checkpoint.next_offset
     ):
         if checkpoint.is_recreated(identity):
-            raise _recreated(checkpoint)  # nobody knows whether it will ever hold the same records
+            raise _not_the_log(
+                checkpoint
+            )  # nobody knows whether it will ever hold the same records
         raise SourceError(
             f"the log on node {identity.node} ends at {position.end_offset}, before the records"
             f" copied from {checkpoint.node}",
@@ -156,25 +286,32 @@ def verify_position(
     loss = data_loss(position)
     if loss is not None:
         raise loss
-    error = log_error(client, identity, checkpoint)
-    if error is not None:
+    comparison = Comparison(checkpoint, position.low_watermark)
+    if comparison.first_fetch < checkpoint.next_offset:
+        return identity, Proof(identity, checkpoint, comparison)
+    is_gone = comparison.start == checkpoint.next_offset
+    differing = None if is_gone else difference(client, checkpoint, position.low_watermark)
+    if error := _error_of(identity, checkpoint, differing):
         raise error
-    return identity
+    return identity, None
 
 
 def unproved_logs(
     client: ClusterClient,
     ends: Mapping[TopicPartition, int],
     checkpoints: Mapping[TopicPartition, Checkpoint],
+    doubted: Container[TopicPartition] = (),
 ) -> tuple[set[TopicPartition], dict[TopicPartition, RelayError]]:
     """The topic-partitions whose log on a node nothing proves to be the one that was copied.
 
     A topic that is created again has another id. So has that of a node which was rebuilt with the
     same records; then the last record copied proves it. Where the log ends at the checkpoint, there
-    is nothing to copy, and nothing is compared.
+    is nothing to copy, and nothing is compared. The records of a log with a known id are compared
+    by the task that copies it, since each look would fetch a batch of every topic-partition.
 
     Args:
         ends: the last stable offsets of the topic-partitions that the node has.
+        doubted: those of which a run found another log: only the last record copied proves them.
 
     Returns:
         them, and those of which the node refuses, or cannot give, the record: nobody knows.
@@ -184,13 +321,12 @@ def unproved_logs(
     """
     unproved, unreadable = set(), {}
     for tp, checkpoint in checkpoints.items():
-        end, last = ends.get(tp, checkpoint.next_offset), checkpoint.fingerprint
-        log = log_of(client, tp.topic) if end != checkpoint.next_offset else None
-        if log is None or checkpoint.knows(log):
+        end = ends.get(tp, checkpoint.next_offset)
+        is_doubted = tp in doubted and end >= checkpoint.next_offset
+        if not (is_doubted or _is_unknown(client, checkpoint, end)):
             continue
-        is_beyond_end = last is not None and end <= last.offset
         try:
-            if is_beyond_end or log_error(client, log, checkpoint) is not None:
+            if not _proves(client, checkpoint, end, is_doubted=is_doubted):
                 unproved.add(tp)
         except RelayError as error:
             if error.topic_partition is None:
@@ -199,21 +335,44 @@ def unproved_logs(
     return unproved, unreadable
 
 
+def _is_unknown(client: ClusterClient, checkpoint: Checkpoint, end: int) -> bool:
+    """Whether there is something to copy of a log that was never known."""
+    if end == checkpoint.next_offset:
+        return False
+    return not checkpoint.knows(log_of(client, checkpoint.source.topic))
+
+
+def _proves(client: ClusterClient, checkpoint: Checkpoint, end: int, *, is_doubted: bool) -> bool:
+    """Whether a node's log proves to be the one that was copied."""
+    if is_doubted:
+        return difference(client, checkpoint) == ""
+    last = checkpoint.fingerprint
+    if last is not None and end <= last.offset:
+        return False
+    return log_error(client, log_of(client, checkpoint.source.topic), checkpoint) is None
+
+
 def log_error(
     client: ClusterClient, log: NodeIdentity, checkpoint: Checkpoint
 ) -> RelayError | None:
-    """Return why a node's log is not the one that was copied; None if ids or a record prove it.
+    """Return why a node's log is not the one that was copied; None if the last record proves it.
 
-    Where no record was copied yet, a log that was never known is accepted.
+    Where it is gone, or none was copied yet, a known log is accepted. Where none was copied yet, so
+    is one that was never known.
     """
-    if _is_proven(checkpoint, log):
-        return None
-    if checkpoint.fingerprint is None:
-        return _recreated(checkpoint) if checkpoint.is_recreated(log) else None
-    differing = difference(client, checkpoint)
+    return _error_of(log, checkpoint, difference(client, checkpoint))
+
+
+def _error_of(
+    log: NodeIdentity, checkpoint: Checkpoint, differing: str | None
+) -> RelayError | None:
     if differing:
         return other_records(log, checkpoint, differing)
-    return None if differing is not None or checkpoint.knows(log) else _unproved(log, checkpoint)
+    if differing is not None or checkpoint.knows(log):
+        return None
+    if checkpoint.fingerprint is None:
+        return _not_the_log(checkpoint) if checkpoint.is_recreated(log) else None
+    return _unproved(log, checkpoint)
 
 
 def other_records(log: NodeIdentity, checkpoint: Checkpoint, differing: str) -> RelayError:
@@ -222,9 +381,9 @@ def other_records(log: NodeIdentity, checkpoint: Checkpoint, differing: str) -> 
     Args:
         differing: as `difference` returns it.
     """
-    # the node of the checkpoint cannot differ from itself: it holds another topic now
+    # the node of the checkpoint cannot differ from itself: it holds another log now
     if checkpoint.node == log.node or checkpoint.is_recreated(log):
-        return _recreated_differently(checkpoint, differing)
+        return _not_the_log(checkpoint, f"{ANOTHER_LOG} (the last record copied: {differing})")
     return _diverged(log.node, checkpoint, differing)
 
 
@@ -237,47 +396,32 @@ def _is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     return checkpoint.is_recreated(log_of(client, checkpoint.source.topic))
 
 
-def difference(client: ClusterClient, checkpoint: Checkpoint) -> str | None:
+def difference(
+    client: ClusterClient, checkpoint: Checkpoint, low_watermark: int | None = None
+) -> str | None:
     """Return how a node's log differs from what was copied, up to the checkpoint.
+
+    Args:
+        low_watermark: the node's; asked for if None.
 
     Returns:
         empty if it does not; None if nobody knows, because retention or the cleaner has removed the
         last record copied there.
     """
-    differing = _fields_that_differ(client, checkpoint)
-    if (
-        not differing
-        and checkpoint.node != client.cluster.name
-        and checkpoint.is_dense
-        and _would_skip_a_record(client, checkpoint)
-    ):
-        return "it has one record more before the next one to copy"
-    return differing
-
-
-def _fields_that_differ(client: ClusterClient, checkpoint: Checkpoint) -> str | None:
-    """Return how the last record copied differs on a node; as `difference` otherwise.
-
-    If every broker sets the timestamp itself, only key, value and headers are compared.
-    """
-    expected = checkpoint.fingerprint
-    if expected is None:
+    last, source = checkpoint.fingerprint, checkpoint.source
+    if last is None:
         return None
-    source = checkpoint.source
-    if client.list_offsets([source], EARLIEST, READ_COMMITTED)[source] > expected.offset:
-        return None
-    offset_range = OffsetRange(source, expected.offset, expected.offset + 1)
-    for spans in read(client, offset_range, _FETCH_BYTES):
+    if low_watermark is None:
+        low_watermark = client.list_offsets([source], EARLIEST, READ_COMMITTED)[source]
+    comparison = Comparison(checkpoint, low_watermark)
+    is_near = comparison.is_near
+    end = checkpoint.next_offset if is_near else last.offset + 1
+    offsets = OffsetRange(source, comparison.start, max(comparison.start, end))
+    # a batch comes as a whole, whatever its size
+    for spans in read(client, offsets, _FETCH_BYTES if is_near else 1):
         for span in spans:
-            if span.skipped in NO_RECORD:
-                return "it has no committed record there"
-            if span.run is None:
-                continue
-            for record in decode(span.run.data):
-                if record.offset == expected.offset:
-                    is_timed = not span.run.first.is_log_append_time
-                    return _says(expected.differing(fingerprint_of(record), timed=is_timed))
-    return None
+            comparison.add(span)
+    return comparison.difference
 
 
 def _says(fields: list[str]) -> str:
@@ -286,26 +430,6 @@ def _says(fields: list[str]) -> str:
     verb = "differs" if len(fields) == 1 and fields != ["headers"] else "differ"
     counts = " (timestamps count)" if "timestamp" in fields else ""
     return f"its {' and '.join(fields)} {verb}{counts}"
-
-
-def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint) -> bool:
-    """Whether a node holds a record between the last one copied and the next one to copy.
-
-    By `Checkpoint.is_dense`, the node that was read held none. A broker that is killed while a
-    transaction ends may write its marker twice, and from there on the offsets of the nodes differ.
-    """
-    last, source = checkpoint.fingerprint, checkpoint.source
-    if last is None or checkpoint.next_offset - last.offset > _MOST_OFFSETS_BETWEEN:
-        return False
-    low = client.list_offsets([source], EARLIEST, READ_COMMITTED)[source]
-    between = OffsetRange(source, max(low, last.offset + 1), checkpoint.next_offset)
-    for spans in read(client, between, _FETCH_BYTES):
-        for span in spans:
-            if span.run is not None and any(
-                span.start <= record.offset < span.end for record in decode(span.run.data)
-            ):
-                return True
-    return False
 
 
 def _diverged(node: str, checkpoint: Checkpoint, differing: str) -> DivergedNodeError:
@@ -319,33 +443,19 @@ def _diverged(node: str, checkpoint: Checkpoint, differing: str) -> DivergedNode
     )
 
 
-def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
-    return _not_the_log(
-        "the topic was deleted and created again since it was copied: its topic id changed",
-        checkpoint,
-    )
-
-
-def _recreated_differently(checkpoint: Checkpoint, differing: str) -> TopicRecreatedError:
-    return _not_the_log(
-        f"the log holds another record than the last one copied, {differing}: the topic was deleted"
-        " and created again",
-        checkpoint,
-    )
-
-
 def _unproved(log: NodeIdentity, checkpoint: Checkpoint) -> TopicRecreatedError:
     return _not_the_log(
+        checkpoint,
         f"the topic id on node {log.node} is unknown, and the last record copied is gone there:"
         " the topic may have been deleted and created again",
-        checkpoint,
     )
 
 
-def _not_the_log(what: str, checkpoint: Checkpoint) -> TopicRecreatedError:
+def _not_the_log(checkpoint: Checkpoint, what: str = ANOTHER_LOG) -> TopicRecreatedError:
     return TopicRecreatedError(
         what,
-        remedy="mirror it under a new name into a new destination topic",
+        remedy="mirror it under a new name into a new destination topic; `relay plan` says what it"
+        " means to accept the loss",
         topic_partition=checkpoint.source,
         offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
     )
@@ -383,12 +493,6 @@ def _require_planned_topic(copy_range: CopyRange, found: NodeIdentity) -> None:
 def _is_same_log(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     """Whether the checkpoint's leader epoch is of this node's topic, so that it can be compared."""
     return checkpoint.node == client.cluster.name and not _is_recreated(client, checkpoint)
-
-
-def _is_proven(checkpoint: Checkpoint, identity: NodeIdentity) -> bool:
-    """Whether topic ids prove that this is the log from which the last record was copied."""
-    known = checkpoint.topic_ids.get(identity.node)
-    return checkpoint.node == identity.node and bool(known) and known == identity.topic_id
 
 
 def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:

@@ -167,8 +167,8 @@ class _RangeRows:
             with attempt:
                 try:
                     self._nodes.switch(self._failures)
-                    self.identity = self._nodes.verify_position(self._range, self._checkpoint)
-                    yield from self._fetched(self.identity)
+                    identity = self._nodes.verify_position(self._range, self._checkpoint)
+                    yield from self._fetched(identity)
                 except RelayError as error:
                     if self._failing_since < 0:
                         self._failing_since = self._clock.monotonic()
@@ -181,6 +181,7 @@ class _RangeRows:
             for spans in fetches:
                 if spans:
                     self._nodes.verify_same_log(self._range, identity)
+                    self.identity = identity
                     # a complete fetch or nothing, because rows cannot be taken back
                     yield from self._rows(spans, identity)
                     self._failing_since = -1.0

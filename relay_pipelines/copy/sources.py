@@ -111,7 +111,7 @@ class FetchedBatches:
     @property
     def diverged(self) -> dict[str, str]:
         """The nodes that do not hold what was copied, and why."""
-        return self._nodes.diverged
+        return self._nodes.diverged | (self._filter.diverged if self._filter else {})
 
     @property
     def throttled_seconds(self) -> float:

@@ -62,7 +62,8 @@ _WAY_BACK = ".back@"
 _START = "/start"
 _OWNER = "/owner"
 _CREATED = "/created"
-_NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED))
+_DOUBT = "/doubt"
+_NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED, _DOUBT))
 _POLL_SECONDS = 0.005
 _UNBLOCK_SECONDS = 1.0
 _ABORT_SECONDS = 10.0  # in which a coordinator looks for timeouts, as Kafka comes
@@ -136,6 +137,29 @@ class CreatedRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class DoubtRecord:
+    """That a run found another log at the source than the one that was copied.
+
+    It counts while the checkpoint stays where it is: until a person decides, or the log proves to
+    be the one that was copied, and the next chunk follows.
+
+    Args:
+        next_offset, generation: of the checkpoint.
+    """
+
+    mirror: str
+    source: TopicPartition
+    next_offset: int
+    generation: int
+    found_at_ms: int
+
+    def is_of(self, checkpoint: Checkpoint | None) -> bool:
+        """Whether the checkpoint is still the one in doubt."""
+        known = checkpoint and (checkpoint.next_offset, checkpoint.generation)
+        return known == (self.next_offset, self.generation)
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineRecord:
     """Why a mirror must not read a node; empty if it may again."""
 
@@ -161,6 +185,8 @@ class CheckpointSnapshot:
         quarantined: nodes that the mirror must not read, and why.
         created: destination topic -> its id, of topics that the mirror has created.
         began: whether it is written down where the mirror starts.
+        doubted: topic-partitions of which a run found another log than was copied, and nobody has
+            decided.
     """
 
     checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
@@ -170,6 +196,7 @@ class CheckpointSnapshot:
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     created: Mapping[str, str] = field(default_factory=dict)
     began: bool = False
+    doubted: frozenset[TopicPartition] = frozenset()
 
     @property
     def has_begun(self) -> bool:
@@ -318,6 +345,12 @@ def created_record(created: CreatedRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
     key = f"{created.mirror}/{created.topic}{_CREATED}".encode()
     return key, to_json(created, version=_VERSION).encode(), created.created_at_ms
+
+
+def doubt_record(doubt: DoubtRecord) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    key = key_of(doubt.mirror, doubt.source) + _DOUBT.encode()
+    return key, to_json(doubt, version=_VERSION).encode(), doubt.found_at_ms
 
 
 def _not_ours() -> TamperedError:
@@ -560,17 +593,23 @@ def read_all(
         return [_decoded(kind, latest.pop(key)) for key in keys]
 
     starts, owners = taken(StartRecord, _START), taken(OwnerRecord, _OWNER)
-    created = taken(CreatedRecord, _CREATED)
-    checkpoints = list(_checkpoints(latest, only_readable=only_readable))
+    created, doubts = taken(CreatedRecord, _CREATED), taken(DoubtRecord, _DOUBT)
+    checkpoints = {
+        checkpoint.source: checkpoint
+        for checkpoint in _checkpoints(latest, only_readable=only_readable)
+    }
     of_topics = {start.topic: start for start in starts if start.topic}
     return CheckpointSnapshot(
-        {checkpoint.source: checkpoint for checkpoint in checkpoints},
+        checkpoints,
         ends,
         {node.decode(errors="replace"): why for node, why in reasons.items() if why},
         of_topics,
         {owner.source: owner.owner for owner in owners},
         {each.topic: each.topic_id for each in created},
         began=len(of_topics) < len(starts),
+        doubted=frozenset(
+            doubt.source for doubt in doubts if doubt.is_of(checkpoints.get(doubt.source))
+        ),
     )
 
 

@@ -63,7 +63,7 @@ class NodeVerdict:
 
     Args:
         eligible: whether it can be read without losing anything.
-        healthy: eligible, and not too far behind.
+        healthy: eligible, not too far behind, and not behind what was copied from it.
         behind: records that the most advanced eligible nodes have and this one does not; 0 if it is
             not eligible.
         why: what is wrong; empty if it is healthy.
@@ -127,6 +127,7 @@ def judge_nodes(
             _verdict(
                 view.name,
                 reasons[view.name],
+                _too_short(view, copied),
                 ends.get(view.name, {}),
                 most_advanced,
                 lag_threshold,
@@ -201,7 +202,7 @@ def _least_bad_node(
     eligible = [verdict for verdict in in_turn if verdict.eligible]
     if eligible:
         chosen = min(eligible, key=lambda verdict: verdict.behind)
-        return NodeChoice(chosen.name, "all nodes lag too far; this one lags the least", verdicts)
+        return NodeChoice(chosen.name, "no node is healthy; this one lags the least", verdicts)
     have_answered = all(verdict.quarantined or verdict.incomplete_partitions for verdict in in_turn)
     incomplete = [
         verdict
@@ -233,6 +234,16 @@ def _best_resume_offset(
         return next_offset
     lows = [low for view in present if (low := view.low_watermarks.get(tp, 0)) > next_offset]
     return min(lows, default=None)
+
+
+def _too_short(view: NodeView, copied: Mapping[TopicPartition, int]) -> str:
+    """Say of which topic-partition a node's log ends before what was copied, if of any.
+
+    Where every node's log does, the guards hold the topic-partition back, and the node is read.
+    """
+    ends = view.end_offsets or {}
+    short = {tp: offset for tp, offset in copied.items() if ends.get(tp, offset) < offset}
+    return next(iter(_missing_records(view, short)), "")
 
 
 def _ineligible(view: NodeView, missing: Sequence[str]) -> str:
@@ -275,6 +286,7 @@ def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> 
 def _verdict(
     name: str,
     reason: str,
+    short: str,
     ends: Mapping[TopicPartition, int],
     most_advanced: Mapping[TopicPartition, int],
     lag_threshold: int | None,
@@ -285,4 +297,4 @@ def _verdict(
     if lag_threshold is not None and behind > lag_threshold:
         why = f"{behind:,} records behind, more than lag_threshold={lag_threshold:,}"
         return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why=why)
-    return NodeVerdict(name, eligible=True, healthy=True, behind=behind)
+    return NodeVerdict(name, eligible=True, healthy=not short, behind=behind, why=short)

@@ -38,8 +38,8 @@ class Position:
         end_offset: the last stable offset: readers of committed records stop before it.
         next_offset: the checkpoint's; without a checkpoint that of the start record; None if there
             is neither.
-        recreated: whether the topic was deleted and created again since it was copied: its id on
-            the node has changed.
+        recreated: whether the log is another one than was copied: its topic id has changed, or a
+            run found another record at the offset of the last one copied.
         truncated_at: where the log stops being the one that was copied, by its leader epochs; None
             if it still is.
         destination_lost: what happened to the destination topic that holds the copies; empty if it
@@ -142,6 +142,10 @@ class Loss:
 
 ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
 """What to do about a node that does not answer."""
+ANOTHER_LOG = (
+    "the topic was deleted and created again since it was copied, or a disk was put back to an"
+    " earlier time: its log is another one"
+)
 _AT_SOURCE = (RetentionPassedError, LogTruncatedError, TopicRecreatedError)
 
 
@@ -347,10 +351,9 @@ def _losses(position: Position) -> Iterator[Loss]:
     if copied is None:
         return
     if position.recreated:
-        what = "the topic was deleted and created again since it was copied: its topic id changed"
         remedy = "mirror it under a new name into a new destination topic"
-        accepted = f" which copies all that the new topic has, {_span(low, end)},"
-        yield Loss(TopicRecreatedError, what, remedy, low, accepted)
+        accepted = f" which copies all that the log has now, {_span(low, end)},"
+        yield Loss(TopicRecreatedError, ANOTHER_LOG, remedy, low, accepted)
     if copied < low:
         what = f"retention took the offsets [{copied}, {low}) before they were copied"
         remedy = "run more often or keep records longer"

@@ -9,7 +9,7 @@ Source nodes that hold other records than were copied: not read until an operato
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -17,9 +17,9 @@ from types import MappingProxyType
 from relay_pipelines.errors import FencedError, RelayError, TransactionPendingError
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger import checkpoint as checkpoints
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, OwnerRecord
+from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, DoubtRecord, OwnerRecord
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
-from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -205,6 +205,31 @@ def _owner_batches(
         home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
         records[home].append(checkpoints.owner_record(OwnerRecord(mirror, source, owner, now_ms)))
     return [(home, batch) for home, some in records.items() for batch in encode_all(some)]
+
+
+def note_doubts(name: str, mirror: Mirror, known: Iterable[Checkpoint], clock: Clock) -> None:
+    """Write that the source holds another log than was copied up to the known checkpoints.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    options = mirror.copy_options
+    with destination_client(name, mirror.destination_cluster, options, clock) as client:
+        records = defaultdict(list)
+        for each in known:
+            doubt = DoubtRecord(
+                name, each.source, each.next_offset, each.generation, clock.now_ms()
+            )
+            home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(name, each.source))
+            records[home].append(checkpoint.doubt_record(doubt))
+        batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
+
+        def write() -> None:
+            # no task uses this id: topic names are never empty
+            commit(client, take_over(client, f"relay.{name}../doubts"), batches)
+
+        if batches:
+            client.retry(write)
 
 
 def set_quarantine(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> None:

@@ -186,6 +186,22 @@ def split(records: memoryview, small: SmallBatch | None = None) -> Iterator[Batc
         _require_magic(records, at)
 
 
+def size_before(records: memoryview, offset: int) -> int:
+    """Return the size in bytes of the complete batches in `records` that end before an offset.
+
+    Raises:
+        UnsupportedError, CorruptBatchError: as `split` raises them.
+    """
+    at = 0
+    while at + HEADER_BYTES <= len(records):
+        header = _header(records, at)
+        following = at + _SIZE_END + header.size_bytes
+        if header.last_offset >= offset or following > len(records):
+            break
+        at = following
+    return at
+
+
 def has_batch(records: memoryview) -> bool:
     """Whether `records` begin with a complete batch."""
     if len(records) < HEADER_BYTES:

@@ -22,7 +22,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
-from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, split
+from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, size_before, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.connection import Connection
 
@@ -31,9 +31,10 @@ _NONE = -1
 _MAX_WAIT_MS = 500
 _EMPTY_ANSWERS = 3
 _TICK_MS = 250
-# of `fetch_first`: little, because a topic-partition that has more is read on its own
-_FIRST_BYTES = 3 << 20
-_FIRST_PARTITION_BYTES = 32 << 10
+# of `fetch_first`: little, because a topic-partition that has more is read on its own; half of it
+# may be a batch that was copied before
+_FIRST_BYTES = 6 << 20
+_FIRST_PARTITION_BYTES = 64 << 10
 
 
 class FetchedSpan(NamedTuple):
@@ -65,6 +66,7 @@ def read(
     max_bytes: int,
     small: SmallBatch | None = None,
     first: fetch.FetchResponse | None = None,
+    small_from: int = -1,
 ) -> Generator[list[FetchedSpan], None, None]:
     """Yield the spans of each fetch; together they cover `offset_range` without a gap.
 
@@ -78,6 +80,7 @@ def read(
     Args:
         small: which batches may come as runs.
         first: what `fetch_first` has fetched from `wanted.start` on.
+        small_from: batches that end before this offset come one by one.
 
     Raises:
         DataLossError: the broker does not have the offset: retention took it, or the log was
@@ -95,7 +98,7 @@ def read(
         rest = replace(offset_range, start=position)
         try:
             with closing(
-                _read_from(client, broker, leader, rack, rest, max_bytes, small, first)
+                _read_from(client, broker, leader, rack, rest, max_bytes, small, first, small_from)
             ) as lists:
                 for spans in lists:
                     position = spans[-1].end if spans else position
@@ -121,6 +124,7 @@ def _read_from(
     max_bytes: int,
     small: SmallBatch | None,
     first: fetch.FetchResponse | None,
+    small_from: int,
 ) -> Generator[list[FetchedSpan], None, None]:
     """Yield the spans that a broker has.
 
@@ -156,7 +160,7 @@ def _read_from(
                 yield []
             if response.preferred_replica not in (_NONE, broker):
                 raise _ReadElsewhereError(response.preferred_replica)
-            runs = _runs(response, topic_partition, small)
+            runs = _runs(response, topic_partition, small, max(position, small_from))
             following = (
                 runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
             )
@@ -317,11 +321,17 @@ class _EndOfLog:
 
 
 def _runs(
-    response: fetch.FetchResponse, topic_partition: TopicPartition, small: SmallBatch | None
+    response: fetch.FetchResponse,
+    topic_partition: TopicPartition,
+    small: SmallBatch | None,
+    small_from: int,
 ) -> list[BatchRun]:
+    records = response.records
     try:
+        single = size_before(records, small_from)
         # whether a batch belongs to an aborted transaction has to be decided batch by batch
-        return list(split(response.records, None if response.aborted else small))
+        rest = split(records[single:], None if response.aborted else small)
+        return [*split(records[:single]), *rest]
     except RelayError as error:
         error.topic_partition = topic_partition
         raise

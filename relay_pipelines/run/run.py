@@ -10,7 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_pipelines.copy import user_class
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import (
+    LogTruncatedError,
+    RelayError,
+    TopicRecreatedError,
+    error_class,
+)
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.plan.owners import with_owners
@@ -139,6 +144,11 @@ class _Run:
         self._sources = sources
 
     def copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
+        """Copy what is planned, and note what turns out to be another log."""
+        self._copy(plan, session, scope)
+        self._note_doubts(plan)
+
+    def _copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
         plan = self._sync_configs(plan)
         planned = plan.ranges
         if not planned:
@@ -245,6 +255,28 @@ class _Run:
         tally(self._result.topics, entries)
         for observer in self._observers:
             observer.committed(entries)
+
+    def _note_doubts(self, plan: RunPlan) -> None:
+        """Note the topic-partitions that stay held back until a person decides.
+
+        A log that is too short now may have grown when the next run looks.
+        """
+        snapshot, kinds = plan.snapshot, (LogTruncatedError, TopicRecreatedError)
+        held_back = {
+            error.topic_partition for error in plan.data_losses if isinstance(error, kinds)
+        }
+        held_back |= {
+            outcome.range.topic_partition
+            for outcome in self._result.outcomes
+            if issubclass(error_class(outcome.error_kind), kinds)
+        }
+        new = [
+            known
+            for tp, known in snapshot.checkpoints.items()
+            if tp in held_back and tp not in snapshot.doubted
+        ]
+        if new:
+            owners.note_doubts(snapshot.mirror, self._mirror, new, self._clock)
 
     def _quarantine_diverged_nodes(self) -> None:
         result = self._result

@@ -107,7 +107,7 @@ class ClusterSnapshot:
         refused: source topic -> why it is not copied: its configuration, or that of its copy,
             cannot be read, and the copy has to know both; another mirror has copied there; it is a
             copy itself; or its copy would have the name of another one.
-        created: as `CheckpointSnapshot.created`.
+        created, doubted: as of `CheckpointSnapshot`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not have.
@@ -145,6 +145,7 @@ class ClusterSnapshot:
     refused: Mapping[str, RelayError] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     created: Mapping[str, str] = field(default_factory=dict)
+    doubted: frozenset[TopicPartition] = frozenset()
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
     state_topics: Sequence[StateTopic] = ()
     at_destination: Metadata = field(default_factory=Metadata)
@@ -513,6 +514,7 @@ class _SnapshotBuilder:
             checkpoint_ends=checkpoints.ends,
             owners=checkpoints.owners,
             created=checkpoints.created,
+            doubted=checkpoints.doubted,
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
             at_destination=self._at_destination,

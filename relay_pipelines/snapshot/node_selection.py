@@ -124,7 +124,7 @@ def probe(
     return [
         replace(state, quarantined=why)
         if (why := snapshot.quarantined.get(state.node.name, ""))
-        else _compared(name, mirror, state, snapshot.checkpoints, clock)
+        else _compared(name, mirror, state, snapshot, clock)
         for state in states
     ]
 
@@ -375,21 +375,21 @@ def _compared(
     name: str,
     mirror: Mirror,
     state: NodeState,
-    checkpoints: Mapping[TopicPartition, Checkpoint],
+    snapshot: CheckpointSnapshot,
     clock: Clock,
 ) -> NodeState:
-    """Compare the last records copied with a node's, where ids do not prove its log."""
+    """Compare the last records copied with a node's, where ids do not tell its log."""
     ends = state.end_offsets or {}
     unknown = {
         tp: checkpoint
-        for tp, checkpoint in checkpoints.items()
-        if tp in ends and not checkpoint.knows(state.log(tp.topic))
+        for tp, checkpoint in snapshot.checkpoints.items()
+        if tp in ends and (tp in snapshot.doubted or not checkpoint.knows(state.log(tp.topic)))
     }
     if not unknown:
         return state
     try:
         with source_client(name, state.node, mirror.health_options, clock, "health") as client:
-            unproved, unreadable = unproved_logs(client, ends, unknown)
+            unproved, unreadable = unproved_logs(client, ends, unknown, snapshot.doubted)
     except RelayError as error:
         return replace(state, end_offsets=None, error=str(error))
     return replace(

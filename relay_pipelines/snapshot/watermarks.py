@@ -85,7 +85,11 @@ class Positions:
         )
         ends = {tp: position.end_offset for tp, position in at_source.items()}
         known = {tp: copied for tp, copied in self._snapshot.checkpoints.items() if tp in ends}
-        unproved, unreadable = unproved_logs(self._source, ends, known)
+        # an epoch that ends too early says more: where the other records begin
+        doubted = {
+            tp for tp in self._snapshot.doubted if tp in ends and at_source[tp].truncated_at is None
+        }
+        unproved, unreadable = unproved_logs(self._source, ends, known, doubted)
         positions = [
             Position(
                 *self._of_log(at_source[tp], starts.get(tp), is_unproved=tp in unproved),

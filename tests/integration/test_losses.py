@@ -114,7 +114,7 @@ CASES = {
         source_recreated,
         TopicRecreatedError,
         "was deleted and created again",
-        "which copies all that the new topic has, [0, 12), 12 offsets",
+        "which copies all that the log has now, [0, 12), 12 offsets",
         OffsetRange(HERE, 0, 12),
     ),
     "destination recreated": Case(

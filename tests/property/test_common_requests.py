@@ -746,3 +746,39 @@ def test_a_repeated_topic_partition_in_an_answer_hides_no_refusal() -> None:
     for topic in "abc":
         done = outcomes[topic].status is Status.DONE
         assert copied(copies, topic) == (values(topic, 5) if done else [])
+
+
+def test_a_log_that_was_put_back_stops_no_neighbour() -> None:
+    """One topic has the id of before, and other records from below its checkpoint on.
+
+    The Fetch that all share shows it, since it begins at the last records copied.
+    """
+    source, copies = with_ids(filled("abc", RECORDS)), destination("abc", WithIds)
+    common, real = [], FakeCluster._fetch
+
+    def fetch(self: FakeCluster, body: bytes) -> bytes:
+        if self is source:
+            common.append(requested(body))
+        return real(self, body)
+
+    def copy_to(end: int) -> dict[str, Outcome]:
+        wanted = [replace(each, source=replace(each.source, end=end)) for each in ranges("abc")]
+        return copy(wanted, replace(OPTIONS, fetch_max_bytes=1 << 20))
+
+    with (
+        served(source=source, destination=copies),
+        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
+        patch.object(FakeCluster, "_fetch", fetch),
+    ):
+        for end in (7, 10):
+            assert {outcome.error for outcome in copy_to(end).values()} == {""}
+        assert common == [3, 3], "as many requests as without a comparison"
+        (source.logs["b"],) = _logs("b", values("b", 5) + values("other", RECORDS - 5))
+        outcomes = copy_to(RECORDS)
+    assert outcomes["b"].error_kind == "TopicRecreatedError"
+    assert [outcomes[topic].error for topic in "ac"] == ["", ""]
+    assert [copied(copies, topic) for topic in "abc"] == [
+        values("a", RECORDS),
+        values("b", 10),
+        values("c", RECORDS),
+    ]

@@ -121,6 +121,13 @@ JUDGED = [
         [(False, False, 0)] * 2,
     ),
     (
+        "ends before the copy everywhere: read for the others, and not healthy",
+        [view("x", 3), view("y", 4)],
+        {A: 5},
+        None,
+        [(True, False, 1), (True, False, 0)],
+    ),
+    (
         "ends where the copy is: nothing to copy, and eligible",
         [view("x", 5), view("y", 5)],
         {A: 5},

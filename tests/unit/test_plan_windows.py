@@ -95,10 +95,11 @@ GUARDS = [
         "recreated, and grown past the checkpoint since",
         Position(TopicPartition("t", 3), 0, 20, 9, recreated=True),
         (
-            "t-3 at offset 9: the topic was deleted and created again since it was copied:"
-            " its topic id changed; mirror it under a new name into a new destination topic;"
+            "t-3 at offset 9: the topic was deleted and created again since it was copied, or a"
+            " disk was put back to an earlier time: its log is another one;"
+            " mirror it under a new name into a new destination topic;"
             " to accept the loss and resume from offset 0,"
-            " which copies all that the new topic has, [0, 20), 20 offsets,"
+            " which copies all that the log has now, [0, 20), 20 offsets,"
             " set on_data_loss: continue"
         ),
     ),

@@ -1,0 +1,122 @@
+"""A broker whose disk was put back to an earlier time, and that has grown past the checkpoints.
+
+Topic ids, cluster id and leader epochs are those of before: the broker was restarted as often. Only
+the records tell. What a mirror finds so is not copied until a person decides.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.model import TopicPartition
+from tests.copying import KEPT, numbered, records_of
+from tests.support import commands
+from tests.support.copied_topic import Copied
+from tests.support.independent import create, write
+
+pytestmark = pytest.mark.newer_kafka  # before, topic ids do not prove anything either
+TOPICS = ("short", "grown", "nodes")
+SAVED = 5
+COPIED = 15
+OTHER = 1_000
+
+
+@pytest.fixture(scope="module")
+def put_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    source_cluster: LocalCluster,
+    destination_cluster: LocalCluster,
+) -> Iterator[dict[str, Copied]]:
+    """Topics of which 15 records were copied, at a broker that has the first five of them again.
+
+    Of `nodes`, another cluster has all 15.
+    """
+    cluster = LocalCluster("back", folder=tmp_path_factory.mktemp("back"))
+    cluster.start()
+    (broker,) = cluster.brokers
+    home, saved = cluster.folder / "broker-1", cluster.folder / "saved"
+    names = {topic: f"back-{topic}-{cluster.folder.name}" for topic in TOPICS}
+    for name in names.values():
+        create(cluster.cluster(), name, 1, KEPT)
+        write(cluster.cluster(), TopicPartition(name, 0), numbered(SAVED, first=500))
+    broker.stop()
+    shutil.copytree(home, saved)
+    broker.start()
+    to = destination_cluster.cluster()
+    copied = {topic: Copied(cluster.cluster(), to, name) for topic, name in names.items()}
+    there = source_cluster.cluster()
+    create(there, names["nodes"], 1, KEPT)
+    write(there, TopicPartition(names["nodes"], 0), numbered(SAVED, first=500), numbered(10))
+    broker.stop()
+    shutil.rmtree(home)
+    shutil.copytree(saved, home)
+    broker.start()
+    yield copied
+    cluster.discard()
+
+
+def grow(copied: Copied, count: int = 30) -> None:
+    """Write other records at the source."""
+    write(copied.source, copied.at, numbered(count, first=OTHER))
+
+
+@pytest.mark.usefixtures("local_session")
+def test_a_source_that_was_put_back_stops_every_run(
+    put_back: dict[str, Copied], tmp_path: Path
+) -> None:
+    """Whether the mirror saw it while it was short or not, until the loss is accepted."""
+    short, grown = put_back["short"], put_back["grown"]
+    before = {each.topic: each.arrived() for each in (short, grown)}
+    assert [len(records) for records in before.values()] == [COPIED] * 2
+    grow(grown)
+
+    def relay(*arguments: str, **settings: Any) -> Any:
+        mirrors = {each.name: each.settings(**settings) for each in (short, grown)}
+        return commands.relay_here(commands.configured(tmp_path, mirrors), *arguments)
+
+    first = relay("run")
+    assert first.returncode == 3
+    assert f"{short.at} at offset {COPIED}: " in first.stderr
+    assert f"{grown.at} at offset " in first.stderr
+
+    assert " ends at 5 on this node, and was copied up to 15" in relay("nodes").stdout
+    grow(short)
+    for _ in range(2):
+        again = relay("run")
+        assert again.returncode == 3, again.stdout + again.stderr
+        for copied in (short, grown):
+            assert f"{copied.at} at offset " in again.stderr
+            assert copied.arrived() == before[copied.topic]
+    assert "on_data_loss: continue" in again.stderr
+    for look in ("plan", "status"):
+        said = relay(look)
+        assert "put back to an earlier time" in said.stdout + said.stderr, look
+
+    accepted = relay("run", on_data_loss="continue")
+    assert accepted.returncode == 0, accepted.stderr
+    for copied in (short, grown):
+        has = records_of(copied.source, copied.at)
+        assert copied.arrived() == before[copied.topic] + has
+    assert relay("run").returncode == 0
+
+
+@pytest.mark.usefixtures("local_session")
+def test_the_other_node_is_read_instead(
+    put_back: dict[str, Copied], source_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Of two nodes, one was put back: the records of the other one are copied, and none is lost."""
+    copied, there = put_back["nodes"], source_cluster.cluster()
+    grow(copied)
+    write(there, copied.at, numbered(20, first=10))
+    settings = copied.settings()
+    settings["source"]["nodes"].append({"name": "two", **commands.at(there)})
+    config = commands.configured(tmp_path, {copied.name: settings})
+    done = commands.relay_here(config, "run")
+    assert done.returncode == 0, done.stderr
+    assert copied.arrived() == records_of(there, copied.at)
