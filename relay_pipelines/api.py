@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.output.messages import Say, say_nothing
 from relay_pipelines.plan.owners import topic_scope
-from relay_pipelines.plan.positions import data_loss, lag_records
+from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -111,17 +111,17 @@ class Mirror:
         Raises:
             RelayError: a cluster does not answer.
         """
-        positions = self.snapshot().positions
-        lags = lag_records(positions)
+        snapshot = self.snapshot()
+        lags = lag_records(snapshot.positions)
         return [
             Status(
                 position.topic_partition,
                 position.end_offset,
                 position.next_offset,
                 lags[position.topic_partition],
-                data_loss(position),
+                snapshot.guarded.get(position.topic_partition),
             )
-            for position in positions
+            for position in snapshot.positions
         ]
 
     def plan(self, topic: str | None = None) -> RunPlan:
@@ -141,19 +141,21 @@ class Mirror:
         *,
         patient: bool = True,
         run_id: str = "",
+        waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
     ) -> RunPlan:
         """Plan a run and write what it needs: where topics start, and accepted losses.
 
         Args:
             topic: only this source topic.
             patient, run_id: as in `take_snapshot`.
+            waits: as in `prepare_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
         take = partial(self.snapshot, topic, patient=patient, run_id=run_id)
         return run_plan.plan(
-            prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, run_id)
+            prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, run_id, waits)
         )
 
     def copy(

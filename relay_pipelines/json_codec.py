@@ -44,6 +44,10 @@ def from_json(kind: Callable[..., T], text: str | bytes) -> T:
     return from_fields(kind, json.loads(text))
 
 
+class UnknownFieldsError(KeyError):
+    """A value has every field of its dataclass, and further ones: a newer version wrote it."""
+
+
 def from_fields(kind: Callable[..., T], value: Any) -> T:
     """Return the dataclass of a parsed text."""
     found: T = _reader(kind)(value)
@@ -84,6 +88,9 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
         return _tuple_reader(*arguments)
+    if origin is list:
+        item = _reader(arguments[0])
+        return lambda value: [item(one) for one in _list(value)]
     if origin in {dict, Mapping}:
         key, item = int if arguments[0] is int else _reader(arguments[0]), _reader(arguments[1])
         return lambda value: {key(name): item(one) for name, one in value.items()}
@@ -104,6 +111,8 @@ def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
     names = {name for name, _ in items}
 
     def read(value: Any) -> Any:
+        if value.keys() > names:
+            raise UnknownFieldsError(*value.keys() - names)
         if value.keys() != names:
             raise KeyError(*value.keys() ^ names)
         return kind(*[item(value[name]) for name, item in items])

@@ -15,7 +15,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_topic_checks
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
-from relay_pipelines.plan.positions import data_loss, lag_records
+from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -60,9 +60,7 @@ def missed(
     misses: defaultdict[str, Miss] = defaultdict(Miss)
     for position in snapshot.positions:
         tp = position.topic_partition
-        if loss := data_loss(position):
-            misses[tp.topic].add(type(loss).__name__, str(loss))
-        elif tp in late:
+        if tp in late and tp not in snapshot.guarded:
             line = (
                 f"{tp}: {plural(waiting[tp], 'record')} waiting, the oldest for more than"
                 f" {seconds(lane.window.lag_target / 1000)}"
@@ -70,7 +68,7 @@ def missed(
             misses[tp.topic].add("late", line)
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
             misses[tp.topic].add("open transaction", open_transactions([position], now_ms))
-    for tp, error in snapshot.unreadable.items():
+    for tp, error in snapshot.guarded.items():
         misses[tp.topic].add(type(error).__name__, str(error))
     return dict(misses)
 

@@ -8,8 +8,8 @@ look may see either. The ledger names all of them.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import dagster as dg
 
@@ -33,7 +33,8 @@ _SKEW_SECONDS = 30.0
 _SHOWN = 3
 
 
-class Foreign(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Foreign:
     """A run of another deployment.
 
     Args:

@@ -34,6 +34,7 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run_plan import OtherWriters, RunPlan
 from relay_pipelines.run.session import Session, StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
@@ -203,15 +204,19 @@ class _Rounds:
 
     def _plan(self, name: str, bound: api.Mirror, writers: OtherWriters) -> tuple[RunPlan, bool]:
         """Plan a round; return also whether it waits, as another deployment copies the mirror."""
-        waited = writers.waits
-        planned = (
-            run_plan.plan(bound.snapshot(self.topic, patient=False))
-            if waited
-            else bound.prepare(self.topic, patient=False, run_id=self._run_id)
-        )
-        if line := writers.look(planned.snapshot, has_news=bool(planned.windows)):
-            messages.note(f"{name}: {line}")
-        return planned, waited or writers.waits
+
+        def waits(snapshot: ClusterSnapshot, *, has_news: bool = False) -> bool:
+            if line := writers.look(snapshot, has_news=has_news):
+                messages.note(f"{name}: {line}")
+            return writers.waits
+
+        if writers.waits:
+            planned = run_plan.plan(bound.snapshot(self.topic, patient=False))
+            waits(planned.snapshot, has_news=bool(planned.windows))
+            return planned, True  # what was only looked at was not prepared
+        # before it writes anything: where topics start, or that a loss is accepted
+        planned = bound.prepare(self.topic, patient=False, run_id=self._run_id, waits=waits)
+        return planned, writers.waits
 
     def _writers_of(self, name: str) -> OtherWriters:
         return self._writers.setdefault(

@@ -106,8 +106,14 @@ class Selection:
         # not from the source, so that its copies can be read without it
         if not client.has_topic(checkpoint.TOPIC):
             return []
-        checkpoints = checkpoint.read_all_mirrors(client)
-        return {each.source.topic for each in checkpoints if each.mirror == self.name}
+        every = checkpoint.read_all_mirrors(client)
+        # the key of a checkpoint that cannot be read says which topic has copies, all the same
+        return {
+            each.source.topic
+            for part in (every.checkpoints, every.unreadable)
+            for each in part
+            if each.mirror == self.name
+        }
 
     def _partitions(self, client: ClusterClient, topic: str) -> list[TopicPartition]:
         target = self.target(topic)

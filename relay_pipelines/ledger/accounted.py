@@ -114,7 +114,7 @@ def read_before_ledger(
         RelayError: the destination does not answer, or refuses.
     """
     family = name.partition(REPLAY)[0]
-    checkpoints = read_all_mirrors(client) if client.has_topic(TOPIC) else []
+    checkpoints = read_all_mirrors(client).checkpoints if client.has_topic(TOPIC) else ()
     ours = tuple(each for each in checkpoints if each.mirror.partition(REPLAY)[0] == family)
     topic_partitions = {*copies, *map(_copies_in, ours)}
     existing = client.existing({tp.topic for tp in topic_partitions})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,10 +19,17 @@ from typing import Any, NamedTuple, TypeVar
 from relay_pipelines.errors import (
     CheckpointLostError,
     ConfigError,
+    RelayError,
     TamperedError,
     UnsupportedError,
+    written_by_newer,
 )
-from relay_pipelines.json_codec import NOT_READABLE, from_fields, to_json
+from relay_pipelines.json_codec import (
+    NOT_READABLE,
+    UnknownFieldsError,
+    from_fields,
+    to_json,
+)
 from relay_pipelines.ledger import followed
 from relay_pipelines.ledger.followed import Value
 from relay_pipelines.model import (
@@ -35,6 +42,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
@@ -381,7 +389,7 @@ def versioned(
         added: fields that older records do not have, and what they then are.
 
     Raises:
-        UnsupportedError: it has another version.
+        UnsupportedError: it has another version, or fields that this one does not know.
         AttributeError, KeyError, RecursionError, TypeError, ValueError: another program wrote it.
     """
     text = value.decode()
@@ -391,12 +399,17 @@ def versioned(
     found = fields.pop("version")
     if type(found) is not int:
         raise TypeError("version")
+    if found > version:
+        raise written_by_newer(f"a record of {topic}")
     if found != version:
         raise UnsupportedError(
             f"a record of {topic} has version {found}, this relay reads version {version}",
             remedy="use the version of relay_pipelines that wrote it",
         )
-    return from_fields(kind, {**added, **fields})
+    try:
+        return from_fields(kind, {**added, **fields})
+    except UnknownFieldsError:
+        raise written_by_newer(f"a record of {topic}") from None
 
 
 def record_of(kind: type[_Record], value: bytes) -> _Record:
@@ -634,10 +647,69 @@ def _of_key(key: bytes, value: Value) -> Checkpoint:
     )
 
 
-def read_all_mirrors(client: ClusterClient, *, settled: bool = False) -> list[Checkpoint]:
-    """Return the checkpoints of every mirror that has this cluster as its destination.
+@dataclass(frozen=True, slots=True)
+class UnreadableCheckpoint:
+    """A checkpoint that another version or another program wrote: its key says whose it is."""
 
-    It leaves out what it cannot read: another version or another program wrote it.
+    mirror: str
+    source: TopicPartition
+    error: RelayError
+
+
+@dataclass(frozen=True, slots=True)
+class EveryMirror:
+    """The checkpoints of every mirror that has a cluster as its destination.
+
+    Args:
+        checkpoints: those that can be read.
+        unreadable: the others. A guard closes for what they may concern.
+        created: topics of the cluster that mirrors have created, by mirror.
+    """
+
+    checkpoints: tuple[Checkpoint, ...] = ()
+    unreadable: tuple[UnreadableCheckpoint, ...] = ()
+    created: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def may_hold(self, unreadable: UnreadableCheckpoint, topics: Collection[str]) -> set[str]:
+        """Return the topics that may hold the copies of a checkpoint that cannot be read.
+
+        Another topic-partition of the source topic may say where its copies are. Else they may be
+        in what the mirror has created and no checkpoint of it explains, and in topics that have the
+        source topic's name in theirs; if there is none of these, in all.
+
+        Args:
+            topics: all topics of the cluster.
+        """
+        own = [each for each in self.checkpoints if each.mirror == unreadable.mirror]
+        topic = unreadable.source.topic
+        if told := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
+            return told
+        explained = {to for each in own for to in copies_in(each)}
+        created = {*self.created.get(unreadable.mirror, ())} - explained
+        named = {name for name in topics if topic in name} - explained
+        return (created | named).intersection(topics) or set(topics)
+
+
+def copies_in(committed: Checkpoint) -> set[str]:
+    """Return the topics that hold what a mirror has copied, or put aside, as a checkpoint says."""
+    last = committed.copies
+    copies = {committed.destination.topic} | ({last.topic_partition.topic} if last else set())
+    return copies | {copy + QUARANTINE for copy in copies}
+
+
+def _named_by(key: bytes) -> tuple[str, TopicPartition] | None:
+    """Return the mirror and source topic-partition of a checkpoint's key; None if it is no such.
+
+    A record under another key has replaced no checkpoint, and no mirror looks for it.
+    """
+    mirror, topic, partition = ([*key.decode(errors="replace").split("/"), "", ""])[:3]
+    if key.count(b"/") != 2 or not (mirror and topic and partition.isdecimal()):  # noqa: PLR2004
+        return None
+    return mirror, TopicPartition(topic, int(partition))
+
+
+def read_all_mirrors(client: ClusterClient, *, settled: bool = False) -> EveryMirror:
+    """Return the checkpoints of every mirror that has this cluster as its destination.
 
     Args:
         settled: first wait for all transactions open now to end: a checkpoint may become visible
@@ -646,12 +718,18 @@ def read_all_mirrors(client: ClusterClient, *, settled: bool = False) -> list[Ch
     if settled:
         wait_for_open_transactions(client, homes(TOPIC))
     latest, _ = _latest(client, (b"",))
-    checkpoints = []
+    checkpoints, unreadable = [], []
+    created: dict[str, set[str]] = {}
     for key, value in latest.items():
-        if b"//" not in key and not key.endswith(_NO_CHECKPOINTS):
-            with suppress(UnsupportedError, TamperedError):
-                checkpoints.append(value.decoded(from_record))
-    return checkpoints
+        if key.endswith(_CREATED.encode()):  # the key says all
+            mirror, _, topic = key.decode(errors="replace").removesuffix(_CREATED).partition("/")
+            created.setdefault(mirror, set()).add(topic)
+        elif not key.endswith(_NO_CHECKPOINTS) and (named := _named_by(key)):
+            try:
+                checkpoints.append(_of_key(key, value))
+            except (TamperedError, UnsupportedError) as error:
+                unreadable.append(UnreadableCheckpoint(*named, error))
+    return EveryMirror(tuple(checkpoints), tuple(unreadable), created)
 
 
 def read_heads(

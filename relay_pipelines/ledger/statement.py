@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.errors import ConfigError, TamperedError, written_by_newer
 from relay_pipelines.json_codec import from_fields
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.attested import AttestedChain, attested_ledger
@@ -311,7 +311,10 @@ def _document(path: Path, kind: str, version: int) -> dict[str, Any]:
         raise _no_statement(path, "it is no JSON") from None
     if not isinstance(document, dict) or document.get("kind") != kind:
         raise _no_statement(path, f"it does not say {kind!r}")
-    if document.get("version") != version:
+    found = document.get("version")
+    if type(found) is int and found > version:
+        raise written_by_newer(f"the statement {path}")
+    if found != version:
         raise _no_statement(path, f"its version is {document.get('version')}, not {version}")
     return document
 

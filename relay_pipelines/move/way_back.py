@@ -433,9 +433,16 @@ def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
 
     Raises:
         ConfigError: one has: what the source has already would come to it again.
+        TamperedError, UnsupportedError: one may have, as its checkpoint cannot be read.
     """
     cut_ends = {each.destination: each.destination_end for each in record.cut}
-    for each in destination.retry(partial(checkpoint.read_all_mirrors, destination)):
+    every = destination.retry(partial(checkpoint.read_all_mirrors, destination))
+    everything = destination.metadata().topics if every.unreadable else {}
+    moved = {tp.topic for tp in cut_ends}
+    for hidden in every.unreadable:
+        if moved & every.may_hold(hidden, everything):
+            raise hidden.error.of(hidden.source)
+    for each in every.checkpoints:
         copies = each.copies
         if copies is None or each.mirror == record.mirror:
             continue

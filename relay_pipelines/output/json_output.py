@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import Checkpoint
@@ -18,7 +19,7 @@ from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
-from relay_pipelines.plan.positions import Position, data_loss, open_since
+from relay_pipelines.plan.positions import Position, open_since
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult
@@ -171,6 +172,7 @@ def status(look: Look, shown: Page, replays: Sequence[Document] = ()) -> Documen
                         position,
                         snapshot.checkpoints.get(position.topic_partition),
                         look.lags[position.topic_partition],
+                        snapshot.guarded.get(position.topic_partition),
                         now_ms,
                     )
                     for position in positions
@@ -316,9 +318,13 @@ def _lag(lag: PartitionLag | None) -> Document:
 
 
 def _position(
-    position: Position, checkpoint: Checkpoint | None, lag: PartitionLag, now_ms: int
+    position: Position,
+    checkpoint: Checkpoint | None,
+    lag: PartitionLag,
+    held: RelayError | None,
+    now_ms: int,
 ) -> Document:
-    loss, copies = data_loss(position), checkpoint.copies if checkpoint else None
+    copies = checkpoint.copies if checkpoint else None
     return {
         "partition": position.topic_partition.partition,
         "source_start": position.low_watermark,
@@ -330,5 +336,5 @@ def _position(
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,
         "committed_at": format_time(checkpoint.committed_at_ms) if checkpoint else None,
-        "problem": None if loss is None else str(loss),
+        "problem": None if held is None else str(held),
     }

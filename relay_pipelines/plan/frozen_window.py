@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import mul
 
-from relay_pipelines.errors import UnsupportedError
+from relay_pipelines.errors import UnsupportedError, written_by_newer
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
 _VERSION = 1
@@ -141,6 +141,11 @@ class FrozenWindow:
             UnsupportedError: another version of relay_pipelines wrote it.
         """
         fields = json.loads(text)
+        if fields["version"] > _VERSION:
+            raise written_by_newer(
+                f"the plan of window {key}",
+                "go on with the version that planned it, or with a window of this one",
+            )
         if fields["version"] != _VERSION:
             raise UnsupportedError(
                 f"the plan of window {key} has version {fields['version']},"

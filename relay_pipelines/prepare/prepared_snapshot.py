@@ -38,7 +38,11 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def prepare_snapshot(
-    take_snapshot: Callable[[], ClusterSnapshot], mirror: Mirror, clock: Clock, run_id: str = ""
+    take_snapshot: Callable[[], ClusterSnapshot],
+    mirror: Mirror,
+    clock: Clock,
+    run_id: str = "",
+    waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
 ) -> ClusterSnapshot:
     """Take a snapshot, write what a run must know before it copies, and take it again.
 
@@ -47,6 +51,7 @@ def prepare_snapshot(
 
     Args:
         run_id: of the run, as in `take_snapshot`.
+        waits: whether another deployment copies the mirror, by a snapshot: then nothing is written.
 
     Raises:
         ConfigError: the topics of checkpoints and ledger would lose the mirror's state.
@@ -54,6 +59,8 @@ def prepare_snapshot(
     """
     snapshot = take_snapshot()
     state_topics.refuse(snapshot.state_topics)
+    if waits(snapshot):
+        return snapshot
     if not snapshot.checkpoints:
         _prove_clusters(snapshot, mirror, clock)
     while snapshot.new_starts:
@@ -63,8 +70,7 @@ def prepare_snapshot(
         snapshot = take_snapshot()
     if decide_again(snapshot, mirror, run_id, clock):
         snapshot = take_snapshot()
-    lost = any(isinstance(data_loss(position), DataLossError) for position in snapshot.positions)
-    if mirror.on_data_loss is OnDataLoss.FAIL or not lost:
+    if mirror.on_data_loss is OnDataLoss.FAIL or not snapshot.lost:
         return snapshot
     accepted = accept_losses(snapshot, mirror, clock)
     return replace(take_snapshot(), accepted=tuple(accepted))
@@ -139,16 +145,11 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    lost = [
-        position
-        for position in snapshot.positions
-        if isinstance(data_loss(position), DataLossError)
-    ]
     options = mirror.copy_options
     accepted: list[DataLossError] = []
     topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
     with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
-        for position in lost:
+        for position in snapshot.lost:
             tp = position.topic_partition
             try:
                 error = _accept_loss(client, snapshot, position)

@@ -495,12 +495,16 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
             return topic_configs(client, [to], [CLEANUP_POLICY])[to][CLEANUP_POLICY].value
 
         policy = client.retry(ask)
-        read = partial(shared_destinations.other_mirrors, client, name)
-        others = {tp.topic: other for tp, other in client.retry(read).items()}
+
+        def read() -> dict[str, shared_destinations.Other]:
+            there = client.topic(to).topic_partitions if client.has_topic(to) else ()
+            others = shared_destinations.other_mirrors(client, name, there)
+            return {tp.topic: other for tp, other in others.items()}
+
+        others = client.retry(read)
     if to in others:
         raise ConfigError(
-            f"the topic {to!r} holds what mirror {others[to]!r} copied: replayed records would be"
-            " foreign to it",
+            f"the topic {to!r} {others[to].holds}: replayed records would be foreign to it",
             remedy="replay into another topic",
         )
     if "compact" in policy:

@@ -12,6 +12,7 @@ import dagster as dg
 
 from relay_pipelines.checks import available, divergence
 from relay_pipelines.errors import RelayError
+from relay_pipelines.json_codec import NOT_READABLE, from_fields
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
@@ -36,7 +37,11 @@ class _Cursor:
 
     @staticmethod
     def load(text: str | None) -> "_Cursor":
-        return _Cursor(**json.loads(text)) if text else _Cursor()
+        """Return what `dump` stored; what cannot be read counts as nothing: all is said again."""
+        try:
+            return from_fields(_Cursor, json.loads(text)) if text else _Cursor()
+        except NOT_READABLE:
+            return _Cursor()
 
     def dump(self) -> str:
         return json.dumps(asdict(self))

@@ -10,15 +10,15 @@ What a planner remembers from tick to tick.
 
 import datetime as dt
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.checks import lag, lag_target
 from relay_pipelines.checks.other_deployments import Foreign
 from relay_pipelines.errors import RelayError
+from relay_pipelines.json_codec import NOT_READABLE, from_fields
 from relay_pipelines.model import digest_of
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, changed
@@ -81,11 +81,6 @@ class Cursor:
         return (now - self.known_at) * 1000 > lane.window.lag_target
 
 
-def _cursor(foreign: Mapping[str, Sequence[Any]] | None = None, **others: Any) -> Cursor:
-    found = None if foreign is None else {run: Foreign(*each) for run, each in foreign.items()}
-    return Cursor(foreign=found, **others)
-
-
 @dataclass(slots=True)
 class MirrorCursor:
     """What was reported last of a mirror.
@@ -106,10 +101,14 @@ class MirrorCursor:
 
     @staticmethod
     def load(text: str | None) -> "MirrorCursor":
-        """Return what `dump` stored; nothing at the first tick."""
-        found = json.loads(text) if text else {"lanes": {}}
-        lanes = {lane: _cursor(**values) for lane, values in found.pop("lanes").items()}
-        return MirrorCursor(lanes, **found)
+        """Return what `dump` stored; nothing at the first tick.
+
+        What cannot be read, as of another version, counts as nothing: all is reported again.
+        """
+        try:
+            return from_fields(MirrorCursor, json.loads(text)) if text else MirrorCursor()
+        except NOT_READABLE:
+            return MirrorCursor()
 
     @property
     def looked_at(self) -> float:

@@ -153,13 +153,25 @@ class ClusterSnapshot:
 
     @cached_property
     def guarded(self) -> dict[TopicPartition, RelayError]:
-        """Why topic-partitions are not copied; those of a topic that is refused share its error."""
+        """Why topic-partitions are not copied; those of a topic that is refused share its error.
+
+        A refusal comes first: nobody may accept a loss of what is not copied at all.
+        """
         found: dict[TopicPartition, RelayError] = {}
         for position in self.positions:
             tp = position.topic_partition
-            if error := data_loss(position) or self.refused.get(tp.topic):
+            if error := self.refused.get(tp.topic) or data_loss(position):
                 found[tp] = error
         return found | dict(self.unreadable)
+
+    @property
+    def lost(self) -> list[Position]:
+        """The positions with a loss that `on_data_loss: continue` accepts."""
+        return [
+            position
+            for position in self.positions
+            if isinstance(self.guarded.get(position.topic_partition), DataLossError)
+        ]
 
     @property
     def held_back(self) -> list[RelayError]:
@@ -466,9 +478,9 @@ class _SnapshotBuilder:
         snapshot = replace(checkpoints, starts=starts)
         positions, unjudged = self._positions(selection, topics, snapshot, lost, leaderless)
         # after the ends: what is copied from here on is not below them
-        passed = self._passed(topics, settled=settled)
+        passed, unknown = self._passed(topics, settled=settled)
         if refuse_loops:
-            named |= self._returning(topics, passed)
+            named |= self._returning(topics, passed) | unknown
         named = {
             topic: error.of(TopicPartition(topic, 0))
             for topic, error in named.items()
@@ -764,8 +776,10 @@ class _SnapshotBuilder:
             )
         }
 
-    def _passed(self, topics: _Topics, *, settled: bool) -> dict[str, tuple[Hop, ...]]:
-        """Return source topic -> the hops by which copies came to it.
+    def _passed(
+        self, topics: _Topics, *, settled: bool
+    ) -> tuple[dict[str, tuple[Hop, ...]], dict[str, RelayError]]:
+        """Return source topic -> the hops by which copies came to it, or why they are unknown.
 
         Args:
             settled: whether after the transactions that are open now: their checkpoints may come
@@ -775,7 +789,7 @@ class _SnapshotBuilder:
         if not state & self._at_source.topics.keys() and not (
             settled and _shown(self._source, state).topics  # somebody may just have begun
         ):
-            return {}
+            return {}, {}
         there = self._at_destination.cluster_id
         return shared_destinations.passed(
             self._name, self._source, there, topics.names, settled=settled

@@ -7,7 +7,8 @@ Refuses topics that are copies of this mirror, or would become ones, before anyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint
@@ -17,14 +18,39 @@ from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterCli
 from relay_pipelines.protocol.metadata import Metadata
 
 
-def other_mirrors(client: ClusterClient, mirror: str) -> dict[TopicPartition, str]:
+class Other(NamedTuple):
+    """Another mirror whose copies a topic-partition holds, or may hold.
+
+    Args:
+        hidden: its checkpoint that cannot be read; None if one says that it does hold them.
+    """
+
+    mirror: str
+    hidden: checkpoint.UnreadableCheckpoint | None = None
+
+    @property
+    def holds(self) -> str:
+        """What the topic holds, as a part of a sentence."""
+        if self.hidden is None:
+            return f"holds what mirror {self.mirror!r} copied"
+        return (
+            f"may hold what mirror {self.mirror!r} copied, whose checkpoint of"
+            f" {self.hidden.source} cannot be read ({self.hidden.error.what})"
+        )
+
+
+def other_mirrors(
+    client: ClusterClient, mirror: str, written: Collection[TopicPartition]
+) -> dict[TopicPartition, Other]:
     """Return destination topic-partition -> the other mirror whose copies it holds.
 
-    Copies in a topic that was deleted since do not count.
+    Copies in a topic that was deleted since do not count. A checkpoint of another mirror that
+    cannot be read counts for every topic that may hold its copies.
 
     Args:
         client: of the destination.
         mirror: the own one, or a replay of it.
+        written: destination topic-partitions with records of somebody.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -32,15 +58,24 @@ def other_mirrors(client: ClusterClient, mirror: str) -> dict[TopicPartition, st
     if not client.has_topic(checkpoint.TOPIC):
         return {}
     ours = checkpoint.family_of(mirror)
+    every = checkpoint.read_all_mirrors(client)
     found = {
         source_checkpoint.copies: other
-        for source_checkpoint in checkpoint.read_all_mirrors(client)
+        for source_checkpoint in every.checkpoints
         if source_checkpoint.copies is not None
         and (other := checkpoint.family_of(source_checkpoint.mirror)) != ours
     }
     topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
-    return {
-        copies.topic_partition: other
+    hidden = [each for each in every.unreadable if checkpoint.family_of(each.mirror) != ours]
+    everything = client.metadata().topics if hidden else {}
+    maybe = {
+        tp: Other(checkpoint.family_of(each.mirror), each)
+        for each in hidden
+        for tp in written
+        if tp.topic in every.may_hold(each, everything)
+    }
+    return maybe | {
+        copies.topic_partition: Other(other)
         for copies, other in found.items()
         if not (known := topics[copies.topic_partition.topic]).error_code
         and copies.topic_id in {"", known.topic_id}
@@ -71,7 +106,7 @@ def refusals(
     }
     ends = client.list_offsets(led, LATEST, READ_UNCOMMITTED) if led else {}
     written = {tp: to for tp, to in wanted.items() if ends.get(to)}
-    others = other_mirrors(client, mirror) if written else {}
+    others = other_mirrors(client, mirror, written.values()) if written else {}
     # of several topic-partitions, the first is named
     return {
         tp.topic: _refusal(tp.topic, to.topic, others[to]).of(tp)
@@ -80,14 +115,14 @@ def refusals(
     }
 
 
-def _refusal(topic: str, to: str, other: str) -> ConfigError:
+def _refusal(topic: str, to: str, other: Other) -> ConfigError:
     """Return the error for a source topic that would be copied to where another mirror copies."""
     return ConfigError(
-        f"topic {topic!r} would be copied to {to!r}, which already holds what mirror {other!r}"
-        " copied: neither mirror could prove its copies",
+        f"topic {topic!r} would be copied to {to!r}, which already {other.holds}: neither mirror"
+        " could prove its copies",
         remedy=f"give the copy another name with topics.rename; or pin it to a partition, such as"
-        f" '{to}:0', if both belong there; if {other!r} is the former name of this mirror, take it"
-        " again",
+        f" '{to}:0', if both belong there; if {other.mirror!r} is the former name of this mirror,"
+        " take it again",
     )
 
 
@@ -121,8 +156,10 @@ def passed(
     topics: Sequence[str],
     *,
     settled: bool,
-) -> dict[str, tuple[Hop, ...]]:
+) -> tuple[dict[str, tuple[Hop, ...]], dict[str, RelayError]]:
     """Return source topic -> the hops by which copies came to it, of those that hold copies.
+
+    And topics that may hold copies of which nobody can read how they came, with the reason.
 
     Args:
         source: where other mirrors may copy to.
@@ -130,11 +167,30 @@ def passed(
         settled: as of `checkpoint.read_all_mirrors`.
     """
     try:
-        checkpoints = checkpoint.read_all_mirrors(source, settled=settled)
+        every = checkpoint.read_all_mirrors(source, settled=settled)
     except PermissionDeniedError:
-        return {}  # without the permission, nobody knows where topics come from
+        return {}, {}  # without the permission, nobody knows where topics come from
     # a mirror goes on only after what its own way back has brought home
     others = [
-        each for each in checkpoints if not checkpoint.is_way_back(each, mirror, destination_id)
+        each
+        for each in every.checkpoints
+        if not checkpoint.is_way_back(each, mirror, destination_id)
     ]
-    return hops.hops_to(source.cluster_id, topics, others)
+    everything = source.metadata().topics if every.unreadable else {}
+    unknown = {
+        topic: _unknown_hops(topic, each)
+        for each in every.unreadable
+        for topic in {*topics} & every.may_hold(each, everything)
+    }
+    return hops.hops_to(source.cluster_id, topics, others), unknown
+
+
+def _unknown_hops(topic: str, hidden: checkpoint.UnreadableCheckpoint) -> RelayError:
+    """Return why a topic is not copied into which a mirror with such a checkpoint may copy."""
+    why = hidden.error
+    return type(why)(
+        f"topic {topic!r} may hold copies of mirror {hidden.mirror!r} that came from the"
+        f" destination: at the source, its checkpoint of {hidden.source} cannot be read:"
+        f" {why.what}",
+        remedy=why.remedy,
+    )

@@ -296,6 +296,7 @@ class LaneRun:
             start=start,
             run_id=self.context.run_id,
             looks_only=self._writers.waits,
+            waits=lambda found: self.yields and self._waits(found, has_news=False),
             recent=self._configs,
         )
         turns.of(self.context.run_id).move()

@@ -1,6 +1,7 @@
 """The snapshot that a Dagster run copies from: taken, and prepared for the copy."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from relay_pipelines.orchestration.run_log import log_and_print
@@ -23,6 +24,7 @@ def prepare(
     start: Start | None = None,
     run_id: str = "",
     looks_only: bool = False,
+    waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
     recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
     """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
@@ -35,6 +37,7 @@ def prepare(
         start: where topics start that were never copied; as configured if None.
         run_id: as in `take_snapshot`.
         looks_only: whether to write nothing.
+        waits: as in `prepare_snapshot`.
         recent: as in `take_snapshot`.
 
     Raises:
@@ -55,7 +58,7 @@ def prepare(
     )
     if looks_only:
         return take()
-    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, run_id)
+    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, run_id, waits)
     for lost in snapshot.accepted:
         line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
         log_and_print(log, line, logging.WARNING)

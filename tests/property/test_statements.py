@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from relay_pipelines.audit import against_statement
 from relay_pipelines.audit.window_recount import _WindowCount
-from relay_pipelines.errors import ConfigError, RelayError, TamperedError
+from relay_pipelines.errors import ConfigError, RelayError, TamperedError, UnsupportedError
 from relay_pipelines.ledger import checkpoint, ledger_topic, statement
 from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.model import OffsetRange
@@ -189,7 +189,7 @@ class TestWhatIsForeign:
         """The window check of the mirror does without it; an audit names it."""
         put(world.copies, ledger_topic.TOPIC, encode(b"m.replay@r/a/0", value, 0))
         assert world.recount().problems == []
-        with pytest.raises(RelayError, match=r"is no ledger entry|has version 99"):
+        with pytest.raises(RelayError, match=r"is no ledger entry|by a newer relay_pipelines"):
             world.audited()
 
 
@@ -377,7 +377,7 @@ def fields(**changed: Any) -> Callable[[dict[str, Any]], Any]:
         (fields(destination_cluster_id="other"), "is about the cluster other, and the destination"),
         (fields(mirror="x"), "is about the mirror 'x', not 'm'"),
         (fields(kind="a letter"), "is no statement that this relay can read: it does not say"),
-        (fields(version=2), "its version is 2, not 1"),
+        (fields(version="2"), "its version is 2, not 1"),
         (fields(topic_partitions=[{"topic": "a"}]), "it is incomplete"),
         (fields(topic_partitions=7), "it is incomplete"),
         (lambda _: [1], "it does not say"),
@@ -430,3 +430,10 @@ def test_ledgers_and_statements_agree(world: World) -> None:
     """Verification through the reader finds what the records show."""
     assert world.ledger().chains[AT].records == chains(world.copies)[AT].records
     assert isinstance(world.copies, FakeCluster)
+
+
+def test_a_statement_of_a_newer_version(world: World) -> None:
+    """It is no difference: the newer version reads it."""
+    world.path.write_text(json.dumps(world.attest() | {"version": 2}))
+    with pytest.raises(UnsupportedError, match="was written by a newer relay_pipelines than"):
+        world.audit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from dataclasses import replace
 
@@ -132,15 +133,15 @@ class TestFrozenWindow:
             '"z":[[0,1099511627776,1099511627777,2]]}}'
         )
 
-    @pytest.mark.parametrize("version", [0, 2])
-    def test_another_version_is_refused(self, version):
+    def test_a_newer_version_is_refused(self):
         """Its offsets may mean something else."""
-        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": version})
+        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 2})
         with pytest.raises(UnsupportedError) as caught:
             FrozenWindow.from_json("2026-11-22T04:10:20Z-000", text)
         assert str(caught.value) == (
-            f"the plan of window 2026-11-22T04:10:20Z-000 has version {version}, this relay reads"
-            " version 1; go on with the version that planned it, or with a window of this one"
+            "the plan of window 2026-11-22T04:10:20Z-000 was written by a newer relay_pipelines"
+            f" than this one ({importlib.metadata.version('relay_pipelines')}); go on with the"
+            " version that planned it, or with a window of this one"
         )
 
     def test_has_a_window_for_each_requested_topic(self):

@@ -12,15 +12,16 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.checks import lag_target
-from relay_pipelines.errors import SourceError
+from relay_pipelines.checks.other_deployments import Foreign
+from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.sensors import source_events
+from relay_pipelines.sensors import health, source_events
 from relay_pipelines.sensors.lane_plan import LaneTick
-from relay_pipelines.sensors.source_events import Cursor, dated
+from relay_pipelines.sensors.source_events import Cursor, MirrorCursor, dated
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.support.run_plans import snapshot_of
@@ -176,3 +177,38 @@ def test_the_key_is_not_that_of_the_copy():
     """The graph shows only the last part of a key."""
     assert naming.source_asset("m", "a.b").path[-1] != naming.mirrored_asset("m", "a.b").path[-1]
     assert naming.source_asset("m", "a.b") == dg.AssetKey(["source", "m", "source.a.b"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "null", '{"lanes": {"main": {"more": 1}}}', '{"lanes": {"main": {"lag_at": "x"}}}'],
+)
+def test_a_cursor_that_cannot_be_read_is_an_empty_one(text):
+    """It is only what was said already: a tick that fails would stop the mirror."""
+    assert MirrorCursor.load(text) == MirrorCursor()
+    assert health._Cursor.load(text) == health._Cursor()
+
+
+def test_a_cursor_is_read_as_it_was_stored():
+    written = Cursor(
+        lag_passed=True,
+        missing=["a deleted"],
+        foreign={"r": Foreign(3.0, "where")},
+        held={"a": "w"},
+    )
+    cursor = MirrorCursor({"main": written}, ["b"], "nothing to do")
+    assert MirrorCursor.load(cursor.dump()) == cursor
+
+
+def test_what_is_refused_misses_the_target_and_has_no_loss_to_accept():
+    """One list says what is not copied; nobody accepts a loss of what is not copied at all."""
+    refusal = ConfigError("its records would come back")
+    first = TopicPartition("a", 0)
+    lost = Position(first, low_watermark=3, end_offset=5, next_offset=1)
+    found = snapshot_of("m", "a", {"a": "a"}, [lost])
+    assert found.lost == [lost]
+    found = replace(found, refused={"a": refusal})
+    assert (found.lost, found.guarded) == ([], {first: refusal})
+    for late in ((), (first,)):
+        missed = lag_target.missed(lane("a"), found, late, 0)
+        assert str(missed["a"]) == str(refusal)

@@ -1,0 +1,33 @@
+"""What is written before a copy, and when nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.positions import OnDataLoss, Position
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.support.run_plans import snapshot_of
+
+
+def test_nothing_is_written_while_another_deployment_copies() -> None:
+    """It looks once, and accepts no loss: whoever copies may hold it back."""
+    nobody: dict[str, Any] = {"bootstrap_servers": ["127.0.0.1:1"]}
+    mirror = Mirror.model_validate(
+        {
+            "source": {"nodes": [{"name": "n", **nobody}]},
+            "destination": nobody,
+            "on_data_loss": OnDataLoss.CONTINUE,
+        }
+    )
+    lost = Position(TopicPartition("a", 0), low_watermark=3, end_offset=5, next_offset=1)
+    looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost])])
+    found = prepare_snapshot(
+        lambda: next(looks), mirror, SystemClock(), waits=lambda snapshot: bool(snapshot.lost)
+    )
+    assert found.lost == [lost]
+    assert not found.accepted
