@@ -43,6 +43,12 @@ def note(address: Address, api_key: int, opened_at: float) -> bool:
     return True
 
 
+def note_away(address: Address) -> None:
+    """Note that a broker does not even say what it serves: what it has closed had another cause."""
+    for key in [key for key in list(_CLOSED) if key[0] == address]:
+        _CLOSED.pop(key, None)
+
+
 def note_answer(address: Address, api_key: int) -> None:
     """Note that a broker has answered a request."""
     if _CLOSED:

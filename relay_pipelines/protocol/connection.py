@@ -392,6 +392,8 @@ class Connection:
     def _lost(self, error: OSError) -> RelayError:
         due = self._awaited[0] if self._awaited and self._versions else None
         self.close()
+        if not self._versions:
+            closed_requests.note_away(self.address)
         refusal = security.refusal(error, self.cluster.security, str(self))
         if refusal is not None:
             return refusal

@@ -127,6 +127,17 @@ def test_a_broker_that_serves_again_is_forgiven(start: Start) -> None:
             broker.closes_at = LIST_OFFSETS
 
 
+def test_a_broker_that_was_away_between_is_forgiven(start: Start) -> None:
+    """One that is killed again and again may have answered nothing yet each time."""
+    broker = start()
+    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+        for _ in range(6):
+            for broker.closes_at in (LIST_OFFSETS, API_VERSIONS):
+                with pytest.raises(SourceError):
+                    client.list_offsets([AT], LATEST, READ_COMMITTED)
+                client.close()
+
+
 def test_connections_that_end_together_count_once() -> None:
     """A broker that is killed ends all of its connections at the requests that are due there."""
     at = ("killed", 1)
