@@ -77,28 +77,20 @@ def prepare_snapshot(
 
 
 def _prove_clusters(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:
-    """Connect to every broker of both clusters, before anything is copied.
-
-    If an address of the destination is silent, another one of the list may have answered for
-    another cluster, which has no checkpoints and would get all records.
+    """Connect to the brokers of both clusters, before anything is copied.
 
     Raises:
         WrongClusterError: an address leads to another cluster.
         UnsupportedError: a broker does not serve what a copy needs.
-        RelayError: a broker, or an address of the destination, cannot be reached.
+        RelayError: no broker answers.
     """
     options = mirror.copy_options
     with (
         source_client(snapshot.mirror, snapshot.node, options, clock) as source,
         destination_client(snapshot.mirror, snapshot.destination, options, clock) as destination,
     ):
-        source.retry(source.connect_to_brokers)
-
-        def prove() -> None:
-            for error in destination.connect_to_brokers():
-                raise error
-
-        destination.retry(prove)
+        for client in (source, destination):
+            client.retry(client.refuse_other_clusters)
 
 
 def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:

@@ -9,7 +9,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -612,27 +612,39 @@ class ClusterClient:
         self._grouped = wanted, grouped
         return grouped
 
-    def connect_to_brokers(self) -> list[RetriableError]:
+    def connect_to_brokers(self) -> None:
         """Connect to every broker, and to the other addresses that the configuration names.
-
-        Returns:
-            why some of these other addresses prove nothing: nobody answers there now.
 
         Raises:
             WrongClusterError: one of all these addresses leads to another cluster.
             RelayError: a broker cannot be reached, or does not serve what a copy needs.
         """
-        silent: list[RetriableError] = []
+        for error in self._unreachable():
+            raise error
+
+    def refuse_other_clusters(self) -> None:
+        """Connect as `connect_to_brokers`; a broker that is away now proves its cluster later.
+
+        Raises:
+            WrongClusterError: one of all these addresses leads to another cluster.
+            RelayError: no broker answers, or one does not serve what a copy needs.
+        """
+        with self.waiting_at_most(LEAST_SECONDS):
+            for _ in self._unreachable():
+                pass
+
+    def _unreachable(self) -> Iterator[RetriableError]:
+        """Connect to all addresses that are known; yield why a broker cannot be reached."""
         brokers = self.metadata([]).brokers
         for broker_id in brokers:
-            self.connection(broker_id)
+            try:
+                self.connection(broker_id)
+            except RetriableError as error:
+                yield error
         for address in map(_parsed, self.cluster.bootstrap_servers):
             if address not in brokers.values():
-                try:
+                with suppress(RetriableError):  # it may be that of a broker that is down
                     idle_connections.keep(self._connect(address))
-                except RetriableError as error:
-                    silent.append(error)
-        return silent
 
     def _any_connection(self) -> Connection:
         connection = self._bootstrap_connection()
