@@ -1,4 +1,4 @@
-"""How far a lane is behind its source, by the age of the oldest record not yet copied."""
+"""How far a lane is behind its source: for how long the oldest record waits for its copy."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class Lag:
 
     Args:
         records: source offsets not yet copied, without those that wait for open transactions.
-        oldest_seconds: age of the oldest record found among them; 0 if there are none, None if it
-            is unknown.
-        late: the topic-partitions that have a record from before the lag target. This is asked of
-            all that have records waiting.
+        oldest_seconds: for how long the oldest found among them waits; 0 if there are none, None
+            if it is unknown.
+        late: the topic-partitions of which a record waits for longer than the lag target. This is
+            asked of all that have records waiting.
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the open transactions in words; empty if there is none.
@@ -82,7 +82,7 @@ def measure(
     mirror, clock = kafka.mirror(snapshot.mirror), kafka.clock
     options = mirror.copy_options
     now_ms = clock.now_ms()
-    late = lag.written_before(snapshot, now_ms - lane.window.lag_target, options, clock)
+    late = lag.waiting_before(snapshot, now_ms - lane.window.lag_target, options, clock)
     lags = lag.measure(snapshot, options, clock, late, _MOST_AGES)
     hidden = (
         hidden_copies.find(snapshot, options, clock)

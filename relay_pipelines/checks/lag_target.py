@@ -52,7 +52,7 @@ def missed(
     """Return the topics that miss the target, and why.
 
     Args:
-        late: the topic-partitions with an uncopied record from before the target.
+        late: the topic-partitions with an uncopied record that waits for longer than the target.
         now_ms: milliseconds since the Unix epoch.
     """
     before_ms = now_ms - lane.window.lag_target

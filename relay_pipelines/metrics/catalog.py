@@ -229,7 +229,7 @@ METRICS = (
         "lag_seconds",
         "gauge",
         ("mirror", "topic", "partition"),
-        "Age of the oldest record that is not copied yet; 0 if there is none,"
+        "For how long the oldest record that is not copied yet has waited; 0 if there is none,"
         " absent if the source does not tell it.",
         By.EXPORTER,
     ),

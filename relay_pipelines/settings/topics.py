@@ -102,7 +102,7 @@ class WindowSettings(Section):
     keep: Count = 1_000
     """How many windows Dagster keeps, with their runs; the ledger has its own retention."""
     lag_target: Duration = 600_000
-    """The checks `lag` and `lag_target` fail when a record that is not copied yet is older."""
+    """The checks `lag` and `lag_target` fail when a record waits for its copy for longer."""
 
 
 class LaneSettings(Section):

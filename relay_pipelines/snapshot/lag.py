@@ -1,15 +1,17 @@
-"""How many records are not copied yet, and how old the oldest one is.
+"""How many records are not copied yet, and for how long the oldest one has waited.
 
 How fast topics grow at the source and are copied, from one snapshot to the next.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
@@ -29,7 +31,8 @@ class PartitionLag:
 
     Args:
         records: source offsets that are not copied yet.
-        seconds: the age of the first of them; 0 if there is none, None if it is unknown.
+        seconds: for how long the first of them has waited; 0 if there is none, None if it is
+            unknown.
     """
 
     records: int
@@ -48,8 +51,9 @@ def measure(
 ) -> dict[TopicPartition, PartitionLag]:
     """Measure the lag of every topic-partition.
 
-    The age is that of the batch that holds the first uncopied record. Of very many topic-partitions
-    that are behind, the ages are known of late ones, and then of those with the most records.
+    Since when it waits, is said of the batch that holds the first uncopied record. Of very many
+    topic-partitions that are behind, it is known of late ones, and then of those with the most
+    records.
 
     Args:
         late: the topic-partitions that are known to have the oldest records.
@@ -62,7 +66,7 @@ def measure(
         position.topic_partition: max(position.first_uncopied, position.low_watermark)
         for position in waiting[:most_ages]
     }
-    since = timestamps_ms(snapshot, first, options)
+    since = waiting_since_ms(snapshot, first, options, clock)
     now_ms = clock.now_ms()
     behind = {
         tp: PartitionLag(position.lag, max(0, now_ms - since[tp]) / 1000 if tp in since else None)
@@ -76,23 +80,24 @@ def measure(
 
 
 def oldest_seconds(lags: Iterable[PartitionLag]) -> float | None:
-    """Return the age of the oldest uncopied record; 0 if there is none, None if it is unknown."""
+    """Return how long the oldest uncopied record has waited; 0 if none does, None if unknown."""
     behind = [lag.seconds for lag in lags if lag.records]
     known = [age for age in behind if age is not None]
     return max(known) if known else None if behind else 0.0
 
 
 def total(lags: Iterable[PartitionLag]) -> PartitionLag:
-    """Return the records of several topic-partitions, and the age of the oldest of them."""
+    """Return the records of several topic-partitions, and how long the oldest has waited."""
     found = list(lags)
     return PartitionLag(sum(lag.records for lag in found), oldest_seconds(found))
 
 
-def written_before(
+def waiting_before(
     snapshot: ClusterSnapshot, before_ms: int, options: CopyOptions, clock: Clock
 ) -> set[TopicPartition]:
-    """Return the topic-partitions with an uncopied record from before a time.
+    """Return the topic-partitions with an uncopied record that waits since before a time.
 
+    What no look of this process decides, the source's time index does, by the records' timestamps.
     It asks for the first offset since that time, and reads no record.
 
     Args:
@@ -101,21 +106,44 @@ def written_before(
     Raises:
         RelayError: the source does not answer.
     """
-    waiting = {
-        tp: offset_range
-        for tp, offset_range in uncopied(snapshot.positions).items()
-        if len(offset_range)
-    }
+    looks = _learn(snapshot, clock)
+    found, waiting = set(), {}
+    for tp, offset_range in uncopied(snapshot.positions).items():
+        if len(offset_range):
+            earliest_ms, latest_ms = looks[tp].arrival_ms(offset_range.start)
+            if latest_ms < before_ms:
+                found.add(tp)
+            elif earliest_ms < before_ms:
+                waiting[tp] = offset_range
     if not waiting:
-        return set()
+        return found
     ends = {tp: offset_range.end for tp, offset_range in waiting.items()}
     with source_client(snapshot.mirror, snapshot.node, options, clock, "lag") as client:
         ask = partial(client.first_offsets, before_ms, ends)
         since = client.retry(ask, patient=False)
-    return {tp for tp, offset_range in waiting.items() if offset_range.start < since[tp]}
+    return found | {tp for tp, offset_range in waiting.items() if offset_range.start < since[tp]}
 
 
-def timestamps_ms(
+def waiting_since_ms(
+    snapshot: ClusterSnapshot,
+    offsets: Mapping[TopicPartition, int],
+    options: CopyOptions,
+    clock: Clock,
+) -> dict[TopicPartition, int]:
+    """Return since when the records at these offsets wait, as far as it is known.
+
+    That is their timestamp, but not before the last look at which they were not there: a record may
+    be new, and say that it is of last year. Nor is it after the first look that has seen them.
+    """
+    looks = _learn(snapshot, clock)
+    since = {}
+    for tp, written_ms in _timestamps_ms(snapshot, offsets, options).items():
+        earliest_ms, latest_ms = looks[tp].arrival_ms(offsets[tp])
+        since[tp] = min(max(written_ms, earliest_ms), latest_ms)
+    return since
+
+
+def _timestamps_ms(
     snapshot: ClusterSnapshot, offsets: Mapping[TopicPartition, int], options: CopyOptions
 ) -> dict[TopicPartition, int]:
     """Return the timestamps of the records at these offsets, as far as the source returns them."""
@@ -125,6 +153,61 @@ def timestamps_ms(
         with suppress(RelayError):  # the copy reports what is wrong
             return batch.timestamps_ms(client, offsets)
         return {}
+
+
+_MOST_ENDS = 50
+
+
+@dataclass(slots=True)
+class _Looks:
+    """When this process has seen which ends of a log.
+
+    Args:
+        topic_id: of the topic, which may be created again.
+        ends: end offsets, ascending, with the times of the first and the last look at each.
+    """
+
+    topic_id: str
+    ends: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def learn(self, end: int, first_uncopied: int, now_ms: int) -> None:
+        """Note an end; forget those that say nothing about what is not copied yet."""
+        ends = self.ends
+        if ends and end < ends[-1][0]:  # another log, or a truncated one
+            ends.clear()
+        if ends and end == ends[-1][0]:
+            ends[-1] = (end, ends[-1][1], now_ms)
+        else:
+            ends.append((end, now_ms, now_ms))
+        while len(ends) > 1 and ends[1][0] <= first_uncopied:
+            del ends[0]
+        if len(ends) > _MOST_ENDS:  # of a long backlog, it is known less exactly
+            del ends[1:-1:2]
+
+    def arrival_ms(self, offset: int) -> tuple[int, int]:
+        """Return the times between which the record at an offset has arrived."""
+        after = bisect_right(self.ends, offset, key=itemgetter(0))
+        first_seen = self.ends[min(after, len(self.ends) - 1)]
+        return self.ends[after - 1][2] if after else 0, first_seen[1]
+
+
+_looks: dict[tuple[str, str, TopicPartition], _Looks] = {}
+"""Of this process, by mirror and node, which may be behind another one."""
+
+
+def _learn(snapshot: ClusterSnapshot, clock: Clock) -> dict[TopicPartition, _Looks]:
+    """Note the ends of a snapshot, and return what is known of its topic-partitions."""
+    now_ms, found = clock.now_ms(), {}
+    for position in snapshot.positions:
+        tp = position.topic_partition
+        topic = snapshot.source_topics.get(tp.topic)
+        topic_id = topic.topic_id if topic else ""
+        key = snapshot.mirror, snapshot.node.name, tp
+        if key not in _looks or _looks[key].topic_id != topic_id:
+            _looks[key] = _Looks(topic_id)
+        _looks[key].learn(position.end_offset, position.first_uncopied, now_ms)
+        found[tp] = _looks[key]
+    return found
 
 
 PERIOD_SECONDS = 30.0

@@ -539,7 +539,7 @@ def _add_ages(
         for tp, end in report.end_offsets.items()
         if next_offsets.get(tp, end) < end
     }
-    found = lag.timestamps_ms(snapshot, offsets, mirror.copy_options)
+    found = lag.waiting_since_ms(snapshot, offsets, mirror.copy_options, clock)
     of_topics = _by_topic(found, lambda tp: tp)
     for report in behind:
         known = [found[tp] for tp in of_topics[report.topic]]

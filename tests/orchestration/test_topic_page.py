@@ -49,7 +49,10 @@ def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: lis
 def test_a_topic_that_misses_its_lag_target(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Old records that wait fail its check; a topic without records meets the target for ever."""
+    """Old records that wait fail its check; a topic without records meets the target for ever.
+
+    Records that say that they are old, and have just come, have not waited.
+    """
     waiting = environment.tick()
 
     (request,) = waiting.run_requests or []
@@ -77,6 +80,17 @@ def test_a_topic_that_misses_its_lag_target(
     write(environment.source.cluster(), TopicPartition(topics[0], 0), new)
     assert targets(environment.tick(cursor=copied.cursor)) == {}, "a record may wait for a while"
     assert environment.check(asset, naming.LAG_TARGET).passed
+
+    environment.fill(topics[1], ["of a backfill"], partition=1)
+    filled = environment.tick(cursor=copied.cursor)
+    assert targets(filled) == {}
+    assert environment.last_check(naming.LAG).passed
+    (request,) = filled.run_requests or []
+    said = re.search(
+        r"2 records waiting, the oldest for ([\d.]+) s$", request.tags[naming.TAG_WAITING]
+    )
+    assert said, request.tags[naming.TAG_WAITING]
+    assert float(said[1]) < 60
 
 
 def targets(tick: dg.SensorResult) -> dict[str, bool]:
