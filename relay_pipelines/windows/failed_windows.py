@@ -1,0 +1,113 @@
+"""Windows that failed for a topic, until later ones have copied what they left out.
+
+Dagster shows a window as it was reported last. So it is reported again when its offsets are copied:
+otherwise it would stay red for ever, although nothing is missing. Dagster keeps the keys, because
+the session in which a topic recovers may be another one.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+import dagster as dg
+
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.orchestration import window_log
+from relay_pipelines.orchestration.event_store import Event
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows import window_events
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
+
+_NAME = "relay/{path}/{lane}/failed windows"
+_MOST = 20  # of a topic: one that fails rests ever longer
+
+Count = Callable[[FrozenWindow], WindowReport]
+"""Counts a window of some topics at the destination, and copies nothing."""
+
+
+class FailedWindows:
+    """Those of a lane."""
+
+    def __init__(self, instance: dg.DagsterInstance, lane: Lane) -> None:
+        self._instance = instance
+        self._lane = lane
+        self._name = _NAME.format(path=lane.path, lane=lane.name)
+        self._completed: set[tuple[str, str]] = set()
+
+    def note(self, report: WindowReport) -> None:
+        """Remember of which topics a window has failed, and forget what is complete by now."""
+        stored = self._load()
+        keys = {topic: list(some) for topic, some in stored.items()}
+        done = self._completed | {(topic.topic, report.frozen.key) for topic in report.topics}
+        for topic, key in done:
+            if key in keys.get(topic, ()):
+                keys[topic].remove(key)
+        for failed in (each.topic for each in report.topics if each.failure):
+            keys[failed] = [*keys.get(failed, [])[1 - _MOST :], report.frozen.key]
+        if keys != stored:
+            text = json.dumps({topic: some for topic, some in keys.items() if some})
+            self._instance.daemon_cursor_storage.set_cursor_values({self._name: text})
+        self._completed.clear()
+
+    def _load(self) -> dict[str, list[str]]:
+        """Return the keys by topic: runs that people start note theirs, too."""
+        values = self._instance.daemon_cursor_storage.get_cursor_values({self._name})
+        found: dict[str, list[str]] = json.loads(values.get(self._name) or "{}")
+        return found
+
+    def copied_since(
+        self, run_id: str, snapshot: ClusterSnapshot, report: WindowReport, count: Count
+    ) -> Iterator[Event]:
+        """Yield the events of the failed windows that a later one completes.
+
+        What that one has counted as a whole is not counted again; other windows are, because what a
+        window has copied before it failed was never counted.
+
+        Args:
+            snapshot: as of before the later window was copied.
+            report: of the later window.
+        """
+        stored = self._load()
+        ends = {position.topic_partition: position.begin for position in snapshot.positions}
+        for topic in report.topics:
+            if topic.topic not in stored or topic.is_failed or not topic.is_complete:
+                continue
+            counted = {each.topic_partition: each for each in topic.ranges}
+            reached = ends | {tp: each.end for tp, each in counted.items()}
+            for key in stored[topic.topic]:
+                if key == report.frozen.key:
+                    continue
+                frozen = self._window(key, topic.topic)
+                if frozen is None or not _is_same_log(frozen, snapshot):
+                    self._completed.add(
+                        (topic.topic, key)
+                    )  # it was deleted; or a loss was accepted
+                elif all(
+                    (later := counted.get(each.topic_partition))
+                    and later.start <= each.start
+                    and each.end <= later.end
+                    for each in frozen.ranges
+                ):
+                    self._completed.add((topic.topic, key))
+                    yield from window_events.covered(run_id, self._lane, topic.topic, key, report)
+                elif _is_copied(frozen, reached):
+                    yield from self._counted(run_id, topic, count(frozen))
+
+    def _counted(self, run_id: str, topic: TopicReport, again: WindowReport) -> Iterator[Event]:
+        if not any(each.failure for each in again.topics):
+            self._completed.add((topic.topic, again.frozen.key))
+            yield from window_events.of_window(run_id, self._lane, again)
+
+    def _window(self, key: str, topic: str) -> FrozenWindow | None:
+        frozen = window_log.find(self._instance, self._lane, key, [topic])
+        return frozen.part([topic]) if frozen else None
+
+
+def _is_same_log(frozen: FrozenWindow, snapshot: ClusterSnapshot) -> bool:
+    partitions = [each.topic_partition for each in frozen.ranges]
+    return all(snapshot.generation_of(tp) == frozen.generation_of(tp) for tp in partitions)
+
+
+def _is_copied(frozen: FrozenWindow, reached: Mapping[TopicPartition, int]) -> bool:
+    return all(each.end <= reached.get(each.topic_partition, -1) for each in frozen.ranges)
