@@ -22,6 +22,7 @@ from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
+from relay_pipelines.run.other_writers import mark_end
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run import run as copy
@@ -170,10 +171,10 @@ class Mirror:
 
         Args:
             topic: only this source topic.
-            sources, run_id: as in `run`.
+            sources, run_id: as in `run`. Whoever gives an id says when that run has ended.
         """
         with self._session.deferring():
-            return copy(
+            result = copy(
                 planned,
                 self.settings,
                 self._session,
@@ -184,6 +185,9 @@ class Mirror:
                 sources=sources,
                 run_id=run_id,
             )
+            if run_id is None and result.topics:
+                mark_end(self.name, self.settings, result.run_id, _CLOCK)
+            return result
 
     def run(self, topic: str | None = None) -> RunResult:
         """Copy all new records, as `relay run` does; failures while copying are in the result.

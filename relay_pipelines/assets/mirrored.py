@@ -139,7 +139,7 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
                 if error.needs_operator:
                     forbid_retries(op)
                 raise dg.Failure(f"window {frozen.key}: {error}") from None
-            blocked = yield from copying.finish_checks()
+            blocked = yield from copying.finish()
             if stop():
                 raise dg.DagsterExecutionInterruptedError
             _fail_if_incomplete(op, report, blocked)

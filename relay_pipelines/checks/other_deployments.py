@@ -16,11 +16,12 @@ import dagster as dg
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.plan import policies
+from relay_pipelines.plan.run_ends import is_over
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, destination_client
 from relay_pipelines.resources import KafkaResource
@@ -40,10 +41,12 @@ class Foreign:
     Args:
         committed_at: when it committed last, in seconds since the Unix epoch.
         differs: which of its settings decided the records of a topic in another way; empty if none.
+        ended: the id of its deployment, if that has ended; else empty.
     """
 
     committed_at: float
     differs: str = ""
+    ended: str = ""
 
 
 Entries = Collection[LedgerEntry]
@@ -95,7 +98,7 @@ def find(
     entries: Entries,
     known: Runs = MappingProxyType({}),
 ) -> dict[str, Foreign]:
-    """Find runs that this instance does not know, and that have committed recently.
+    """Find runs that this instance has not started, and that have committed recently.
 
     Args:
         snapshot: of the lane.
@@ -115,15 +118,35 @@ def find(
         committed_at = max(before.committed_at, commit.committed_at_ms / 1000)
         last[commit.run_id] = Foreign(committed_at, before.differs or differs)
     newest = sorted(last.items(), key=lambda pair: -pair[1].committed_at)[:_MOST_RUNS]
-    return {
-        run_id: found
-        for run_id, found in newest
-        if now - found.committed_at < RECENT_SECONDS and not instance.has_run(run_id)
-    }
+    here, ends = turns.deployment_of(instance), snapshot.run_ends
+    found = {}
+    for run_id, run in newest:
+        if now - run.committed_at >= RECENT_SECONDS or instance.has_run(run_id):
+            continue
+        end, ended = ends.get(run_id), ""
+        if end is not None and is_over(ends, run_id, round(1000 * run.committed_at), here):
+            if end.deployment == here:  # a person has deleted it
+                continue
+            ended = end.deployment
+        found[run_id] = run._replace(ended=ended)
+    return found
+
+
+def copying(found: Runs) -> Runs:
+    """Return the runs of deployments that copy: not of one that has ended, and stays the only one.
+
+    Several that have ended are of somebody who starts one after the other.
+    """
+    ended = {run.ended for run in found.values() if run.ended}
+    return {run_id: run for run_id, run in found.items() if not run.ended or len(ended) > 1}
 
 
 def words(foreign: Runs) -> str:
-    """Say which runs copy the lane as well."""
+    """Say which runs copy the lane as well.
+
+    Args:
+        foreign: as of `copying`.
+    """
     shown = [
         f"{run_id}, whose {found.differs} differs" if found.differs else run_id
         for run_id, found in list(foreign.items())[:_SHOWN]
@@ -136,11 +159,13 @@ def words(foreign: Runs) -> str:
     )
 
 
-def result(foreign: Runs) -> CheckResult:
-    """What the check says of these runs."""
+def result(found: Runs) -> CheckResult:
+    """What the check says of what was found."""
+    foreign = copying(found)
+    ended = "".join(f"; run {run_id} copied as well, and has ended" for run_id in found)
     return CheckResult(
         not foreign,
-        words(foreign) if foreign else "no other deployment",
+        words(foreign) if foreign else f"no other deployment{ended}",
         {"other deployments (runs)": len(foreign)},
         dg.AssetCheckSeverity.WARN,
     )

@@ -28,10 +28,11 @@ from relay_pipelines.output import json_output, messages, run_report
 from relay_pipelines.output.formatting import format_time, plural, seconds, size, stderr
 from relay_pipelines.output.progress import Lines, status_line
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import other_writers, run_plan
+from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
-from relay_pipelines.run.run_plan import OtherWriters, RunPlan
+from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session, StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -96,6 +97,7 @@ def run(
         finally:
             messages.note(f"stopped after {seconds(clock.monotonic() - began)}: {rounds}")
             session.stop()
+            rounds.mark_end()
     return rounds.exit_code or INTERRUPTED
 
 
@@ -118,6 +120,7 @@ class _Rounds:
     _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
     _writers: dict[str, OtherWriters] = field(default_factory=dict, init=False)
     _fenced: set[str] = field(default_factory=set, init=False)
+    _copied: set[str] = field(default_factory=set, init=False)
     _sources: Sources | None = field(default=None, init=False)
     _run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], init=False)
     _rounds: int = field(default=0, init=False)
@@ -148,6 +151,11 @@ class _Rounds:
                 self._copy_mirror(name, mirror, show)
         problems += self._publish(lambda publication: publication.write())
         self._lasting("").update(problems, complete=True)
+
+    def mark_end(self) -> None:
+        """Let nobody wait for this command any more; Spark has ended."""
+        for name in sorted(self._copied):
+            other_writers.mark_end(name, self.mirrors[name], self._run_id, SystemClock())
 
     def _read_sources(self) -> None:
         """Read the user's classes once for all mirrors and tasks of a round."""
@@ -225,6 +233,8 @@ class _Rounds:
 
     def _report(self, result: RunResult) -> None:
         self._records += result.records
+        if result.topics:
+            self._copied.add(result.mirror)
         self._size_bytes += result.size_bytes
         for node, why in result.diverged.items():
             messages.warning(f"{result.mirror}: node {node} is in quarantine: {why}")

@@ -88,7 +88,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
                 problems += [f"{lane.mirror}/{lane.name}: {error}" for error in left_out]
             except RelayError as error:
                 problems.append(f"{lane.mirror}/{lane.name}: {error}")
-            problems += yield from copying.finish_checks()
+            problems += yield from copying.finish()
         if stop():
             raise dg.DagsterExecutionInterruptedError
         if problems := [*problems, *_once(failures(reports))]:

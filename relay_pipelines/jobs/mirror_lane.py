@@ -116,7 +116,7 @@ class _Session:
         while self._others().predecessor and not self._copying.stop():
             self._wait(turns.LOOK_SECONDS)
         yield from self._copy_windows()
-        blocked = yield from self._copying.finish_checks()
+        blocked = yield from self._copying.finish()
         if self._copying.stop():
             self._raise_if_cancelled()
         elif lines := [*self._failures, *blocked]:

@@ -35,7 +35,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             else:
                 problems += [*failures(reports), *copying.unseen]
         for copying in runs:
-            problems += yield from copying.finish_checks()
+            problems += yield from copying.finish()
         if stop():
             raise dg.DagsterExecutionInterruptedError
         if problems:

@@ -43,6 +43,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.topic_selection import QUARANTINE
+from relay_pipelines.plan.run_ends import RunEnd, RunEnds
 from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
@@ -71,7 +72,8 @@ _START = "/start"
 _OWNER = "/owner"
 _CREATED = "/created"
 _DOUBT = "/doubt"
-_NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED, _DOUBT))
+_ENDED = "/ended"
+_NO_CHECKPOINTS = tuple(suffix.encode() for suffix in (_START, _OWNER, _CREATED, _DOUBT, _ENDED))
 _POLL_SECONDS = 0.005
 _UNBLOCK_SECONDS = 1.0
 _ABORT_SECONDS = 10.0  # in which a coordinator looks for timeouts, as Kafka comes
@@ -168,6 +170,14 @@ class DoubtRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RunEndsRecord:
+    """Which runs of a mirror copy nothing more."""
+
+    mirror: str
+    runs: Mapping[str, RunEnd]
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineRecord:
     """Why a mirror must not read a node; empty if it may again."""
 
@@ -195,6 +205,7 @@ class CheckpointSnapshot:
         began: whether it is written down where the mirror starts.
         doubted: topic-partitions of which a run found another log than was copied, and nobody has
             decided.
+        run_ends: the runs that have said that they copy nothing more.
     """
 
     checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
@@ -205,6 +216,7 @@ class CheckpointSnapshot:
     created: Mapping[str, str] = field(default_factory=dict)
     began: bool = False
     doubted: frozenset[TopicPartition] = frozenset()
+    run_ends: RunEnds = field(default_factory=dict)
 
     @property
     def has_begun(self) -> bool:
@@ -359,6 +371,13 @@ def doubt_record(doubt: DoubtRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
     key = key_of(doubt.mirror, doubt.source) + _DOUBT.encode()
     return key, to_json(doubt, version=_VERSION).encode(), doubt.found_at_ms
+
+
+def run_ends_batch(mirror: str, ends: RunEnds, now_ms: int) -> tuple[TopicPartition, Batch]:
+    """Return a batch of one record, and where it goes."""
+    key = f"{mirror}{_ENDED}".encode()
+    value = to_json(RunEndsRecord(mirror, ends), version=_VERSION).encode()
+    return home(TOPIC, key), encode(key, value, now_ms)
 
 
 def _not_ours() -> TamperedError:
@@ -606,6 +625,7 @@ def read_all(
         return [_decoded(kind, latest.pop(key)) for key in keys]
 
     starts, owners = taken(StartRecord, _START), taken(OwnerRecord, _OWNER)
+    ended = taken(RunEndsRecord, _ENDED)
     created, doubts = taken(CreatedRecord, _CREATED), taken(DoubtRecord, _DOUBT)
     checkpoints = {
         checkpoint.source: checkpoint
@@ -623,6 +643,7 @@ def read_all(
         doubted=frozenset(
             doubt.source for doubt in doubts if doubt.is_of(checkpoints.get(doubt.source))
         ),
+        run_ends={run_id: end for record in ended for run_id, end in record.runs.items()},
     )
 
 

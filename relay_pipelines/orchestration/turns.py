@@ -29,13 +29,14 @@ from enum import StrEnum
 
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._core.storage.runs import SqlRunStorage
 from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.naming import TAG_HEARTBEAT
-from relay_pipelines.output.formatting import format_time, seconds
+from relay_pipelines.output.formatting import format_time, plural, seconds
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
@@ -121,6 +122,12 @@ def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) ->
                     raise
 
 
+def deployment_of(instance: DagsterInstance) -> str:
+    """Return what all runs of a Dagster share, and no other has; empty if it is not in SQL."""
+    storage = instance.run_storage
+    return storage.get_run_storage_id() if isinstance(storage, SqlRunStorage) else ""
+
+
 def is_dead(run: dg.DagsterRun) -> bool:
     """Look at a run, and return whether it has started, and its heartbeat has ended."""
     copies = run.status in _STARTED and naming.TAG_TURN in run.tags
@@ -171,14 +178,70 @@ def wait_for_turn(
 ) -> None:
     """Wait in a person's run until no other run copies the lane; sessions pause until it ends."""
     tag(context.instance, lane, context.run_id, Turn.BY_HAND)
-    waiting = False
+    said = ""
     while other_runs(context.instance, lane, context.run_id).before_person and not stop():
-        if not waiting:
-            context.log.info(
-                "waiting until another run of %s/%s has copied its window", lane.mirror, lane.name
-            )
-        waiting = True
+        if (others := _others_that_copy(context.instance, lane, context.run_id)) != said:
+            said = others
+            context.log.info("waiting for its turn in %s/%s: %s", lane.mirror, lane.name, others)
         clock.sleep(LOOK_SECONDS)
+
+
+def _others_that_copy(instance: DagsterInstance, lane: Lane, run_id: str) -> str:
+    runs = instance.get_runs(
+        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
+    )
+    waits = {Turn.STARTING, Turn.READY, Turn.PAUSED, Turn.CHECKING}
+    copying = [
+        f"run {run.run_id[:8]} copies a window"
+        for run in runs
+        if run.run_id != run_id and run.tags.get(naming.TAG_TURN) not in waits and not is_dead(run)
+    ]
+    return ", ".join(copying)
+
+
+_QUEUED_SECONDS = 10.0
+_MOST_QUEUED = 20
+
+
+def waits_of_people(instance: DagsterInstance, lane: Lane, now: float) -> Iterator[str]:
+    """Yield a line for each run that a person started, and that has to wait, with for whom.
+
+    Args:
+        now: seconds since the Unix epoch.
+    """
+    by_hand = {**naming.tags(lane.path, lane.name), naming.TAG_TURN: Turn.BY_HAND.value}
+    for run in instance.get_runs(RunsFilter(tags=by_hand, statuses=_IN_PROGRESS)):
+        if others := _others_that_copy(instance, lane, run.run_id):
+            yield f"run {run.run_id[:8]}, which a person started, waits for its turn: {others}"
+    queued = instance.get_run_records(
+        RunsFilter(statuses=[DagsterRunStatus.QUEUED]), limit=_MOST_QUEUED
+    )
+    for record in queued:
+        waited = now - record.create_timestamp.timestamp()
+        if waited > _QUEUED_SECONDS and _copies_by_hand(record.dagster_run, lane):
+            yield (
+                f"run {record.dagster_run.run_id[:8]}, which a person started, waits in Dagster's"
+                f" queue for {seconds(waited)}: {_who_holds_the_queue(instance)}"
+            )
+
+
+def _copies_by_hand(run: dg.DagsterRun, lane: Lane) -> bool:
+    """Whether a run is to copy topics of the lane, and no planner has requested it."""
+    jobs = {naming.job(lane.prefix, name) for name in ("mirror_once", "backfill_by_date")}
+    topics = {naming.mirrored_asset(lane.path, topic) for topic in lane.topics}
+    return run.job_name in jobs or not topics.isdisjoint(run.asset_selection or ())
+
+
+def _who_holds_the_queue(instance: DagsterInstance) -> str:
+    runs = instance.get_runs(RunsFilter(statuses=_IN_PROGRESS))
+    sessions_of_lanes = sum(naming.TAG_TURN in run.tags for run in runs)
+    queue = instance.get_concurrency_config().run_queue_config
+    if queue is None or len(runs) < queue.max_concurrent_runs:
+        return "one that it may not run beside is in progress, by a pool or a tag of dagster.yaml"
+    return (
+        f"dagster.yaml allows {plural(queue.max_concurrent_runs, 'run')} at a time, and"
+        f" {sessions_of_lanes} of them copy lanes; raise `max_concurrent_runs`"
+    )
 
 
 def in_words(runs: Sequence[dg.DagsterRun]) -> str:

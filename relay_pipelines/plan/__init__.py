@@ -8,6 +8,7 @@ node_choice         which node to read
 policies            whether another configuration decided what is copied
 frozen_window       how large a window is, and the windows of many topics under one partition key
 owners              which transactional id copies which range
+run_ends            which runs have said that they copy nothing more
 task_packing        which ranges share a Spark task
 acl_decisions       which ACLs the copies should have
 """

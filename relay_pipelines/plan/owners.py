@@ -98,6 +98,11 @@ def start_id(mirror: str) -> str:
     return f"relay.{mirror}.start"
 
 
+def run_ends_id(mirror: str) -> str:
+    """Return the id under which runs write that they have ended."""
+    return f"relay.{mirror}./ended"
+
+
 def with_owners(
     mirror: str,
     scope: str,

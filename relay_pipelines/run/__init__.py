@@ -1,6 +1,7 @@
 """One run of a mirror, from plan to result.
 
-run_plan           from a snapshot to ranges and tasks; waits while another deployment copies
+run_plan           from a snapshot to ranges and tasks
+other_writers      waits while another deployment copies; says at the end that a run copies no more
 run                prepares the destination, starts the Spark jobs, follows the ledger
 spark_jobs         submits ranges to Spark and collects their outcomes
 silent_tasks       ends tasks that hang, so that Spark starts them again

@@ -8,7 +8,7 @@ import dagster as dg
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, TopicPartition
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.page_view import held_line
@@ -92,6 +92,7 @@ class LaneTick:
         shown = replace(lane, topics=tuple(self._topics_with_asset()))
         sources, cursor = source_events.find(instance, shown, self.snapshot, cursor, now)
         self._warn_of_missing_topics()
+        self.remarks += turns.waits_of_people(instance, lane, now)
         requests = RunRequests(
             instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()
         )
@@ -152,9 +153,10 @@ class LaneTick:
         known = cursor.foreign
         instance, entries = self.context.instance, self.entries
         found = other_deployments.find(instance, self.snapshot, now, entries, known or {})
-        if found:
-            self.remarks.append(other_deployments.words(found))
-        is_new = known is None or bool(found) != bool(known)
+        copying = other_deployments.copying(found)
+        if copying:
+            self.remarks.append(other_deployments.words(copying))
+        is_new = known is None or bool(copying) != bool(other_deployments.copying(known))
         if not is_new and (found == known or now - cursor.foreign_at < _LAG_SECONDS):
             return [], replace(cursor, foreign=found)
         key = self._lane.check(naming.OTHER_DEPLOYMENTS)

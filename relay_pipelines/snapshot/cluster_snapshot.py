@@ -25,6 +25,7 @@ from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import moved_error, moved_topics, present_owner
 from relay_pipelines.plan.positions import Position, data_loss, losses
+from relay_pipelines.plan.run_ends import RunEnds
 from relay_pipelines.plan.topic_selection import (
     QUARANTINE,
     Target,
@@ -117,6 +118,7 @@ class ClusterSnapshot:
         unreadable: what has no position, and why: it has no leader, only another node has it, or
             the topic is hidden from the user (as its partition 0). Not copied.
         passed: source topic -> the hops by which copies came to it; none for topics without copies.
+        run_ends: as `CheckpointSnapshot.run_ends`.
     """
 
     mirror: str
@@ -150,6 +152,7 @@ class ClusterSnapshot:
     state_topics: Sequence[StateTopic] = ()
     at_destination: Metadata = field(default_factory=Metadata)
     passed: Mapping[str, tuple[Hop, ...]] = field(default_factory=dict)
+    run_ends: RunEnds = field(default_factory=dict)
 
     @cached_property
     def guarded(self) -> dict[TopicPartition, RelayError]:
@@ -527,6 +530,7 @@ class _SnapshotBuilder:
             owners=checkpoints.owners,
             created=checkpoints.created,
             doubted=checkpoints.doubted,
+            run_ends=checkpoints.run_ends,
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
             at_destination=self._at_destination,

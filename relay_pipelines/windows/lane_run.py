@@ -15,7 +15,7 @@ from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import naming, turns, window_log
 from relay_pipelines.orchestration.event_budget import EventBudget
-from relay_pipelines.orchestration.event_store import Batch
+from relay_pipelines.orchestration.event_store import Batch, Event
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
@@ -23,7 +23,7 @@ from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.run.run_plan import OtherWriters
+from relay_pipelines.run.other_writers import OtherWriters, mark_end
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -32,6 +32,7 @@ from relay_pipelines.snapshot.recent_configs import RecentConfigs
 from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
+from relay_pipelines.windows.failed_windows import FailedWindows
 from relay_pipelines.windows.open_window import (
     OpenWindow,
     OpenWindowStore,
@@ -99,7 +100,9 @@ class LaneRun:
     _left: set[str] = field(default_factory=set, init=False)
     _open: OpenWindow | None = field(default=None, init=False)
     _looks_for_left: bool = field(default=True, init=False)
+    _has_copied: bool = field(default=False, init=False)
     _stored: OpenWindowStore = field(init=False)
+    _failed: FailedWindows = field(init=False)
     _snapshot: ClusterSnapshot = field(init=False)
     groups: FollowedGroups = field(init=False)
     """Those that are kept up to date at the destination, within its block."""
@@ -110,9 +113,12 @@ class LaneRun:
             *(self._warn, self._belongs),
         )
         self._writers = OtherWriters(
-            cache(self.context.instance.has_run), self.lane.window.every / 1000, self.kafka.clock
+            cache(self.context.instance.has_run),
+            *(self.lane.window.every / 1000, self.kafka.clock),
+            turns.deployment_of(self.context.instance),
         )
         self._stored = OpenWindowStore(self.context.instance, self.lane)
+        self._failed = FailedWindows(self.context.instance, self.lane)
         self.schemas = SchemaChecks(self.lane, self.context.log)
         self.checks = WindowChecks(
             # other runs end when they have copied
@@ -208,7 +214,9 @@ class LaneRun:
         if not self._stored.is_own():
             return []  # another run goes on with it
         yield from window_log.freeze(self.context.instance, self.lane, frozen, window.destination)
-        yield from self._reported_events(report, window.copied.rounds if window.copied else 0)
+        before = self._copied_since(self._snapshot, report)
+        rounds = window.copied.rounds if window.copied else 0
+        yield from self._reported_events(report, rounds, before)
         self._stored.clear()
         return [report]
 
@@ -334,24 +342,32 @@ class LaneRun:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
         frozen = window_log.with_own_key(self.context.instance, self.lane, frozen)
         yield from window_log.freeze(self.context.instance, self.lane, frozen, snapshot.destination)
-        return (yield from self.copy_frozen(snapshot, frozen, frozen.topics))
+        copied = self._copied(snapshot, frozen)
+        report = self._counted(snapshot, frozen, frozen.topics, copied, self._ledger_ends)
+        if not report.result.interrupted:  # nothing was counted; the next window copies the rest
+            before = self._copied_since(snapshot, report)
+            yield from self._reported_events(report, copied.rounds, before)
+        return report
 
     def copy_frozen(
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow, topics_copied: Collection[str]
     ) -> Generator[Batch, None, WindowReport]:
         """Copy what some topics of a frozen window have left, recount it, and yield its events.
 
+        They are of this window alone, because an op of assets yields them.
+
         Args:
             snapshot: of these topics.
         """
         copied = self._copied(snapshot, frozen)
         report = self._counted(snapshot, frozen, topics_copied, copied, self._ledger_ends)
-        if not report.result.interrupted:  # nothing was counted; the next window copies the rest
+        if not report.result.interrupted:
             yield from self._reported_events(report, copied.rounds)
         return report
 
     def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> Copied:
         self._say_node(snapshot)
+        self._has_copied = True
         return copy_round(
             self.kafka,
             self.session,
@@ -385,11 +401,24 @@ class LaneRun:
             *(self.context.log, self._surveyed_seconds), brief=self.brief, held=len(self.held)
         )
 
-    def _reported_events(self, report: WindowReport, rounds: int) -> Iterator[Batch]:
+    def _copied_since(self, snapshot: ClusterSnapshot, report: WindowReport) -> list[Event]:
+        """What windows that failed say now that this one has copied what they left out."""
+
+        def count(window: FrozenWindow) -> WindowReport:
+            return count_window(
+                *(self.kafka, snapshot, window, window.topics, None), run_id=self.context.run_id
+            )
+
+        return [*self._failed.copied_since(self.context.run_id, snapshot, report, count)]
+
+    def _reported_events(
+        self, report: WindowReport, rounds: int, before: Sequence[Event] = ()
+    ) -> Iterator[Batch]:
         """Yield what a window says of its topics, and of the lane; log its end.
 
         Args:
             rounds: how many this run has copied.
+            before: events of earlier windows; those of the newest one come last.
         """
         self._run_log().recounted(
             *(report.frozen.key, len(report.topics), rounds),
@@ -404,9 +433,11 @@ class LaneRun:
         events += checks.of_run(self.groups, self.lane)
         is_known = all(event in self._reported for event in events)
         yield [
+            *before,
             *window_events.of_window(self.context.run_id, self.lane, report),
             *(() if is_known else events),
         ]
+        self._failed.note(report)
         self._reported = self._reported if is_known else events
         self.checks.add(report, self.session)
         self.schemas.add(report, self.kafka)
@@ -423,8 +454,13 @@ class LaneRun:
         """Return the results of checks that ran behind the copy since the last call."""
         return [*self.checks.finished(), *self.schemas.finished()]
 
-    def finish_checks(self) -> Generator[Batch, None, list[str]]:
-        """Wait for the expectations of the windows; return a line for each that fails the run."""
+    def finish(self) -> Generator[Batch, None, list[str]]:
+        """Say that this run copies nothing more, and wait for the expectations of its windows.
+
+        Returns:
+            a line for each that fails the run.
+        """
+        self._mark_end()
         if self.checks.are_running:
             self.tag_turn(Turn.CHECKING)
         yield from ([event] for event in self.checks.rest(self._ends_checks))
@@ -432,6 +468,17 @@ class LaneRun:
         if self.checks.blocked:
             self.let_next_run_start_at_once()
         return self.checks.blocked
+
+    def _mark_end(self) -> None:
+        """Let nobody wait for this run; a session that is told to stop may be the last of all."""
+        is_last = self.yields and self.stop()
+        if self._has_copied or is_last:
+            mark_end(
+                *(self.lane.mirror, self.kafka.mirror(self.lane.mirror)),
+                *(self.context.run_id, self.kafka.clock),
+                deployment=self._writers.deployment,
+                goes_on=not is_last,
+            )
 
     def _ends_checks(self) -> bool:
         """Whether to give up expectations: for a later run that has as many; both have a Spark."""

@@ -17,9 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from relay_pipelines import load
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.other_writers import OtherWriters
 from tests.copying import recent, records_of
 from tests.support.commands import RELAY, SOON, configured, environment, mirror
 from tests.support.independent import (
@@ -427,6 +430,8 @@ def test_ctrl_c_in_the_middle_of_a_round(
     assert 0 < copied < MANY // 3
     assert f": {copied:,} records, " in drawn.text.partition("stopped after ")[2]
     assert open_transactions(destination, topic_name) == []
+    successor = OtherWriters({"next"}.__contains__, 300.0, SystemClock())
+    assert successor.look(load(config)["big"].snapshot(), has_news=True) == "", "it has ended"
 
 
 def test_two_daemons_with_one_metrics_port(

@@ -16,7 +16,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import other_writers
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -270,7 +270,7 @@ def test_another_deployment_is_seen_that_never_commits_last(
     assert environment.copy().success
     before = environment.tick()
     assert [each.passed for each in evaluations(before, naming.OTHER_DEPLOYMENTS)] == [True]
-    monkeypatch.setattr(run_plan, "QUIET_SECONDS", 0.0)  # the other one does not wait
+    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
     (tmp_path / "other" / "dagster").mkdir(parents=True)
     environment.fill(topic, ["by the other one"])
     with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import other_writers
 from relay_pipelines.sensors import lane_plan, pruning
 from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
@@ -419,7 +419,7 @@ def test_a_lane_that_is_superseded_costs_the_others_nothing(
     environment.write(allow, lanes=lanes)
     for lane in range(2):
         assert environment.copy(lane).success
-    monkeypatch.setattr(run_plan, "QUIET_SECONDS", 0.0)  # the other one does not wait
+    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
     (tmp_path / "other" / "dagster").mkdir(parents=True)
     environment.fill(first, ["by the other one"])
     with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:

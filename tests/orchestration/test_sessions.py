@@ -35,7 +35,7 @@ from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import KafkaResource, kafka_key
 from relay_pipelines.resources import kafka as kafka_resource
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import other_writers
 from relay_pipelines.windows import lane_run
 from relay_pipelines.windows.open_window import OpenWindowStore, lanes_without_runs
 from tests.orchestration.in_process_environment import (
@@ -398,7 +398,10 @@ def test_a_filter_that_changes_does_so_between_two_windows(
 
 
 def test_an_interrupted_session_is_not_a_failure(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
+    environment: InProcessEnvironment,
+    topics: list[str],
+    sessions: Sessions,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """When all of Dagster ends, so does the session, between two windows and within seconds."""
     sessions.write([re.escape(topics[0])], window={"every": "30s"})
@@ -425,6 +428,21 @@ def test_an_interrupted_session_is_not_a_failure(
     log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
     assert "interrupted: this session ends" in log
     assert checks(run)[topics[0]].passed
+
+    environment.instance.delete_run(run.run_id)
+    (found,) = evaluations(environment.tick(), naming.OTHER_DEPLOYMENTS)
+    assert (found.passed, found.description) == (True, "no other deployment")
+    with DagsterInstance.ephemeral() as instance:
+        wiped = replace(environment, instance=instance)
+        wiped.write([re.escape(topics[0])])
+        environment.fill(topics[0], ["later"])
+        tick = wiped.tick()
+        monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 60.0)  # it has one window, and no time
+        assert wiped.copy().success
+    (found,) = evaluations(tick, naming.OTHER_DEPLOYMENTS)
+    said = f"no other deployment; run {run.run_id} copied as well, and has ended"
+    assert (found.passed, found.description) == (True, said)
+    assert environment.read(topics[0])[-1] == "later", "it waits for nobody"
 
 
 def test_a_session_ends_when_its_time_is_over(
@@ -493,7 +511,7 @@ def test_of_two_deployments_one_copies(
             time.sleep(1)
         assert other.environment.windows() == []
 
-        monkeypatch.setattr(run_plan, "QUIET_SECONDS", 3.0)
+        monkeypatch.setattr(other_writers, "QUIET_SECONDS", 3.0)
         assert sessions.end(first)[0].success
         environment.fill(topics[0], ["after"])
         sessions.copied(topics[0], "after")
@@ -551,6 +569,18 @@ def test_a_failed_window_does_not_end_a_session(
     until(lambda: last().passed, "the check that passes again")
     (run,) = sessions.end(running)
     assert run.success, failure(run)
+    asset = naming.mirrored_asset(environment.name, topics[0])
+    done = environment.instance.get_materialized_partitions(asset)
+    assert done == {*environment.windows(topics[0])}, "also those that had failed"
+    *_, newest = environment.windows(topics[0])
+    latest = environment.instance.get_latest_materialization_event(asset)
+    assert latest.asset_materialization.partition == newest
+    key, storage = naming.topic_check(environment.name, topics[0], naming.MESSAGE_COUNTS), set()
+    for record in environment.instance.event_log_storage.get_asset_check_execution_history(key, 50):
+        if (window := record.evaluation.partition) not in storage:  # the newest of each
+            assert record.evaluation.passed, record.evaluation
+            storage.add(window)
+    assert storage == done
 
 
 def test_a_new_topic_is_copied_without_a_reload(

@@ -18,7 +18,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import other_writers
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
@@ -165,7 +165,7 @@ def test_the_database_is_wiped(
 ) -> None:
     """With Dagster's database lost during a backlog, planning resumes from the checkpoints."""
     # the last tick looks for news only after a pause: without one it does not go round for 30 s
-    monkeypatch.setattr(run_plan, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)
     environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60})
     assert environment.copy().success
     before = environment.windows()

@@ -20,8 +20,9 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.plan.run_ends import RunEnd
+from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
-from relay_pipelines.run.run_plan import OtherWriters
 
 FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
 
@@ -216,7 +217,8 @@ class Others:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.writers = OtherWriters({"own"}.__contains__, 1.0, self)
+        self.writers = OtherWriters({"own"}.__contains__, 1.0, self, "ours")
+        self.ends: dict[str, RunEnd] = {}
 
     def monotonic(self) -> float:
         return self.now
@@ -230,7 +232,9 @@ class Others:
     def looks(self, run_id: str, committed: float, *, count: int = 1, news: bool = True) -> str:
         """Look again and again; return what it said."""
         checkpoint = SimpleNamespace(run_id=run_id, committed_at_ms=1000 * committed)
-        snapshot = SimpleNamespace(checkpoints={FIRST: checkpoint}, targets={FIRST.topic})
+        snapshot = SimpleNamespace(
+            checkpoints={FIRST: checkpoint}, targets={FIRST.topic}, run_ends=self.ends
+        )
         said = ""
         for _ in range(count):
             self.now += 1
@@ -270,6 +274,50 @@ def test_a_daemon_that_starts_waits_for_a_recent_commit_alone() -> None:
     others.now = 1000.0
     others.looks("other", 990)
     assert "taking over" in others.looks("other", 990, count=36), "the time before counts"
+
+
+@pytest.mark.parametrize(
+    ("ends", "waits"),
+    [
+        ({}, True),  # it was killed, or is at work
+        ({"other": RunEnd("theirs", 999_000, goes_on=False)}, False),
+        ({"other": RunEnd("theirs", 998_999, goes_on=False)}, True),  # it has committed since
+        ({"other": RunEnd("theirs", 999_000, goes_on=True)}, True),  # another run follows
+        (
+            {
+                "other": RunEnd("theirs", 999_000, goes_on=True),
+                "last": RunEnd("theirs", 999_500, goes_on=False),
+            },
+            False,
+        ),
+        (
+            {
+                "other": RunEnd("theirs", 999_000, goes_on=True),
+                "before": RunEnd("theirs", 900_000, goes_on=False),
+            },
+            True,  # its deployment was started again
+        ),
+        ({"other": RunEnd("ours", 999_000, goes_on=True)}, False),  # a person has deleted the run
+    ],
+)
+def test_a_daemon_that_starts_waits_for_nobody_who_has_ended(
+    ends: dict[str, RunEnd], *, waits: bool
+) -> None:
+    """The clean end of a deployment is known; without it, only time tells that nobody copies."""
+    others = Others()
+    others.now, others.ends = 1000.0, ends
+    assert bool(others.looks("other", 999)) == waits
+    assert others.writers.waits == waits
+
+
+def test_a_daemon_takes_over_as_soon_as_the_other_one_has_ended() -> None:
+    """The mark of its end is as good as any time without a commit, and a later commit undoes it."""
+    others = Others()
+    assert "this one waits" in others.looks("other", 2)
+    others.ends = {"other": RunEnd("theirs", 3_000, goes_on=False)}
+    assert others.looks("other", 2) == "the other deployment has ended: taking over"
+    assert not others.writers.waits
+    assert "this one waits" in others.looks("other", 5), "it had not ended"
 
 
 def test_who_waits_says_that_it_is_superseded(

@@ -15,6 +15,11 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.jobs import mirror_lane
@@ -374,6 +379,48 @@ def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
     assert "nothing has moved" in said()
     clock.passed += 20
     assert said() == f"run {copying[:8]} has not reported for 40 s"
+
+
+def test_a_tick_says_for_whom_a_person_waits() -> None:
+    """A run in the queue has no process that could; who is in progress says so in its log, too."""
+    limit = {"concurrency": {"runs": {"max_concurrent_runs": 3}}}
+    with dg.instance_for_test(overrides=limit) as instance:
+
+        def said(later: float = 0.0) -> list[str]:
+            return list(turns.waits_of_people(instance, LANE, time.time() + later))
+
+        copying = run(instance, Turn.COPYING)
+        run(instance, Turn.CHECKING)
+        location = RegisteredCodeLocationOrigin("location")
+        origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "__ASSET_JOB")
+        queued, _ = (
+            instance.add_run(
+                DagsterRun(
+                    "__ASSET_JOB",
+                    status=DagsterRunStatus.QUEUED,
+                    remote_job_origin=origin,
+                    asset_selection=frozenset([naming.mirrored_asset("m", topic)]),
+                )
+            ).run_id
+            for topic in ("a", "b")  # the second one is of another lane
+        )
+        assert said() == [], "it has just been launched"
+        waits = f"run {queued[:8]}, which a person started, waits in Dagster's queue for "
+        (line,) = said(60)
+        assert line.startswith(waits)
+        assert line.endswith("by a pool or a tag of dagster.yaml")
+        person = run(instance, Turn.BY_HAND)
+        for_turn, line = said(60)
+        assert for_turn == (
+            f"run {person[:8]}, which a person started, waits for its turn:"
+            f" run {copying[:8]} copies a window"
+        )
+        assert line.endswith(
+            ": dagster.yaml allows 3 runs at a time, and 3 of them copy lanes; raise"
+            " `max_concurrent_runs`"
+        )
+        turns.tag(instance, LANE, copying, Turn.PAUSED)
+        assert len(said(60)) == 1, "the session lets the person's run copy"
 
 
 def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
