@@ -6,11 +6,12 @@ the session in which a topic recovers may be another one.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, partial
 
 import dagster as dg
 
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import window_log
 from relay_pipelines.orchestration.event_store import Event
 from relay_pipelines.orchestration.lane import Lane
@@ -70,43 +71,46 @@ class FailedWindows:
         """
         stored = self._load()
         ends = {position.topic_partition: position.begin for position in snapshot.positions}
+        plan = cache(partial(self._plan, tuple(stored)))
         for topic in report.topics:
             if topic.topic not in stored or topic.is_failed or not topic.is_complete:
                 continue
             counted = {each.topic_partition: each for each in topic.ranges}
             reached = ends | {tp: each.end for tp, each in counted.items()}
+            is_proved = window_events.result(topic).passed
             for key in stored[topic.topic]:
+                window = found.part([topic.topic]) if (found := plan(key)) else None
                 if key == report.frozen.key:
                     continue
-                frozen = self._window(key, topic.topic)
-                if frozen is None or not _is_same_log(frozen, snapshot):
-                    self._completed.add(
-                        (topic.topic, key)
-                    )  # it was deleted; or a loss was accepted
-                elif all(
-                    (later := counted.get(each.topic_partition))
-                    and later.start <= each.start
-                    and each.end <= later.end
-                    for each in frozen.ranges
-                ):
+                if window is None or not _is_same_log(window, snapshot):
+                    self._completed.add((topic.topic, key))  # deleted; or a loss was accepted
+                elif is_proved and _is_within(window, counted):
                     self._completed.add((topic.topic, key))
                     yield from window_events.covered(run_id, self._lane, topic.topic, key, report)
-                elif _is_copied(frozen, reached):
-                    yield from self._counted(run_id, topic, count(frozen))
+                elif _is_copied(window, reached):
+                    yield from self._counted(run_id, topic, count(window))
 
     def _counted(self, run_id: str, topic: TopicReport, again: WindowReport) -> Iterator[Event]:
         if not any(each.failure for each in again.topics):
             self._completed.add((topic.topic, again.frozen.key))
             yield from window_events.of_window(run_id, self._lane, again)
 
-    def _window(self, key: str, topic: str) -> FrozenWindow | None:
-        frozen = window_log.find(self._instance, self._lane, key, [topic])
-        return frozen.part([topic]) if frozen else None
+    def _plan(self, topics: Collection[str], key: str) -> FrozenWindow | None:
+        return window_log.find(self._instance, self._lane, key, topics)
 
 
 def _is_same_log(frozen: FrozenWindow, snapshot: ClusterSnapshot) -> bool:
     partitions = [each.topic_partition for each in frozen.ranges]
     return all(snapshot.generation_of(tp) == frozen.generation_of(tp) for tp in partitions)
+
+
+def _is_within(frozen: FrozenWindow, counted: Mapping[TopicPartition, OffsetRange]) -> bool:
+    return all(
+        (later := counted.get(each.topic_partition)) is not None
+        and later.start <= each.start
+        and each.end <= later.end
+        for each in frozen.ranges
+    )
 
 
 def _is_copied(frozen: FrozenWindow, reached: Mapping[TopicPartition, int]) -> bool:

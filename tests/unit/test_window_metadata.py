@@ -20,11 +20,12 @@ from relay_pipelines.audit.retention import Why
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.model import OffsetRange, Outcome, Skipped, Status, TopicPartition
-from relay_pipelines.orchestration import naming
+from relay_pipelines.model import Cluster, OffsetRange, Outcome, Skipped, Status, TopicPartition
+from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, logged_start
 from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import (
     DELETE_HORIZON_BIT,
     TIMESTAMP_TYPE_BIT,
@@ -33,8 +34,10 @@ from relay_pipelines.protocol.batch import (
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.windows import window_events, window_run
+from relay_pipelines.windows.failed_windows import FailedWindows
 from relay_pipelines.windows.window_run import Copied, TopicReport, WindowReport
 from tests.support.audited import entry
+from tests.support.run_plans import snapshot_of
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
 AT = TopicPartition("orders", 0)
@@ -340,3 +343,52 @@ def test_which_offsets_expired_entries_had(
     explain: Any = window_run._explain_expired
     explain([counted], {AT: generation}, "m", None, None)
     assert (counted.forgotten, counted.unaccounted) == (forgotten, 60 - forgotten)
+
+
+class TestFailedWindows:
+    """Windows that failed for a topic turn green when nothing of them is missing any more."""
+
+    EARLIER = "2026-11-22T04:00:00Z-000"
+
+    def again(self, failed: OffsetRange, later: OffsetRange) -> tuple[list[str], list[str]]:
+        """Let a window fail, and a later one pass; return what is said, and what was counted."""
+        counted: list[str] = []
+
+        def count(window: FrozenWindow) -> WindowReport:
+            counted.append(window.key)
+            return replace(report()[0], frozen=window)
+
+        position = Position(AT, 0, 160, later.start)
+        snapshot = snapshot_of("m", "node", {"orders": "orders"}, [position])
+        window, _ = report(ranges=[later])
+        with dg.DagsterInstance.ephemeral() as instance:
+            earlier = FrozenWindow(self.EARLIER, (failed,))
+            for batch in window_log.freeze(instance, LANE, earlier, Cluster("b", ("b:1",))):
+                for event in batch:
+                    instance.report_runless_asset_event(event)
+            broken = replace(report(failure="no leader", ranges=[failed])[0], frozen=earlier)
+            FailedWindows(instance, LANE).note(broken)
+            failures = FailedWindows(instance, LANE)  # those of the next session
+            events = list(failures.copied_since("run", snapshot, window, count))
+            failures.note(window)
+            twice = FailedWindows(instance, LANE).copied_since("run", snapshot, window, count)
+            assert not events or not [*twice], "it is said once"
+        assert {event.partition for event in events} <= {self.EARLIER}
+        checks = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        assert all(check.passed for check in checks)
+        assert len(events) == 2 * len(checks), "each with a materialisation"
+        return [str(check.description) for check in checks], counted
+
+    def test_one_that_a_later_one_has_counted_as_a_whole(self):
+        """It is not counted again, however often the topic has failed."""
+        said, counted = self.again(OffsetRange(AT, 100, 150), RANGE)
+        assert (said, counted) == ([f"window {KEY} has copied and counted all of it"], [])
+
+    def test_one_that_had_copied_a_part(self):
+        """That part was never counted, so the window is."""
+        said, counted = self.again(OffsetRange(AT, 50, 150), RANGE)
+        assert (len(said), counted) == (1, [self.EARLIER])
+
+    def test_one_of_which_something_is_still_missing(self):
+        """It stays as it is: the windows of a backlog complete it."""
+        assert self.again(OffsetRange(AT, 50, 161), RANGE) == ([], [])
