@@ -10,6 +10,7 @@ calls the others from top to bottom:
     open_window     the window that is open: what was copied, and is not reported yet
     window_run      copies a window in one or several rounds, and recounts it
     window_checks   runs the expectations of its topics behind the copy
+    failed_windows  which windows have failed, until later ones have copied what they left out
     schema_checks   compares the schemas of its records behind the copy
     window_events   what it tells Dagster: materialisations, and the check `message_counts`
 
