@@ -42,8 +42,8 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.plan.run_ends import RunEnd, RunEnds
+from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
