@@ -8,7 +8,7 @@ look may see either. The ledger names all of them.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import dagster as dg
@@ -128,7 +128,7 @@ def find(
             if end.deployment == here:  # a person has deleted it
                 continue
             ended = end.deployment
-        found[run_id] = run._replace(ended=ended)
+        found[run_id] = replace(run, ended=ended)
     return found
 
 
