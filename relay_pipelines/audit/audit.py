@@ -404,7 +404,8 @@ def _source_logs(audit: Audit, mirror: Mirror, ledger: VerifiedLedger, clock: Cl
         logs = SourceLogs()
         unread = str(error.what)
     else:
-        unread = GONE
+        away = [f"node {node} {why}" for node, why in logs.away.items()]
+        unread = ", ".join(away) or GONE
     for tp, partition_audit in audit.partitions.items():
         if tp.topic not in logs.configs:
             partition_audit.source_unread = unread

@@ -78,16 +78,6 @@ def configure(**config: object) -> Action:
     )
 
 
-def configure_both(**config: object) -> Action:
-    """Change the configuration of the topic on both sides."""
-
-    def act(stage: Stage, row: Row) -> None:
-        independent.configure(stage.source, ResourceType.TOPIC, row.name, **config)
-        configure(**config)(stage, row)
-
-    return act
-
-
 def delete(stage: Stage, row: Row) -> None:
     """Delete the destination topic."""
     independent.delete(stage.destination, row.copies.topic)
