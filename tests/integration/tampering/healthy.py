@@ -260,7 +260,7 @@ HEALTHY = [
     healthy(
         "recompressed",
         "a destination that compresses on its own",
-        ". N.... N . N",
+        ". NNN.. N . N",
         mirror="recompressed",
         section={"topics": {"config_keys": ["retention.ms"]}},
         before=older_destination(**{"compression.type": "gzip"}),
