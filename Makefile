@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test long chaos chaos-groups storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test test-all long chaos chaos-groups storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -35,10 +35,15 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 	@$(BIN)/python -m relay_pipelines.spark.class_archive >/dev/null 2>&1 || :
 	@touch $@
 
-test: setup  ## Run all tests, with real brokers and real Spark, in three workers.
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+test: setup  ## Run what needs few processes, and one journey for each promise, with real brokers, Spark and Dagster.
+	$(PYTEST) -m "quick and not long"
+	@echo "make test-all runs the rest: every command, failure, kill, guard and permission; half an hour."
 
-long: setup  ## Run the tests that `make test` leaves out because they take long; two hours.
+test-all: setup  ## Run the tests that `make test` leaves out, without those that take long.
+	$(PYTEST) -m "not quick and not long"
+
+long: setup  ## Run the tests that `make test` and `make test-all` leave out because they take long; two hours.
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.

@@ -7,6 +7,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from relay_pipelines.protocol import idle_connections
 from relay_pipelines.spark.session import connect, end
 from tests.support.old_kafka import OldKafka
 from tests.support.trap import Trap
+
+_TESTS = Path(__file__).parent
+_QUICK_ROOMS = ("contract", "property", "unit")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,6 +36,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             metavar="VERSION",
             help=f"version of the {side}'s broker, from 2.4.1 to 3.9.x",
         )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `make test` run what needs few processes; journeys through the product are marked."""
+    for item in items:
+        if item.path.relative_to(_TESTS).parts[0] in _QUICK_ROOMS:
+            item.add_marker(pytest.mark.quick)
 
 
 def pytest_configure() -> None:

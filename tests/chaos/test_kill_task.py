@@ -27,6 +27,7 @@ def test_undisturbed(mirror: Mirror) -> None:
     mirror.assert_all_arrived()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("point", "at_pass"), FAULTS)
 def test_killed_and_run_again(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """After a task is killed at a failpoint, the next one loses, doubles and awaits nothing."""

@@ -48,6 +48,7 @@ def test_a_task_that_hangs_is_started_again(mirror: Mirror) -> None:
     mirror.assert_all_arrived()
 
 
+@pytest.mark.quick
 def test_driver_killed(mirror: Mirror) -> None:
     """The next run resumes after a killed driver, and a late task of the first does no harm."""
     first = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")

@@ -372,6 +372,7 @@ RECOUNTED = {
 class TestTampered:
     """What is found, and where."""
 
+    @pytest.mark.quick
     @pytest.mark.parametrize(
         ("copies", "what", "at", "recounted"),
         [(*rest, RECOUNTED.get(name, BYTES)) for name, rest in TAMPERED.items()],

@@ -44,7 +44,7 @@ from tests.support.independent import (
 )
 from tests.support.terminal import in_a_terminal
 
-pytestmark = pytest.mark.usefixtures("local_session")
+pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("local_session")]
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
 COPIED_LINE = re.compile(
     r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$",

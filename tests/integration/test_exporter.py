@@ -63,6 +63,7 @@ def watched(
     return Watched(source_cluster, destination_cluster, own_cluster, topic_name)
 
 
+@pytest.mark.quick
 def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> None:
     """Lag, commits and nodes follow the clusters; one that is away takes only its mirror away.
 

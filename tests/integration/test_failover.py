@@ -191,6 +191,7 @@ def pair(
     return made
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_as_rows)]
 )

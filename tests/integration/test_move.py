@@ -138,6 +138,7 @@ def moving_to_guarded(
     )
 
 
+@pytest.mark.quick
 def test_there_and_back(moving: Moving, local_session: object) -> None:
     """Producers are stopped, the rest is copied, the group goes on exactly; then all is undone.
 

@@ -115,6 +115,7 @@ def moved(
     return Moved(mirror, tmp_path)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "moved",
     [{}, {"message.timestamp.type": "LogAppendTime"}],

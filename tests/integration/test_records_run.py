@@ -141,6 +141,7 @@ def run(config: Path, session: Any) -> RunResult:
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 
+@pytest.mark.quick
 def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: Any) -> None:
     """One run uses several Spark jobs; a second resumes, and a third finds nothing."""
     config = topics.config()

@@ -165,6 +165,7 @@ def replayed(
     return Replayed(made, tmp_path, local_session)
 
 
+@pytest.mark.quick
 def test_offsets_into_another_topic(replayed: Replayed) -> None:
     """The records arrive once, in several chunks; a second replay of the same finds nothing."""
     before = replayed.mirror.checkpoint()
@@ -629,6 +630,7 @@ def test_a_target_that_is_gone(replayed: Replayed) -> None:
     assert_equal(RECORDS[20:80], replayed.copied())
 
 
+@pytest.mark.quick
 def test_the_command(replayed: Replayed) -> None:
     """It shows the plan, asks or needs --yes, copies, and shows up in status, ledger and audit."""
     config, mirror = replayed.config(), replayed.mirror

@@ -26,6 +26,7 @@ from tests.orchestration.dev_environment import DevEnvironment, process_of
 from tests.support.independent import Record, create, delete, read, until, write
 
 
+@pytest.mark.quick
 def test_a_session(dev: DevEnvironment) -> None:
     """Records arrive within seconds, its windows are on the page, and it is replaced if killed.
 

@@ -37,6 +37,7 @@ def evaluated(run: dg.ExecuteInProcessResult, topic: str) -> dict[str, dg.AssetC
     }
 
 
+@pytest.mark.quick
 def test_results_are_checks_of_the_window(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:

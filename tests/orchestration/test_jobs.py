@@ -35,6 +35,7 @@ def test_mirror_once(environment: InProcessEnvironment, topics: list[str]) -> No
     assert environment.job("mirror_once").success
 
 
+@pytest.mark.quick
 def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) -> None:
     """`backfill_by_date` copies a span in windows, also again, and sessions pause for it."""
     environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 100})

@@ -39,6 +39,7 @@ from tests.support.independent import (
 from tests.support.trap import Trap
 
 
+@pytest.mark.quick
 def test_from_new_records_to_a_checked_copy(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
