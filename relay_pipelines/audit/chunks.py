@@ -227,11 +227,6 @@ def _readers(job: AuditJob, node: Cluster, clock: Clock) -> Iterator[tuple[_Read
     if job.client is Client.LIBRDKAFKA:
         from relay_pipelines.audit.librdkafka import LibrdkafkaReader  # few need it
 
-        # it follows whatever address a broker advertises
-        with source_client(job.mirror, node, options, clock, "audit") as source:
-            source.connect_to_brokers()
-        with destination_client(job.mirror, job.destination, options, clock, "audit") as client:
-            client.connect_to_brokers()
         with (
             LibrdkafkaReader(job.mirror, node, SourceError, options, clock) as read_source,
             LibrdkafkaReader(

@@ -23,6 +23,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol import tokens
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import Record
 
@@ -99,6 +100,8 @@ class LibrdkafkaReader:
         clock: Clock,
     ) -> None:
         self._cluster = cluster
+        self._mirror = mirror
+        self._options = options
         self._retriable = retriable
         self._clock = clock
         self._timeout_seconds = options.request_timeout_ms / 1000
@@ -210,6 +213,12 @@ class LibrdkafkaReader:
 
     def _open(self) -> Consumer:
         if self._consumer is None:
+            # it would follow whatever address a broker advertises
+            with ClusterClient(
+                *(self._cluster, self._retriable, self._mirror, self._options, self._clock),
+                purpose="audit",
+            ) as client:
+                client.connect_to_brokers()
             self._consumer = Consumer(self._config)
         if self._denied is not None:
             raise self._denied

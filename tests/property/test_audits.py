@@ -22,9 +22,15 @@ from tests.support.findings import differences, notes
 from tests.support.world import World
 
 
-def audited(world: World, level: Level, selection: Selection | None = None) -> Audit:
-    """Audit all of a mirror's ledger, as long after as its retention."""
-    world.source.cleanup_policy = "delete"
+def audited(
+    world: World, level: Level, selection: Selection | None = None, policy: str = "delete"
+) -> Audit:
+    """Audit all of a mirror's ledger, as long after as its retention.
+
+    Args:
+        policy: the source's cleanup policy.
+    """
+    world.source.cleanup_policy = policy
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
     with (
         world.answering(),
@@ -118,7 +124,7 @@ def test_compacted_topics_with_one_destination(world: World) -> None:
         (outcome,) = copy_as_it_is(job(), [into_a], Clock())
     assert outcome.error == ""
     world.copies.cleanup_policy = "compact"
-    audit = audited(world, Level.FULL)
+    audit = audited(world, Level.FULL, policy="compact")
     rule = "it is compacted, and other topic-partitions are copied there, too"
     assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
     assert (len(audit.partitions), differences(audit)) == (2, [])

@@ -39,6 +39,7 @@ def accept(
         node=SimpleNamespace(name="source"),
         destination=DESTINATION,
         positions=[position],
+        lost=[position],
         checkpoints={one.source: one for one in known},
         checkpoint_ends={},
         owners={},

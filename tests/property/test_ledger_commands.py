@@ -119,7 +119,7 @@ def test_a_table_shows_all_mirrors(
         (["ledger", "-o", "x"], "a table goes to the terminal, not to a file; add --format json"),
         (
             ["ledger", "--format", "csv", "-o", "no/folder/x"],
-            "cannot write no/folder/x: No such file or directory; name another file",
+            "--output: there is no folder no/folder; create it first",
         ),
         (["attest"], "a statement is about one mirror; name it with --mirror: idle, m"),
         (["attest", "-m", "idle"], "the ledger has no entries of this mirror; see `relay ledger`"),
