@@ -818,9 +818,7 @@ class TestSelected:
         (found,) = audit.partitions.values()
         assert differences(found) == []
         assert len(found.results) == 4
-        # the destination is also read for the recount, without librdkafka
-        both = side == "destination" and client is Client.LIBRDKAFKA
-        assert len(unreadable(found)) == 1 + both
+        assert len(unreadable(found)) == 1
 
 
 def test_in_spark(audited: Audited, local_session: Any) -> None:
