@@ -114,8 +114,9 @@ def errors_in(said: str, most: int = 2) -> str:
     """
     entries = [line for line in said.splitlines() if line.strip() and line[0] not in "\t "]
     errors = [line for line in entries if _ERROR.search(line)] or entries[-1:]
-    distinct = dict.fromkeys(_PREFIX.sub("", line)[:_SHOWN_CHARACTERS] for line in errors)
-    return " | ".join([*distinct][-most:])
+    # of what it says twice, the last counts: that is where the cause stands
+    latest = dict.fromkeys(_PREFIX.sub("", line)[:_SHOWN_CHARACTERS] for line in reversed(errors))
+    return " | ".join(reversed([*latest][:most]))
 
 
 if __name__ == "__main__":

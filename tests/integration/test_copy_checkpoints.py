@@ -117,4 +117,4 @@ def test_a_copy_refuses_a_checkpoint_of_another_version(mirror: Mirror) -> None:
     )
     outcome = mirror.try_copy(10, 20)
     assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
-    assert "use the version of relay_pipelines that wrote it" in outcome.error
+    assert "was written by a newer relay_pipelines than this one" in outcome.error
