@@ -171,15 +171,17 @@ def kill_jvm() -> None:
 
 
 def _end_failed_jvm(error: Exception) -> str:
-    """End a JVM of ours in which no session starts; return why it ended by itself if it has."""
+    """End a JVM of ours in which no session starts; return why, if nobody but the JVM knows."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
 
+    # the text of an error of the JVM is still there
+    said = first_line(error) if isinstance(error, Py4JJavaError) else ""
     gateway = SparkContext._gateway  # noqa: SLF001 - no other way to know
     jvm.end(gateway.proc)
     _forget_dead_jvm()
-    if isinstance(error, Py4JJavaError) or not isinstance(error, Py4JError | OSError):
-        return ""  # it has answered
+    if said or not isinstance(error, Py4JError | OSError):
+        return said
     return jvm.why_ended(gateway.proc, gateway.stderr)
 
 

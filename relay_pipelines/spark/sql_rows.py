@@ -53,7 +53,9 @@ def check(session: Any, sql: Sql) -> None:
                     f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})"
                 ).schema
         except PySparkException as error:
-            problem = f"{what}: Spark rejects {text!r}: {first_line(error)}"
+            # the place that follows is one in the expression around it
+            said, _, _ = first_line(error).partition(". SQLSTATE: ")
+            problem = f"{what}: Spark rejects {text!r}: {said}"
             raise ConfigError(problem, remedy=f"see {page('Filter and change records')}") from None
 
 

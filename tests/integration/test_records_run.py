@@ -228,6 +228,7 @@ def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
     assert "where: Spark rejects 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
     assert "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError" in checked.stdout
     assert "topics.overrides: 'no.such' matches no topic of the source" in checked.stdout
+    assert checked.stderr == ""  # where Spark would log what it refuses
 
 
 def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any) -> None:

@@ -366,8 +366,8 @@ def test_batches_keep_their_codec(local_session: Any, mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_invalid_sql_is_refused(local_session: Any) -> None:
-    """Spark's own parser and analysis refuse it in one line."""
+def test_invalid_sql_is_refused(local_session: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """Spark's own parser and analysis refuse it in one line, and print nothing else."""
     for sql, line in {
         ("offset >", ()): "where: Spark rejects 'offset >': [PARSE_SYNTAX_ERROR]",
         ("vaule = 1", ()): "where: Spark rejects 'vaule = 1': [UNRESOLVED_COLUMN",
@@ -378,12 +378,17 @@ def test_invalid_sql_is_refused(local_session: Any) -> None:
         ): "select.value: Spark rejects 'no_such(value)': [UNRESOLVED_ROUTINE]",
         ("", (("headers", "1"),)): "select.headers: Spark rejects '1': [DATATYPE_MISMATCH",
         ("timestamp_type = 0", ()): "Did you mean one of the following? [`timestampType`,",
-        ("headers[0].name = 'n'", ()): "No such struct field `name` in `key`, `value`.",
+        ("headers[0].name = 'n'", ()): "No such struct field `name` in `key`, `value`;",
     }.items():
         with pytest.raises(ConfigError) as caught:
             sql_rows.check(local_session, sql)
         assert line in str(caught.value)
         assert "\n" not in str(caught.value)
+        assert "SQLSTATE" not in str(caught.value)  # and a place in an expression around it
+        assert str(caught.value).endswith(
+            "; see the page 'Filter and change records' of the documentation"
+        )
+    assert capfd.readouterr() == ("", "")
     sql_rows.check(
         local_session,
         ("value IS NOT NULL", (("key", "upper(CAST(value AS STRING))"), ("timestamp", "now()"))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,23 @@ def test_a_jvm_that_ends_says_why(
     assert done.stdout.count("\n") == 1
     assert done.stdout.startswith("RelayError: Spark at local[1] does not start a session: its JVM")
     assert re.search(says, done.stdout), done.stdout
+    assert not done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("key", "service"), [("spark.driver.port", "sparkDriver"), ("spark.ui.port", "SparkUI")]
+)
+def test_a_port_that_is_taken(tmp_path: Path, key: str, service: str) -> None:
+    """The JVM answers with the error of the one, and ends by itself with the other."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        conf = {**ON_LOOPBACK, "spark.ui.enabled": "true", "spark.port.maxRetries": "0"}
+        done = started({**conf, key: str(port)}, [], TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout.count("\n") == 1
+    assert done.stdout.startswith("RelayError: Spark at local[1] does not start a session: ")
+    assert f"Service '{service}' failed after 0 retries (starting from {port})" in done.stdout
     assert not done.stderr
     assert not list(tmp_path.iterdir())
 
