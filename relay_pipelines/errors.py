@@ -35,6 +35,8 @@ Whether an error is worth a retry, and on which side it happened, are attributes
 
 from __future__ import annotations
 
+import functools
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 DIFFERENCE = 4
 """The exit code of a check that found a difference."""
 _PLACES_SHOWN = 3
+_LABEL = "Documentation"  # under project.urls of pyproject.toml
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended, as shells report it."""
 
@@ -110,12 +113,43 @@ class RelayError(Exception):
         return f"{line}; {self.remedy}" if self.remedy else line
 
 
-def page(title: str) -> str:
+_PATHS = {
+    "Exactly once": "transactions",
+    "Filter and change records": "records",
+    "Kafka versions": "versions",
+    "Move consumers": "offsets",
+    "Restore after a disaster": "how-to/restore",
+    "Secure connections": "security",
+}
+"""Title of a page that a message names -> its path in the documentation, besides the runbooks."""
+
+
+def page(title: str, section: str = "") -> str:
     """Return how a message names a page of the documentation, which is not with the package.
 
-    By its title: the documentation has no address of its own.
+    By its URL; by its title if the documentation of this package is not published.
+
+    Args:
+        title: in the navigation, or the name of a runbook.
+        section: its heading.
     """
-    return f"the page {title!r} of the documentation"
+    if url := _documentation():
+        path = f"{url}/{_PATHS.get(title, f'runbooks/{title}')}/"
+        return f"{path}#{section.lower()}" if section else path
+    which = f"section {section!r} of " if section else ""
+    return f"{which}the page {title!r} of the documentation"
+
+
+@functools.cache
+def _documentation() -> str:
+    """Return the URL that the metadata of the package name; empty if they have none."""
+    from importlib import metadata
+
+    named: list[str] = []
+    with suppress(metadata.PackageNotFoundError):  # a task may have the modules alone
+        named = metadata.metadata("relay_pipelines").get_all("Project-URL") or []
+    found = (url for label, _, url in (each.partition(", ") for each in named) if label == _LABEL)
+    return next(found, "").rstrip("/")
 
 
 def together(errors: Iterable[RelayError]) -> list[RelayError]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the pages of folders in the navigation."""
+    """List the pages of folders in the navigation; the site is where the package says."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.site_url = project.get("urls", {}).get("Documentation", "")
     docs = Path(config.docs_dir)
     listed = set(_leaves(config.nav))
     found = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} | set(_PAGES.values())

@@ -43,7 +43,7 @@ def markdown(page: Page) -> str:
 def _item(line: str) -> str:
     """Return a line of the text as an item of a list; what belongs to another one is inside it."""
     word, said = line[: _WIDTH + 2], line[_WIDTH + 2 :]
-    shown = f"`{said}`" if word.strip() in {"next", "read"} else said
+    shown = f"`{said}`" if word.strip() == "next" else said
     return f"{'  ' if word.startswith('    ') else ''}- **{word.strip()}** {shown}"
 
 

@@ -28,6 +28,7 @@ from relay_pipelines.errors import (
     RetentionPassedError,
     SourceError,
     TopicRecreatedError,
+    page,
 )
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Look
@@ -85,7 +86,7 @@ def of_guards(look: Look) -> list[Held]:
             (first := errors[places[0]]).what,
             first.remedy,
             command,
-            f"{RUNBOOKS}/{of_guard(first).runbook}",
+            of_guard(first).page,
             _lag_of(look, places),
         )
         for (reason, command), places in groups.items()
@@ -139,17 +140,12 @@ def _other(
         partition=partitions[0].partition,
         servers=",".join(cluster.bootstrap_servers),
     )
-    return Held(
-        reason, tuple(partitions), what, remedy, command, f"{RUNBOOKS}/{advice.runbook}", lag
-    )
+    return Held(reason, tuple(partitions), what, remedy, command, advice.page, lag)
 
 
 def _lag_of(look: Look, partitions: Iterable[TopicPartition]) -> PartitionLag | None:
     known = [look.lags[tp] for tp in partitions if tp in look.lags]
     return total(known) if known else None
-
-
-RUNBOOKS = "docs/runbooks"
 
 
 class State(StrEnum):
@@ -180,10 +176,17 @@ class Advice:
     Args:
         command: with `{mirror}`, `{topic}`, `{partition}` and `{servers}` to fill in. It only
             looks, except for `relay run`.
+        section: of the runbook.
     """
 
     runbook: str = ""
     command: str = ""
+    section: str = ""
+
+    @property
+    def page(self) -> str:
+        """How a message names the runbook; empty if there is none."""
+        return page(self.runbook, self.section) if self.runbook else ""
 
 
 _CHECK = "relay check --mirror {mirror}"
@@ -197,15 +200,15 @@ _HANGING = (
     " --partition {partition}"
 )
 STATES = {
-    State.UNKNOWN: Advice("RelayClusterAway.md", _CHECK),
-    State.REFUSED: Advice("RelayRunFails.md", _CHECK),
-    State.DIVERGED: Advice("RelayDiverged.md", _NODES),
-    State.HELD_BACK: Advice("RelayGuard.md"),
-    State.NOT_COPYING: Advice("RelayStalled.md", "relay run --mirror {mirror}"),
-    State.BEHIND: Advice("RelayLag.md", "relay status --mirror {mirror} --watch"),
+    State.UNKNOWN: Advice("RelayClusterAway", _CHECK),
+    State.REFUSED: Advice("RelayRunFails", _CHECK),
+    State.DIVERGED: Advice("RelayDiverged", _NODES),
+    State.HELD_BACK: Advice("RelayGuard"),
+    State.NOT_COPYING: Advice("RelayStalled", "relay run --mirror {mirror}"),
+    State.BEHIND: Advice("RelayLag", "relay status --mirror {mirror} --watch"),
     State.COPYING: Advice(),
     State.UP_TO_DATE: Advice(),
-    State.NO_TOPIC: Advice("RelayStalled.md", "relay plan --mirror {mirror} --why"),
+    State.NO_TOPIC: Advice("RelayStalled", "relay plan --mirror {mirror} --why"),
 }
 """What to do about each state."""
 GUARDS: Mapping[type[RelayError], str] = {
@@ -228,9 +231,9 @@ GUARDS: Mapping[type[RelayError], str] = {
 """The command to begin with, by the error that holds something back, or a parent of it."""
 NOT_COPIED, OPEN_TRANSACTION, HIDDEN_COPIES = "NotCopied", "OpenTransaction", "HiddenCopies"
 OTHERS = {
-    NOT_COPIED: Advice("RelayStalled.md", "relay run --mirror {mirror} --topic {topic}"),
-    OPEN_TRANSACTION: Advice("RelayOpenTransaction.md", _HANGING),
-    HIDDEN_COPIES: Advice("RelayHiddenCopies.md", _HANGING),
+    NOT_COPIED: Advice("RelayStalled", "relay run --mirror {mirror} --topic {topic}"),
+    OPEN_TRANSACTION: Advice("RelayOpenTransaction", _HANGING),
+    HIDDEN_COPIES: Advice("RelayHiddenCopies", _HANGING),
 }
 """What holds records back besides."""
 
@@ -238,4 +241,4 @@ OTHERS = {
 def of_guard(error: RelayError) -> Advice:
     """Return the advice for an error that holds a topic-partition back."""
     kind = next(kind for kind in type(error).__mro__ if kind in GUARDS)
-    return Advice(f"RelayGuard.md#{kind.__name__.lower()}", GUARDS[kind])
+    return Advice("RelayGuard", GUARDS[kind], kind.__name__)

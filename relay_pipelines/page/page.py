@@ -14,7 +14,7 @@ from relay_pipelines.errors import DivergedNodeError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.page import held
-from relay_pipelines.page.held import RUNBOOKS, STATES, Held, State
+from relay_pipelines.page.held import STATES, Held, State
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.prepare import findings
@@ -72,8 +72,7 @@ class Page:
     @property
     def runbook(self) -> str:
         """The page that explains the state; empty if there is nothing to do."""
-        name = STATES[self.state].runbook
-        return f"{RUNBOOKS}/{name}" if name else ""
+        return STATES[self.state].page
 
 
 def page_of(look: Look, mirror: Mirror) -> Page:

@@ -357,7 +357,10 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     assert (
         f"relay -c {copied.config} ledger --mirror damaged --topic {copied.trimmed} --last 5"
     ) in status.stdout
-    assert "docs/runbooks/RelayGuard.md#retentionpassederror" in status.stdout
+    assert (
+        "section 'RetentionPassedError' of the page 'RelayGuard' of the documentation"
+        in status.stdout
+    )
 
     resolved = mirror(
         copied.source, copied.destination, copied.trimmed, copied.recreated, on_data_loss="continue"

@@ -236,7 +236,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
         rf"held back  {where} \(\d records, the oldest .* old\)\n    why      readers", page
     )
     assert f"--bootstrap-server {servers} find-hanging --topic {to.topic} --partition 0\n" in page
-    assert "docs/runbooks/RelayHiddenCopies.md" in page
+    assert "the page 'RelayHiddenCopies' of the documentation" in page
     checked = " ".join(relay_here(strict, "check").stdout.split())
     assert re.search(f"m: {named}", checked), checked
     looker = Looker("m", load(config).mirror("m"), SystemClock())

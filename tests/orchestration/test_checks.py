@@ -171,7 +171,9 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     environment.write(allow, source=nowhere, give_up_after="1s")
     with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1") as on_demand:
         environment.check(naming.windows_asset(environment.name, "main"), naming.LAG)
-    assert "**read** `docs/runbooks/RelayClusterAway.md`" in str(on_demand.value.metadata)
+    assert "**read** the page 'RelayClusterAway' of the documentation" in str(
+        on_demand.value.metadata
+    )
     environment.write(allow, window={"lag_target": "1ms"})
     again = environment.tick(cursor=known.cursor)
     assert [each.passed for each in evaluations(again, naming.LAG)] == [True]

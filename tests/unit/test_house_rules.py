@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from relay_pipelines import errors
+from relay_pipelines.page.held import of_guard
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "relay_pipelines"
 BIN = Path(sys.executable).parent
@@ -95,10 +98,37 @@ def test_messages_name_pages_by_their_titles() -> None:
                 files += re.findall(r"docs/[\w/-]+\.md", str(node.value))
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "page":
                 titles |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    for path in (ROOT / "deploy").glob("*/*.*"):
+        lines = path.read_text().splitlines()
+        files += [line for line in lines if "docs/" in line and not line.lstrip().startswith("#")]
     pages = (ROOT / "mkdocs.yml").read_text()
     runbooks = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
     assert files == []
-    assert {title for title in titles - runbooks if f"- {title}: " not in pages} == set()
+    assert titles - {"RelayGuard"} <= runbooks | errors._PATHS.keys()
+    assert [
+        title for title, path in errors._PATHS.items() if f"- {title}: {path}.md\n" not in pages
+    ] == []
+
+
+def test_messages_name_pages_by_a_url_that_the_package_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`project.urls` of pyproject.toml is the one place that knows it."""
+    folder = tmp_path / "relay_pipelines-9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: relay_pipelines\nVersion: 9\n"
+        "Project-URL: Source, https://elsewhere/\n"
+        "Project-URL: Documentation, https://docs.example/relay/\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    errors._documentation.cache_clear()
+    assert errors.page("Secure connections") == "https://docs.example/relay/security/"
+    advice = of_guard(errors.RetentionPassedError("what"))
+    assert advice.page == ("https://docs.example/relay/runbooks/RelayGuard/#retentionpassederror")
+    monkeypatch.undo()
+    errors._documentation.cache_clear()
+    assert errors.page("RelayGuard") == "the page 'RelayGuard' of the documentation"
 
 
 def test_what_is_asked_again_reads_nothing_that_can_be_read_once() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.output import json_output, page_view
-from relay_pipelines.page import held
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
@@ -289,13 +287,16 @@ class TestText:
         page = page_of(look_at([recreated("a"), copied("b")], {"a": 30}, {"b": 3}), MIRROR)
         why = ANOTHER_LOG
         then = page_of(look_at([recreated("a")]), MIRROR).held[0].remedy
+        assert page.held[0].runbook == (
+            "section 'TopicRecreatedError' of the page 'RelayGuard' of the documentation"
+        )
         assert list(page_view.text(page, "relay -c my.yaml")) == [
             "m: 1 topic held back; the others: up to date",
             "  held back  a-0 (5 records, the oldest 30 s old)",
             f"    why      {why}",
             "    next     relay -c my.yaml ledger --mirror m --topic a --last 5",
             f"    then     {then}",
-            "    read     docs/runbooks/RelayGuard.md#topicrecreatederror",
+            f"    read     {page.held[0].runbook}",
             "  waiting    5 records, the oldest 30 s old",
             "  copied by  run run-1 from node one; last commit 3.0 s ago",
         ]
@@ -316,7 +317,7 @@ class TestText:
         assert lines[2] == "  copied by  nobody yet; node one would be read"
         assert lines[3:] == [
             "  next       relay run --mirror m",
-            "  read       docs/runbooks/RelayStalled.md",
+            "  read       the page 'RelayStalled' of the documentation",
         ]
 
     def test_newer_records_of_another_node_are_said(self) -> None:
@@ -340,7 +341,7 @@ class TestText:
             "m: unknown since 1970-01-01T00:00:00Z",
             "  error      no answer",
             "  next       relay check --mirror m",
-            "  read       docs/runbooks/RelayClusterAway.md",
+            "  read       the page 'RelayClusterAway' of the documentation",
         ]
         assert "no answer" in page_view.markdown(page)
 
@@ -376,7 +377,7 @@ class TestRunbooks:
 
     def test_every_guard_has_a_section(self) -> None:
         """A new guard without one fails here, and so does a section that nothing shows."""
-        page = (ROOT / held.RUNBOOKS / "RelayGuard.md").read_text()
+        page = (RUNBOOKS / "RelayGuard.md").read_text()
         assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == {
             kind.__name__ for kind in GUARDS
         }
@@ -390,7 +391,8 @@ class TestRunbooks:
         ]
         assert len(asking) > 5
         for kind in (*asking, PermissionDeniedError, SourceError):
-            assert of_guard(kind("what")).runbook == f"RelayGuard.md#{kind.__name__.lower()}"
+            advice = of_guard(kind("what"))
+            assert (advice.runbook, advice.section) == ("RelayGuard", kind.__name__)
         assert of_guard(RelayError("what")).command == GUARDS[RelayError]
 
     @pytest.mark.parametrize("name", [*STATES, *OTHERS])
@@ -398,10 +400,11 @@ class TestRunbooks:
         """The table of states names each, with its page; those without one need nothing."""
         found = {**STATES, **OTHERS}[name]
         named = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", CLI, re.MULTILINE)
-        page = found.runbook and f"[{Path(found.runbook).stem}](runbooks/{found.runbook})"
+        page = found.runbook and f"[{found.runbook}](runbooks/{found.runbook}.md)"
         assert named == [page or "nothing to do"]
-        assert not found.runbook or (ROOT / held.RUNBOOKS / found.runbook).exists()
+        assert not found.runbook or (RUNBOOKS / f"{found.runbook}.md").exists()
         assert bool(found.command) == bool(page) or name == State.HELD_BACK
 
 
+RUNBOOKS = ROOT / "docs" / "runbooks"
 CLI = (ROOT / "docs" / "cli.md").read_text()
