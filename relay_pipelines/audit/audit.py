@@ -517,7 +517,13 @@ def _plan_uncopied(
     others = ledger.before.others
     accounted = {to: offsets for to, offsets in ledger.accounted().items() if to not in others}
     for part in uncopied(range_of, accounted, entries, ledger.replayed, ledger.created):
-        audit.partitions[part.range.topic_partition].parts.append(part)
+        partition_audit, to = audit.partitions[part.range.topic_partition], part.destination
+        if hidden := ledger.before.hidden.get(to.topic_partition.topic):
+            why = f"{to} was not looked at: {to.topic_partition.topic} {hidden.may_be_there}"
+            unread = PartResult(part.range, 0, error=f"{why}; {hidden.error.remedy}")
+            partition_audit.counted.append(unread)
+        else:
+            partition_audit.parts.append(part)
 
 
 @dataclass(frozen=True, slots=True)

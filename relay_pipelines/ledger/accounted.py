@@ -16,7 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import REPLAY, TOPIC, home, key_of, read_all_mirrors
+from relay_pipelines.ledger.checkpoint import (
+    REPLAY,
+    TOPIC,
+    EveryMirror,
+    UnreadableCheckpoint,
+    home,
+    key_of,
+    read_all_mirrors,
+)
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Checkpoint, Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
@@ -33,12 +41,14 @@ class BeforeLedger:
         ends: the last stable offsets of the topics with copies: what is below them is in an entry
             that the reader finds.
         others: the topic-partitions into which other mirrors copy.
+        hidden: topics into which other mirrors may copy whose checkpoints cannot be read.
         kept_since_ms: by topic-partition of the ledger, as of `ledger_kept_since_ms`.
     """
 
     checkpoints: tuple[Checkpoint, ...]
     ends: Mapping[TopicPartition, int]
     others: frozenset[TopicPartition] = frozenset()
+    hidden: Mapping[str, UnreadableCheckpoint] = field(default_factory=dict)
     kept_since_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def accounted(self, entries: Iterable[LedgerEntry]) -> dict[TopicPartition, OffsetRange]:
@@ -111,11 +121,14 @@ def read_before_ledger(
         copies: destination topic-partitions besides those that the checkpoints name.
 
     Raises:
+        TamperedError, UnsupportedError: a checkpoint of the mirror or of a replay cannot be read.
         RelayError: the destination does not answer, or refuses.
     """
-    family = name.partition(REPLAY)[0]
-    checkpoints = read_all_mirrors(client).checkpoints if client.has_topic(TOPIC) else ()
-    ours = tuple(each for each in checkpoints if each.mirror.partition(REPLAY)[0] == family)
+    every = read_all_mirrors(client) if client.has_topic(TOPIC) else EveryMirror()
+    for hidden in every.unreadable:
+        if _is_of(hidden.mirror, name):
+            raise hidden.error.of(hidden.source)
+    ours = tuple(each for each in every.checkpoints if _is_of(each.mirror, name))
     topic_partitions = {*copies, *map(_copies_in, ours)}
     existing = client.existing({tp.topic for tp in topic_partitions})
     partitions = [  # also those without copies, into which others may write
@@ -124,9 +137,16 @@ def read_before_ledger(
         for tp in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
         if client.has_leader(tp)  # what has none fails for itself when it is read
     ]
-    others = frozenset(map(_copies_in, checkpoints)) - set(map(_copies_in, ours))
+    others = frozenset(map(_copies_in, every.checkpoints)) - set(map(_copies_in, ours))
     ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
-    return BeforeLedger(ours, ends, others, ledger_kept_since_ms(client))
+    return BeforeLedger(
+        *(ours, ends, others, every.hidden_in(client, existing), ledger_kept_since_ms(client))
+    )
+
+
+def _is_of(written_by: str, name: str) -> bool:
+    """Whether both names are of one mirror and its replays."""
+    return written_by.partition(REPLAY)[0] == name.partition(REPLAY)[0]
 
 
 def _copies_in(checkpoint: Checkpoint) -> TopicPartition:

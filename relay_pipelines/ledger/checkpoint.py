@@ -676,6 +676,14 @@ class UnreadableCheckpoint:
     source: TopicPartition
     error: RelayError
 
+    @property
+    def may_be_there(self) -> str:
+        """What a topic holds that may have its copies, as a part of a sentence."""
+        return (
+            f"may hold what mirror {family_of(self.mirror)!r} copied, whose checkpoint of"
+            f" {self.source} cannot be read ({self.error.what})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EveryMirror:
@@ -690,6 +698,23 @@ class EveryMirror:
     checkpoints: tuple[Checkpoint, ...] = ()
     unreadable: tuple[UnreadableCheckpoint, ...] = ()
     created: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def hidden_in(
+        self, client: ClusterClient, topics: Iterable[str], family: str = ""
+    ) -> dict[str, UnreadableCheckpoint]:
+        """Return topic -> a checkpoint that cannot be read, and whose copies it may hold.
+
+        Args:
+            client: of the cluster.
+            family: of which checkpoints do not count.
+        """
+        counting = [each for each in self.unreadable if family_of(each.mirror) != family]
+        everything = client.metadata().topics if counting else {}
+        return {
+            topic: each
+            for each in counting
+            for topic in self.may_hold(each, everything).intersection(topics)
+        }
 
     def may_hold(self, unreadable: UnreadableCheckpoint, topics: Collection[str]) -> set[str]:
         """Return the topics that may hold the copies of a checkpoint that cannot be read.

@@ -437,11 +437,8 @@ def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
     """
     cut_ends = {each.destination: each.destination_end for each in record.cut}
     every = destination.retry(partial(checkpoint.read_all_mirrors, destination))
-    everything = destination.metadata().topics if every.unreadable else {}
-    moved = {tp.topic for tp in cut_ends}
-    for hidden in every.unreadable:
-        if moved & every.may_hold(hidden, everything):
-            raise hidden.error.of(hidden.source)
+    for hidden in every.hidden_in(destination, {tp.topic for tp in cut_ends}).values():
+        raise hidden.error.of(hidden.source)
     for each in every.checkpoints:
         copies = each.copies
         if copies is None or each.mirror == record.mirror:

@@ -9,7 +9,7 @@ What `relay restore` does with one topic-partition; it reads, and writes nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -88,21 +88,36 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
         kept = client.retry(partial(ledger_kept_since_ms, client))
         records = _records(name, mirror, clock) if kept else []
         names = {name, *(record.entry.mirror for record in records)}
+        unreadable = client.retry(partial(_unreadable, client, name))
+        names.update(each for each, _ in unreadable)
         states = {
             each: read_checkpoints(each, mirror, clock, settled=True, only_readable=True)
             for each in sorted(names)
         }
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
+        grouped |= {each: [] for each in unreadable}
         for each, state in states.items():
             grouped |= {(each, tp): [] for tp in state.checkpoints}
         for record in records:
             grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
-        planner = Planner(client, mirror, kept)
+        planner = Planner(client, mirror, kept, unreadable)
         planned = [
             planner.plan(each, tp, ledger_records, states[each].checkpoints.get(tp))
             for (each, tp), ledger_records in sorted(grouped.items(), key=lambda item: item[0])
         ]
     return Restores(states, planned)
+
+
+def _unreadable(client: ClusterClient, name: str) -> set[tuple[str, TopicPartition]]:
+    """Return of which source topic-partitions a mirror or a replay has no readable checkpoint."""
+    if not client.has_topic(checkpoints.TOPIC):
+        return set()
+    every = checkpoints.read_all_mirrors(client, settled=True)
+    return {
+        (each.mirror, each.source)
+        for each in every.unreadable
+        if each.mirror.partition(checkpoints.REPLAY)[0] == name
+    }
 
 
 def execute(
@@ -220,11 +235,13 @@ class Planner:
 
     Args:
         kept: as of `ledger_kept_since_ms`.
+        unreadable: those whose checkpoint is there, and cannot be read.
     """
 
     client: ClusterClient
     mirror: Mirror
     kept: Mapping[TopicPartition, int]
+    unreadable: Collection[tuple[str, TopicPartition]] = ()
 
     def plan(
         self,
@@ -241,6 +258,9 @@ class Planner:
         newest = max(records, key=lambda record: record.entry.number, default=None)
         if newest is not None and _is_ahead(newest, before):
             return self._again(name, tp, records, newest, before)
+        if (name, tp) in self.unreadable:
+            why = "its checkpoint cannot be read, and the ledger has no entry of it"
+            return Restore(name, tp, Act.REFUSED, why)
         if before is None:
             return Restore(name, tp, Act.STAYS, "nothing was copied")
         return self._noted(name, tp, self._chain(name, tp, records, before.ledger_head), before)
@@ -278,7 +298,10 @@ class Planner:
         if wrong := self._why_not(chain, before):
             return Restore(name, tp, Act.REFUSED, wrong, before)
         after = self._made_again(name, tp, chain, newest, before)
-        was = "it is gone" if before is None else f"it said offset {before.next_offset}"
+        if before is not None:
+            was = f"it said offset {before.next_offset}"
+        else:
+            was = "it cannot be read" if (name, tp) in self.unreadable else "it is gone"
         why = f"at offset {after.next_offset}, as ledger entry {newest.entry.number} says; {was}"
         if unconfirmed := _without_copies(chain):
             why += (

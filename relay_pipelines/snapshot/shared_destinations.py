@@ -31,11 +31,8 @@ class Other(NamedTuple):
     @property
     def holds(self) -> str:
         """What the topic holds, as a part of a sentence."""
-        if self.hidden is None:
-            return f"holds what mirror {self.mirror!r} copied"
         return (
-            f"may hold what mirror {self.mirror!r} copied, whose checkpoint of"
-            f" {self.hidden.source} cannot be read ({self.hidden.error.what})"
+            self.hidden.may_be_there if self.hidden else f"holds what mirror {self.mirror!r} copied"
         )
 
 
@@ -66,13 +63,11 @@ def other_mirrors(
         and (other := checkpoint.family_of(source_checkpoint.mirror)) != ours
     }
     topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
-    hidden = [each for each in every.unreadable if checkpoint.family_of(each.mirror) != ours]
-    everything = client.metadata().topics if hidden else {}
+    hidden = every.hidden_in(client, {tp.topic for tp in written}, ours)
     maybe = {
         tp: Other(checkpoint.family_of(each.mirror), each)
-        for each in hidden
         for tp in written
-        if tp.topic in every.may_hold(each, everything)
+        if (each := hidden.get(tp.topic))
     }
     return maybe | {
         copies.topic_partition: Other(other)
@@ -176,12 +171,8 @@ def passed(
         for each in every.checkpoints
         if not checkpoint.is_way_back(each, mirror, destination_id)
     ]
-    everything = source.metadata().topics if every.unreadable else {}
-    unknown = {
-        topic: _unknown_hops(topic, each)
-        for each in every.unreadable
-        for topic in {*topics} & every.may_hold(each, everything)
-    }
+    hidden = every.hidden_in(source, topics)
+    unknown = {topic: _unknown_hops(topic, each) for topic, each in hidden.items()}
     return hops.hops_to(source.cluster_id, topics, others), unknown
 
 

@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.errors import DestinationError, TamperedError, UnsupportedError
+from relay_pipelines.dataframe.topic_options import Selection
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    RelayError,
+    TamperedError,
+    UnsupportedError,
+)
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import EveryMirror, UnreadableCheckpoint
+from relay_pipelines.ledger.checkpoint import EveryMirror, UnreadableCheckpoint, replay_name
 from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.move.record import CutPartition, MoveRecord
+from relay_pipelines.move.states import State
+from relay_pipelines.move.way_back import _require_originals
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.records import encode
-from tests.support.copies_in_memory import DESTINATION, destination, served
-from tests.support.fake_cluster import put
+from relay_pipelines.recovery import restore
+from relay_pipelines.replay.replay import _refuse_target
+from relay_pipelines.replay.request import ReplayRequest
+from relay_pipelines.settings.topics import Topics
+from relay_pipelines.snapshot import shared_destinations
+from tests.support.copies_in_memory import (
+    AT,
+    DESTINATION,
+    Clock,
+    batch,
+    destination,
+    record,
+    served,
+)
+from tests.support.fake_cluster import Log, put
+from tests.support.findings import unreadable
+from tests.support.world import World
 
 COMMITTED = Checkpoint.initial("m", TopicPartition("a", 0), TopicPartition("p.a", 0), 7)
 KEY, VALUE, _ = checkpoint.to_record(COMMITTED)
@@ -95,3 +123,137 @@ def test_what_may_hold_its_copies(
 def test_if_nothing_says_where_its_copies_are_all_topics_are_concerned() -> None:
     topics: Any = {"x", "y"}
     assert EveryMirror((), (hidden("a"),)).may_hold(hidden("a"), topics) == topics
+
+
+UNREADABLE = [(NEWER, "by a newer relay_pipelines"), (b"garbage", "is no checkpoint of it")]
+
+
+def put_unreadable(world: World, mirror: str, source: TopicPartition, value: bytes) -> None:
+    put(world.copies, checkpoint.TOPIC, encode(checkpoint.key_of(mirror, source), value, 0))
+
+
+@pytest.mark.parametrize(("value", "what"), UNREADABLE)
+def test_an_audit_names_what_another_mirror_may_have_copied(
+    tmp_path: Path, value: bytes, what: str
+) -> None:
+    """Of records before the first copies, nobody knows then whether they are foreign."""
+    world = World(tmp_path)
+    world.write(99)
+    world.copy(5)
+    assert unreadable(world.recounted()) == []
+    put_unreadable(world, "n", AT, value)
+    audit = world.recounted()
+    (line,) = unreadable(audit)
+    assert line.startswith("a-0: a-0[0, 1) was not looked at: a may hold what mirror 'n' copied,")
+    assert "whose checkpoint of a-0 cannot be read" in line
+    assert what in line
+    assert audit.exit_code == 1
+    # where it cannot be, nothing else is looked at less
+    readable = Checkpoint.initial("n", TopicPartition("a", 1), TopicPartition("z", 0), 7)
+    put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(readable))
+    assert unreadable(world.recounted()) == []
+
+
+@pytest.mark.parametrize(("value", "what"), UNREADABLE)
+def test_an_audit_names_a_checkpoint_of_a_replay_of_which_no_entry_is_left(
+    tmp_path: Path, value: bytes, what: str
+) -> None:
+    """Its copies would count as foreign."""
+    world = World(tmp_path)
+    world.copy(5)
+    world.replay(5)
+    world.copy(10)
+    replayed = replay_name("m", "r")
+    world.expire(lambda entry: entry.mirror == replayed)
+    put_unreadable(world, replayed, AT, value)
+    for look in (world.recount, world.recounted):
+        with pytest.raises(RelayError, match=what) as caught:
+            look()
+        assert caught.value.topic_partition == AT
+
+
+def test_a_restore_names_a_checkpoint_of_which_no_entry_is_left(tmp_path: Path) -> None:
+    """Nothing can make it again; of a newer version, nothing is made again at all."""
+    world = World(tmp_path)
+    names = ("m", replay_name("m", "r"))
+    for name in names:
+        put_unreadable(world, name, AT, b"garbage")
+    with world.answering():
+        planned = restore.plan_restores("m", world.mirror, Clock()).planned
+    assert [(each.name, each.source, each.act) for each in planned] == [
+        (name, AT, restore.Act.REFUSED) for name in names
+    ]
+    assert "its checkpoint cannot be read, and the ledger has no entry of it" in planned[0].why
+    put_unreadable(world, names[1], AT, NEWER)
+    with world.answering(), pytest.raises(UnsupportedError, match="by a newer"):
+        restore.plan_restores("m", world.mirror, Clock())
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> World:
+    """Another mirror has copied topic a to p.a; z has records of nobody."""
+    world = World(tmp_path)
+    for topic in ("p.a", "z"):
+        world.copies.logs[topic] = Log()
+        put(world.copies, topic, batch(record(99)))
+    return world
+
+
+guarded = pytest.mark.parametrize(("value", "what"), UNREADABLE)
+
+
+@guarded
+def test_nothing_is_copied_to_where_another_mirror_may_have_copied(
+    other: World, value: bytes, what: str
+) -> None:
+    wanted = {TopicPartition(name, 0): TopicPartition(name, 0) for name in ("p.a", "z", "a")}
+    put_unreadable(other, "n", AT, value)
+    with other.answering(), ClusterClient(DESTINATION, DestinationError) as client:
+        refused = shared_destinations.refusals(client, client.metadata(), "m", wanted)
+        assert not shared_destinations.refusals(client, client.metadata(), "n", wanted)
+    assert list(refused) == ["p.a"]
+    assert "which already may hold what mirror 'n' copied, whose" in str(refused["p.a"])
+    assert what in str(refused["p.a"])
+
+
+@guarded
+def test_nothing_is_replayed_to_where_another_mirror_may_have_copied(
+    other: World, value: bytes, what: str
+) -> None:
+    put_unreadable(other, "n", AT, value)
+    with other.answering():
+        _refuse_target("m", other.mirror, ReplayRequest("a", "z", offsets=(0, 5)), Clock())
+        with pytest.raises(ConfigError, match=rf"'p.a' may hold what mirror 'n' copied.*{what}"):
+            _refuse_target("m", other.mirror, ReplayRequest("a", "p.a", offsets=(0, 5)), Clock())
+
+
+@guarded
+@pytest.mark.parametrize("mirror", ["n", "m", replay_name("m", "r")])
+def test_no_way_back_takes_home_what_may_be_copies(
+    other: World, value: bytes, what: str, mirror: str
+) -> None:
+    put_unreadable(other, mirror, AT, value)
+    for topic, is_closed in (("p.a", True), ("z", False)):
+        at = TopicPartition(topic, 0)
+        cut = CutPartition(AT, 7, 0, at, 9, 2, "ff")
+        moved = MoveRecord("m", number=4, state=State.CUT, topics=("a",), cut=(cut,))
+        with (
+            other.answering(),
+            ClusterClient(DESTINATION, DestinationError) as client,
+            pytest.raises(RelayError, match=what) if is_closed else nullcontext(),
+        ):
+            _require_originals(client, moved)
+
+
+@guarded
+def test_a_pattern_finds_a_topic_whose_checkpoint_cannot_be_read(
+    other: World, value: bytes, what: str
+) -> None:
+    """Its copies are there, and are read: to leave it out would lose them without a word."""
+    assert what
+    put_unreadable(other, "m", AT, value)
+    put_unreadable(other, "n", TopicPartition("z", 0), value)
+    mirror = other.mirror.model_copy(update={"topics": Topics(rename="p.{topic}")})
+    selection = Selection("m", mirror, at_source=False, pattern=re.compile(".*"))
+    with other.answering(), selection.client() as client:
+        assert selection.topic_partitions(client) == {"a": [TopicPartition("p.a", 0)]}
