@@ -351,9 +351,8 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     broken = {tp for tp, chain in ledger.chains.items() if chain.breaks and request.has(tp)}
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
-    nodes = tuple(node for node in mirror.nodes if node.name not in ledger.quarantined)
     destination = replace(mirror.destination_cluster, id=ledger.cluster_id)
-    job = AuditJob(name, nodes, destination, mirror.copy_options, request.client)
+    job = AuditJob(name, (), destination, mirror.copy_options, request.client)
     audit = Audit(name, request, job, {})
     for each in selected:
         partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(
@@ -375,6 +374,7 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     if not reads:
         return audit
     logs = _source_logs(audit, mirror, ledger, clock)
+    audit.job = replace(job, nodes=tuple(logs.clusters))
     source_configs = followed(mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger, source_configs)

@@ -45,7 +45,8 @@ class AuditJob:
     """What all tasks of an audit share.
 
     Args:
-        nodes: of the source, in the order in which they are tried.
+        nodes: of the source that have answered the driver, in the order in which they are tried;
+            each, like the destination, with the id of its cluster.
         client: what reads the chunks that are compared.
     """
 

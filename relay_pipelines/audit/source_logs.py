@@ -40,11 +40,13 @@ class SourceLogs:
 
     Args:
         logs: of the nodes that answered: by node and topic.
+        clusters: the nodes that answered, with the ids of their clusters, which tasks prove.
         configs: by topic, of the first node that has it.
         away: why nodes are not read, as a clause about them.
     """
 
     logs: dict[str, Mapping[str, NodeIdentity]] = field(default_factory=dict)
+    clusters: list[Cluster] = field(default_factory=list)
     configs: Configs = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
 
@@ -130,9 +132,14 @@ def read_source_logs(
         if isinstance(answer, RelayError):
             found.away[node.name] = "does not answer"
             continue
-        found.logs[node.name], configs = answer
+        cluster, found.logs[node.name], configs = answer
+        found.clusters.append(cluster)
         found.configs = {**configs, **found.configs}
     return found
+
+
+_Answer = tuple[Cluster, Mapping[str, NodeIdentity], Configs]
+"""A node with its id, the logs of its topics, and their configurations."""
 
 
 def _ask(
@@ -142,17 +149,17 @@ def _ask(
     clock: Clock,
     patient: bool,  # noqa: FBT001 - of a partial
     node: Cluster,
-) -> tuple[Mapping[str, NodeIdentity], Configs] | RelayError:
-    """Return the logs of the topics that a node has, and their configurations; or the error."""
+) -> _Answer | RelayError:
+    """Return what a node has of the topics; or the error."""
     with source_client(name, node, options, clock, "audit") as client:
 
-        def look() -> tuple[Mapping[str, NodeIdentity], Configs]:
+        def look() -> _Answer:
             existing = client.existing(topics)
             logs = {
                 topic: NodeIdentity(node.name, client.topic(topic).topic_id, client.cluster_id)
                 for topic in existing
             }
-            return logs, texts(client, existing)
+            return client.cluster, logs, texts(client, existing)
 
         try:
             return client.retry(look, patient=patient)

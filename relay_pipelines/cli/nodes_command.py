@@ -54,7 +54,8 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
         with invocation.reporting_errors(name):
             quarantined = reader.read_checkpoints(name, mirror, clock).quarantined
             no_longer = {node: "" for node in nodes if node in quarantined}
-            owners.set_quarantine(name, mirror, no_longer, clock)
+            to, options = mirror.destination_cluster, mirror.copy_options
+            owners.set_quarantine(name, to, no_longer, options, clock)
             for node in (node.name for node in mirror.nodes if node.name in nodes):
                 done = (
                     f"cleared; it was in quarantine: {quarantined[node]}"

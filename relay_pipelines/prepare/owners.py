@@ -19,7 +19,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, DoubtRecord, OwnerRecord
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
-from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -27,7 +27,6 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import impatient
-from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MOST_WAITS = 3
@@ -207,14 +206,16 @@ def _owner_batches(
     return [(home, batch) for home, some in records.items() for batch in encode_all(some)]
 
 
-def note_doubts(name: str, mirror: Mirror, known: Iterable[Checkpoint], clock: Clock) -> None:
+def note_doubts(
+    snapshot: ClusterSnapshot, known: Iterable[Checkpoint], options: CopyOptions, clock: Clock
+) -> None:
     """Write that the source holds another log than was copied up to the known checkpoints.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, clock) as client:
+    name = snapshot.mirror
+    with destination_client(name, snapshot.destination, options, clock) as client:
         records = defaultdict(list)
         for each in known:
             doubt = DoubtRecord(
@@ -232,7 +233,13 @@ def note_doubts(name: str, mirror: Mirror, known: Iterable[Checkpoint], clock: C
             client.retry(write)
 
 
-def set_quarantine(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> None:
+def set_quarantine(
+    name: str,
+    destination: Cluster,
+    reasons: Mapping[str, str],
+    options: CopyOptions,
+    clock: Clock,
+) -> None:
     """Write why nodes must not be read; the checkpoint topic must exist at the destination.
 
     Args:
@@ -241,8 +248,7 @@ def set_quarantine(name: str, mirror: Mirror, reasons: Mapping[str, str], clock:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, clock) as client:
+    with destination_client(name, destination, options, clock) as client:
         for node, why in reasons.items():
             write = partial(_write, client, name, node, why)
             client.retry(write)

@@ -177,7 +177,7 @@ class _Run:
         self._count(self._follower.finish(patient=patient))
         hidden = _wait_until_visible(job, ranges, self._clock, patient=patient)
         self._result.errors += hidden
-        self._quarantine_diverged_nodes()
+        self._quarantine_diverged_nodes(job)
 
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
         if not self._mirror.topics.sync_configs:
@@ -276,14 +276,15 @@ class _Run:
             if tp in held_back and tp not in snapshot.doubted
         ]
         if new:
-            owners.note_doubts(snapshot.mirror, self._mirror, new, self._clock)
+            owners.note_doubts(snapshot, new, self._mirror.copy_options, self._clock)
 
-    def _quarantine_diverged_nodes(self) -> None:
+    def _quarantine_diverged_nodes(self, job: CopyJob) -> None:
         result = self._result
         result.diverged = {
             node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
         }
-        owners.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
+        options = self._mirror.copy_options
+        owners.set_quarantine(job.mirror, job.destination, result.diverged, options, self._clock)
 
 
 def _wait_until_visible(

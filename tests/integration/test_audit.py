@@ -554,7 +554,8 @@ class TestSource:
         """It is not read, and does not make the copies look wrong."""
         mirror = audited.mirror
         settings, name = load(audited.config()).mirror(mirror.name), mirror.source.name
-        set_quarantine(mirror.name, settings, {name: "it holds other records"}, SystemClock())
+        to, why = settings.destination_cluster, {name: "it holds other records"}
+        set_quarantine(mirror.name, to, why, settings.copy_options, SystemClock())
         audit = audited.audit_nodes({name: mirror.source})
         assert str(audit.verdict) == (
             "not verified: 0 of 100 records compared: they were copied from node"

@@ -161,7 +161,8 @@ def test_all_nodes_are_in_quarantine(watched: Watched, tmp_path: Path) -> None:
     own["source"]["nodes"] = [own["source"]["nodes"][0] | {"name": node} for node in nodes]
     config = configured(tmp_path, watched.mirrors)
     settings = load(config).mirror(name)
-    set_quarantine(name, settings, dict.fromkeys(nodes, "another record"), SystemClock())
+    to, why = settings.destination_cluster, dict.fromkeys(nodes, "another record")
+    set_quarantine(name, to, why, settings.copy_options, SystemClock())
     with exporting(config, "-m", name) as exporter:
         until(lambda: exporter.value("up", mirror=name) is not None, "a look", 60)
         assert exporter.value("up", mirror=name) == 1

@@ -116,7 +116,7 @@ class Pair:
     def quarantine(self, **reasons: str) -> None:
         """Put nodes into quarantine, or take them out of it with an empty reason."""
         mirror = Mirror.model_validate(self.settings())
-        owners.set_quarantine(self.name, mirror, reasons, CLOCK)
+        owners.set_quarantine(self.name, self.destination, reasons, mirror.copy_options, CLOCK)
         reader.read_checkpoints(self.name, mirror, CLOCK, settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:

@@ -462,7 +462,8 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     why = {"other": str(found.description)}
     kafka = environment.resources[kafka_key()]
     settings = kafka.mirror(environment.name)
-    owners.set_quarantine(environment.name, settings, why, kafka.clock)
+    to, options = settings.destination_cluster, settings.copy_options
+    owners.set_quarantine(environment.name, to, why, options, kafka.clock)
     second = environment.health(first.cursor)
     assert divergences(second) == [("other", False)]
     assert "quarantined" in str(second.skip_reason)
@@ -470,7 +471,7 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     (available,) = evaluations(second, naming.AVAILABLE)
     assert not available.passed
     assert not environment.check(available.asset_key, naming.AVAILABLE).passed
-    owners.set_quarantine(environment.name, settings, {"other": ""}, kafka.clock)
+    owners.set_quarantine(environment.name, to, {"other": ""}, options, kafka.clock)
     third = environment.health(second.cursor)
     assert divergences(third) == [("other", True)]
     assert seen(third) == {"other": "AssetMaterialization"}

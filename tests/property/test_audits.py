@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -11,6 +12,7 @@ from relay_pipelines.audit import audit as verify_audit
 from relay_pipelines.audit.audit import Audit, begin
 from relay_pipelines.audit.chunks import ComparedChunk, compare_chunks
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
+from relay_pipelines.audit.spark_job import do_group
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import ledger_topic
@@ -42,6 +44,22 @@ def audited(
         chunks = [each for each in audit.work if isinstance(each, ComparedChunk)]
         audit.add(compare_chunks(audit.job, chunks, Clock()))
     return audit
+
+
+@pytest.mark.parametrize("side", ["nodes", "destination"])
+def test_tasks_read_the_clusters_that_the_driver_has_read(world: World, side: str) -> None:
+    """On another machine, a name may lead elsewhere: the id of each cluster goes along."""
+    with world.answering(), served(source=world.source, destination=world.copies):
+        audit = begin("m", world.mirror, AuditRequest(level=Level.FULL), Clock())
+        assert [each.id for each in (*audit.job.nodes, audit.job.destination)] == ["fake", "fake"]
+        changes: dict[str, Any] = {
+            "nodes": tuple(replace(node, id="meant") for node in audit.job.nodes),
+            "destination": replace(audit.job.destination, id="meant"),
+        }
+        done = do_group(replace(audit.job, **{side: changes[side]}), audit.work)
+    assert all("belongs to cluster fake, and" in result.error for result in done.chunks)
+    counted = {"belongs to cluster fake, and" in result.error for result in done.parts}
+    assert counted == {side == "destination"}
 
 
 def expire(world: World, kept: int) -> None:

@@ -144,7 +144,8 @@ class Mirroring:
     def release_nodes(self) -> None:
         """Release the nodes from quarantine, like a person who believes that they are equal."""
         with suppress(RelayError):  # the destination is away for the moment
-            set_quarantine(NAME, self._mirror, dict.fromkeys(NODES, ""), self._clock)
+            to, options = self._mirror.destination_cluster, self._mirror.copy_options
+            set_quarantine(NAME, to, dict.fromkeys(NODES, ""), options, self._clock)
 
     def begin(self, within_seconds: float) -> None:
         """Run until something was copied, so that Spark is warm."""

@@ -173,7 +173,8 @@ def quarantine(stage: Stage, row: Row) -> None:
     """Put the node in quarantine that has other records, and name it first."""
     nodes = stage.sections[row.mirror]["source"]["nodes"]
     nodes.reverse()
-    set_quarantine(row.mirror, stage.settings(row.mirror), {"one": "other records"}, CLOCK)
+    settings, why = stage.settings(row.mirror), {"one": "other records"}
+    set_quarantine(row.mirror, settings.destination_cluster, why, settings.copy_options, CLOCK)
 
 
 def second_node_first(stage: Stage, row: Row) -> None:
