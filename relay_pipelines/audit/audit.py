@@ -517,9 +517,10 @@ def _plan_uncopied(
     others = ledger.before.others
     accounted = {to: offsets for to, offsets in ledger.accounted().items() if to not in others}
     for part in uncopied(range_of, accounted, entries, ledger.replayed, ledger.created):
-        partition_audit, to = audit.partitions[part.range.topic_partition], part.destination
-        if hidden := ledger.before.hidden.get(to.topic_partition.topic):
-            why = f"{to} was not looked at: {to.topic_partition.topic} {hidden.may_be_there}"
+        partition_audit = audit.partitions[part.range.topic_partition]
+        topic = part.destination.topic_partition.topic
+        if hidden := ledger.before.hidden.get(topic):
+            why = f"{part.destination} was not looked at: {topic} {hidden.may_be_there}"
             unread = PartResult(part.range, 0, error=f"{why}; {hidden.error.remedy}")
             partition_audit.counted.append(unread)
         else:
