@@ -185,7 +185,29 @@ def require_writable(option: str, file: Path) -> None:
     Raises:
         ConfigError: it cannot; a full disk shows when it is written.
     """
+    _require_folder(option, file)
+    exists = file.exists()
+    needed = os.W_OK if exists else os.W_OK | os.X_OK
+    if file.is_dir() or not os.access(file if exists else file.parent, needed):
+        raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")
+
+
+def require_replaceable(option: str, file: Path) -> None:
+    """Refuse a file that cannot be replaced by another one, which is written beside it first.
+
+    Raises:
+        ConfigError: it cannot; a full disk shows when it is written.
+    """
+    _require_folder(option, file)
+    if not os.access(file.parent, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{option}: the folder {file.parent} cannot be written",
+            remedy="name a file in another folder",
+        )
+    if file.exists() and not file.is_file():  # a device would be replaced, too
+        raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")
+
+
+def _require_folder(option: str, file: Path) -> None:
     if not file.parent.is_dir():
         raise ConfigError(f"{option}: there is no folder {file.parent}", remedy="create it first")
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ConfigError(f"{option}: {file} cannot be written", remedy="name another file")

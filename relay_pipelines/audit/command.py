@@ -47,9 +47,12 @@ class Written:
     textfile: Path | None = None
 
     def __post_init__(self) -> None:
-        for option, file in (("--html", self.html), ("--textfile", self.textfile)):
-            if file is not None:
-                require_writable(option, file)
+        if self.html is not None:
+            require_writable("--html", self.html)
+        if self.textfile is not None:
+            from relay_pipelines.audit import metrics
+
+            metrics.require_rewritable(self.textfile, metrics.NAMES)
 
     def metrics(self, audits: Iterable[_Done]) -> None:
         """Write the metrics, if they are wanted.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_pipelines.audit.audit import Audit, verdict_of
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import Coverage, State, Verdict
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.invocation import require_replaceable
 from relay_pipelines.metrics.catalog import PREFIX, collector, metric
 from relay_pipelines.metrics.run_metrics import write_textfile
 
+OPTION = "--textfile"
+NAMES = ("check_failed", "audit_verdict", "audit_records")
+"""The gauges of an audit; the first says which checks fail."""
 _CHECK = "audit"
-_FAILED = "check_failed"
-_NAMES = (_FAILED, "audit_verdict", "audit_records")
 
 
 class Audited(NamedTuple):
@@ -65,9 +70,9 @@ def write(path: Path, audited: Audited) -> None:
     What the file says of other mirrors and topics stays: their last audit was another one.
 
     Raises:
-        RelayError: the file cannot be written.
+        RelayError: the file cannot be read or written.
     """
-    registry, verdicts, strict = CollectorRegistry(), audited.verdicts, audited.request.strict
+    verdicts, strict = audited.verdicts, audited.request.strict
     seen = {
         topic: Seen(
             bool(verdict.exit_code(strict=strict)),
@@ -75,60 +80,120 @@ def write(path: Path, audited: Audited) -> None:
         )
         for topic, verdict in verdicts.items()
     }
-    (failed, states, records), topics = gauges_in(
-        path, registry, _NAMES, audited.mirror, seen, is_of_all=audited.is_of_all
-    )
-    for topic in topics:
-        failed.labels(audited.mirror, topic, _CHECK).set(seen[topic].fails)
-        for state in State:
-            states.labels(audited.mirror, topic, state).set(state is verdicts[topic].state)
-        for name, number in verdicts[topic].coverage.numbers.items():
-            records.labels(audited.mirror, topic, name).set(number)
-    write_textfile(path, registry, "name a writable file with --textfile")
+    rewriting = rewritten(path, NAMES, audited.mirror, seen, is_of_all=audited.is_of_all)
+    with rewriting as ((failed, states, records), topics):
+        for topic in topics:
+            failed.labels(audited.mirror, topic, _CHECK).set(seen[topic].fails)
+            for state in State:
+                states.labels(audited.mirror, topic, state).set(state is verdicts[topic].state)
+            for name, number in verdicts[topic].coverage.numbers.items():
+                records.labels(audited.mirror, topic, name).set(number)
 
 
-def gauges_in(
+def require_rewritable(path: Path, names: Sequence[str]) -> None:
+    """Refuse a file that `rewritten` would, before the work of which it gets the result.
+
+    Raises:
+        ConfigError: it is none of these gauges, or cannot be replaced.
+    """
+    require_replaceable(OPTION, path)
+    _samples(path, names)
+
+
+@contextmanager
+def rewritten(
     path: Path,
-    registry: CollectorRegistry,
     names: Sequence[str],
     mirror: str,
     seen: Mapping[str, Seen],
     *,
     is_of_all: bool = False,
-) -> tuple[list[Any], list[str]]:
-    """Return gauges with what stays of a file, and the topics of which they are to be set.
+) -> Iterator[tuple[list[Any], list[str]]]:
+    """Yield gauges with what stays of a file, and the topics of which they are to be set; write it.
 
     A failed check stays until it passes on the whole topic: what passes on a part of it, or no
-    longer finds the topic, has not looked at what failed.
+    longer finds the topic, has not looked at what failed. Processes that write it take turns.
 
     Args:
+        names: of the gauges; the first is that of failed checks.
         seen: by topic of the mirror.
         is_of_all: whether the mirror has no other topics.
+
+    Raises:
+        RelayError: the file cannot be read or written.
     """
+    registry = CollectorRegistry()
     gauges = {PREFIX + name: collector(metric(name), registry) for name in names}
-    earlier = [each for each in _earlier(path, gauges) if each.labels["mirror"] == mirror]
+    with _alone_in(path.parent):
+        topics = _keep(_samples(path, names), gauges, mirror, seen, is_of_all=is_of_all)
+        yield list(gauges.values()), topics
+        write_textfile(path, registry, f"name a writable file with {OPTION}")
+
+
+def _keep(
+    samples: Sequence[_Sample],
+    gauges: Mapping[str, Any],
+    mirror: str,
+    seen: Mapping[str, Seen],
+    *,
+    is_of_all: bool,
+) -> list[str]:
+    """Set gauges to what stays of the samples; return the topics that get other values."""
+    earlier = [each for each in samples if each.labels["mirror"] == mirror]
+    of_checks = next(iter(gauges))
     failing = {
-        sample.labels["topic"]
-        for sample in earlier
-        if sample.name == PREFIX + _FAILED and sample.value
+        sample.labels["topic"] for sample in earlier if sample.name == of_checks and sample.value
     }
     topics = [
         topic for topic, now in seen.items() if now.fails or not now.is_part or topic not in failing
     ]
     gone = {each.labels["topic"] for each in earlier} - failing | {""} if is_of_all else set()
-    for name, labels, value in _earlier(path, gauges):
+    for name, labels, value in samples:
         if labels["mirror"] != mirror or labels["topic"] not in {*topics, *gone}:
             gauges[name].labels(**labels).set(value)
-    return list(gauges.values()), topics
+    return topics
 
 
-def _earlier(path: Path, names: Container[str]) -> Iterator[_Sample]:
-    """Yield what earlier audits have written."""
-    with suppress(OSError, ValueError):  # there is no file, or it is no such file
-        for family in text_string_to_metric_families(path.read_text(encoding="utf-8")):
-            for sample in family.samples:
-                if sample.name in names:
-                    yield _Sample(sample.name, sample.labels, sample.value)
+def _samples(path: Path, names: Sequence[str]) -> list[_Sample]:
+    """Read what is in a file; nothing if there is none yet.
+
+    Raises:
+        ConfigError: it cannot be read, or has something else in it, which would be lost.
+    """
+    labels = {PREFIX + name: set(metric(name).labels) for name in names}
+    try:
+        families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{OPTION}: {path} is not a file of metrics: {error}",
+            remedy="delete it, or name another file",
+        ) from error
+    samples = [_Sample(*sample[:3]) for family in families for sample in family.samples]
+    for name in (each.name for each in samples if labels.get(each.name) != each.labels.keys()):
+        raise ConfigError(
+            f"{OPTION}: {path} has other metrics, such as {name}, which would be lost",
+            remedy="name a file of its own",
+        )
+    return samples
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for others that write a file of the folder: the file itself is replaced, and no lock."""
+    try:
+        held = os.open(folder, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    except OSError as error:
+        raise RelayError(
+            f"{OPTION}: {folder} cannot be locked: {error.strerror}",
+            remedy="name a file in another folder",
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 class _Sample(NamedTuple):

@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from relay_pipelines.audit.metrics import require_rewritable
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.invocation import Invocation, require_writable, the_mirror
+from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, format_time, plural, stderr, stdout
 from relay_pipelines.prepare.topics import create_state
@@ -49,7 +50,7 @@ class How:
 
     def __post_init__(self) -> None:
         if self.textfile is not None:
-            require_writable("--textfile", self.textfile)
+            require_rewritable(self.textfile, metrics.NAMES)
 
 
 @dataclass(frozen=True, slots=True)

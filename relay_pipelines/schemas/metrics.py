@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
-from relay_pipelines.audit.metrics import Seen, gauges_in
-from relay_pipelines.metrics.run_metrics import write_textfile
+from relay_pipelines.audit.metrics import Seen, rewritten
 from relay_pipelines.schemas.verdict import State, TopicVerdict
 
 _CHECK = "schemas"
-_NAMES = ("check_failed", "schemas_verdict", "schema_ids")
+NAMES = ("check_failed", "schemas_verdict", "schema_ids")
 
 
 def write(
@@ -24,16 +21,15 @@ def write(
         is_part: whether less than whole topics were looked at.
 
     Raises:
-        RelayError: the file cannot be written.
+        RelayError: the file cannot be read or written.
     """
-    registry, by_topic = CollectorRegistry(), {each.topic: each for each in verdicts}
+    by_topic = {each.topic: each for each in verdicts}
     seen = {topic: Seen(bool(each.exit_code), is_part) for topic, each in by_topic.items()}
-    (failed, states, ids), topics = gauges_in(path, registry, _NAMES, mirror, seen)
-    for each in map(by_topic.__getitem__, topics):
-        failed.labels(mirror, each.topic, _CHECK).set(bool(each.exit_code))
-        for state in State:
-            states.labels(mirror, each.topic, state).set(state is each.state)
-        numbers = len(each.same), len(each.differing), len(each.unknown)
-        for name, number in zip(("same", "differing", "unknown"), numbers, strict=True):
-            ids.labels(mirror, each.topic, name).set(number)
-    write_textfile(path, registry, "name a writable file with --textfile")
+    with rewritten(path, NAMES, mirror, seen) as ((failed, states, ids), topics):
+        for each in map(by_topic.__getitem__, topics):
+            failed.labels(mirror, each.topic, _CHECK).set(bool(each.exit_code))
+            for state in State:
+                states.labels(mirror, each.topic, state).set(state is each.state)
+            numbers = len(each.same), len(each.differing), len(each.unknown)
+            for name, number in zip(("same", "differing", "unknown"), numbers, strict=True):
+                ids.labels(mirror, each.topic, name).set(number)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +20,18 @@ from rich.table import Table
 
 from relay_pipelines.audit import metrics
 from relay_pipelines.audit import report as shown_as
-from relay_pipelines.audit.command import report
+from relay_pipelines.audit.command import Written, report
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.page import page
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.report import audit_document as document_of
 from relay_pipelines.audit.request import AuditRequest, Level
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.output.tables import show
 from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
+from tests.support.doc_blocks import ROOT
 
 
 def shown(made: Table) -> str:
@@ -154,6 +161,78 @@ def test_a_failed_check_outlives_its_topic(tmp_path: Path) -> None:
     assert gauge(textfile, "check_failed") == {
         (topic, "audit"): value for topic, value in {**failed, "": 1}.items()
     }
+
+
+def test_audits_that_write_one_file_take_turns(tmp_path: Path) -> None:
+    """A failure that one has written is in what the other one keeps."""
+    textfile = tmp_path / "audit.prom"
+    failed_one = metrics.Audited("m", AuditRequest(topics=("asked",)), None)
+    other = threading.Thread(target=metrics.write, args=(textfile, failed_one))
+    seen = {"orders": metrics.Seen(fails=True, is_part=False)}
+    with metrics.rewritten(textfile, metrics.NAMES, "m", seen) as ((failed, *_), topics):
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+        failed.labels("m", *topics, "audit").set(1)
+    other.join()
+    assert gauge(textfile, "check_failed") == {("asked", "audit"): 1, ("orders", "audit"): 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"<html>", "is not a file of metrics: invalid metric name:<html>; delete it, or name"),
+        (b"\xff", "is not a file of metrics: 'utf-8' codec can't decode byte 0xff"),
+        (None, "cannot be written; name another file"),
+        (b'node_load{mirror="m",topic="t"} 1\n', "has other metrics, such as node_load, which"),
+        (
+            b'kafka_relay_schemas_verdict{mirror="m",topic="t",verdict="agrees"} 1\n',
+            "such as kafka_relay_schemas_verdict, which would be lost; name a file of its own",
+        ),
+        (b"kafka_relay_check_failed 1\n", "has other metrics, such as kafka_relay_check_failed,"),
+    ],
+    ids=["a page", "bytes", "a folder", "another program's", "of schemas", "other labels"],
+)
+def test_a_file_of_something_else_is_refused(
+    tmp_path: Path, content: bytes | None, line: str
+) -> None:
+    """Before the audit; what is in it is not replaced."""
+    textfile = tmp_path / "audit.prom"
+    textfile.mkdir() if content is None else textfile.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        Written(textfile=textfile)
+    assert str(refused.value).startswith(f"--textfile: {textfile} ")
+    assert line in str(refused.value)
+    assert content is None or textfile.read_bytes() == content
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_file_in_a_folder_that_cannot_be_written() -> None:
+    """It can be written there, and not be replaced; a new one can be neither."""
+    program = (
+        "from pathlib import Path; from relay_pipelines.audit.command import Written\n"
+        "for option, file in (('textfile', 'old'), ('html', 'new'), ('html', 'old')):\n"
+        "    try: print(Written(**{option: Path(file)}))\n"
+        "    except Exception as error: print(error)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:  # that of pytest is root's alone
+        old = Path(folder, "old")
+        old.touch()
+        old.chmod(0o666)
+        Path(folder).chmod(0o755)
+        other = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+        done = subprocess.run(
+            [*other, sys.executable, "-c", program],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": folder},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    replaced, new, written = done.stdout.splitlines()
+    assert replaced == ("--textfile: the folder . cannot be written; name a file in another folder")
+    assert new == "--html: new cannot be written; name another file"
+    assert written.startswith("Written(")
 
 
 def gauge(textfile: Path, name: str) -> dict[tuple[str, str], float]:
