@@ -1,43 +1,47 @@
 """The requests at which a broker closes connections, although it has answered others there.
 
 A broker that is killed or restarts closes its connections once, and refuses new ones until it
-serves again. One that accepts a new connection, answers on it, and closes it at the same request
-again does so for ever.
+serves again; before that, or behind a proxy, it may close several in a row. One that accepts new
+connections, answers on them, and closes them at the same request for longer does so for ever.
 """
 
 from __future__ import annotations
 
-import time
+import math
 from dataclasses import dataclass
 
 _MOST = 5
 """Connections, opened one after the other, without an answer to the request between them."""
+_LEAST_SECONDS = 20.0
+"""From the first of them to the last."""
 
 Address = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Closed:
-    count: int
-    last_at: float  # in monotonic seconds
+    first_at: float  # in monotonic seconds
+    last_at: float
+    count: int = 0
 
 
 _CLOSED: dict[tuple[Address, int], _Closed] = {}
 
 
-def note(address: Address, api_key: int, opened_at: float) -> bool:
+def note(address: Address, api_key: int, opened_at: float, closed_at: float) -> bool:
     """Note that a broker has closed a connection at a request; return whether it always does.
 
     Connections that were open at the same time may have ended by one event, and count once.
 
     Args:
         opened_at: when the connection was opened, in monotonic seconds.
+        closed_at: when it was closed.
     """
-    closed = _CLOSED.setdefault((address, api_key), _Closed(0, 0.0))
+    closed = _CLOSED.setdefault((address, api_key), _Closed(closed_at, -math.inf))
     if opened_at > closed.last_at:
         closed.count += 1
-        closed.last_at = time.monotonic()
-    if closed.count < _MOST:
+        closed.last_at = closed_at
+    if closed.count < _MOST or closed.last_at - closed.first_at < _LEAST_SECONDS:
         return False
     _CLOSED.pop((address, api_key), None)  # whoever tries again begins again
     return True

@@ -398,7 +398,7 @@ class Connection:
         if refusal is not None:
             return refusal
         is_closed = isinstance(error, ConnectionError)
-        if is_closed and due and closed_requests.note(self.address, due.api_key, self.opened_at):
+        if is_closed and due and self._always_closes(due.api_key):
             return UnsupportedError(
                 f"{self} answers other requests, and closes every connection at"
                 f" {requests.name_of(due.api_key)}",
@@ -419,6 +419,9 @@ class Connection:
                 "; a broker also closes connections above max.connections or max.connections.per.ip"
             )
         return self._retriable(f"{self} cannot be reached: {why}{where}", remedy=remedy)
+
+    def _always_closes(self, api_key: int) -> bool:
+        return closed_requests.note(self.address, api_key, self.opened_at, time.monotonic())
 
 
 def _timeval(seconds: float) -> bytes:

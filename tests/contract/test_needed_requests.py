@@ -33,6 +33,7 @@ from tests.contract.fake_broker import (
 from tests.support import commands
 
 AT = TopicPartition("orders", 3)
+PLACE = ("broker", 1)
 OPTIONS = CopyOptions(backoff_min_ms=1, backoff_max_ms=2, give_up_after_ms=60_000)
 SIDES = {Side.SOURCE: SourceError, Side.DESTINATION: DestinationError}
 LACKING = [(side, request) for side, needed in NEEDED.items() for request in needed]
@@ -96,8 +97,11 @@ def test_check_names_every_request_that_a_destination_lacks(start: Start, tmp_pa
         assert f"{name_of(api_key)} in version" in error
 
 
-def test_a_request_at_which_every_connection_is_closed_is_named(start: Start) -> None:
+def test_a_request_at_which_every_connection_is_closed_is_named(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not retried for as long as a broker that is away; the first times, it is."""
+    monkeypatch.setattr(closed_requests, "_LEAST_SECONDS", 0.0)
     broker = start(closes_at=LIST_OFFSETS)
     with pytest.raises(UnsupportedError, match="closes every connection at ListOffsets"):
         ends(broker)
@@ -138,10 +142,32 @@ def test_a_broker_that_was_away_between_is_forgiven(start: Start) -> None:
                 client.close()
 
 
+def closings(at: float, every: float, count: int) -> Iterator[bool]:
+    """Close connections at a request, each opened after the last; yield whether that is final."""
+    for number in range(count):
+        closed_at = at + number * every
+        closed_requests.note_answer(PLACE, METADATA)  # as every new connection asks for it
+        yield closed_requests.note(PLACE, LIST_OFFSETS, closed_at - every / 2, closed_at)
+
+
+@pytest.mark.parametrize(
+    ("every", "count"),
+    [(0.2, 100), (5.0, 5), (10.0, 5), (60.0, 5)],
+    ids=["a broker that restarts", "five in 20 s", "slower", "attempts that take a minute"],
+)
+def test_a_request_is_given_up_after_closings_for_a_while(every: float, count: int) -> None:
+    """Behind a proxy, or while a broker restarts, many connections may end within seconds."""
+    *first, last = closings(100.0, every, count)
+    assert (any(first), last) == (False, every >= 5.0)
+    closed_requests.note_answer(PLACE, LIST_OFFSETS)
+    assert not any(closings(1_000.0, every, 4))
+    closed_requests.note_away(PLACE)
+
+
 def test_connections_that_end_together_count_once() -> None:
     """A broker that is killed ends all of its connections at the requests that are due there."""
-    at = ("killed", 1)
-    assert not any(closed_requests.note(at, LIST_OFFSETS, opened_at=1.0) for _ in range(50))
+    ended = [closed_requests.note(PLACE, LIST_OFFSETS, 1.0, 2.0 + number) for number in range(50)]
+    assert not any(ended)
 
 
 @pytest.mark.parametrize("cluster_id", [None, ""])
