@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-all long chaos chaos-groups storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test test-all long long-part chaos chaos-groups storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -45,6 +45,10 @@ test-all: setup  ## Run the tests that `make test` leaves out, without those tha
 
 long: setup  ## Run the tests that `make test` and `make test-all` leave out because they take long; two hours.
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+long-part: setup  ## Run a part of `make long`, ten minutes of it; the commit chooses which. Option: SEED=7.
+	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	  --for-minutes 15 --seed $(or $(SEED),$(shell git rev-parse HEAD))
 
 chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))

@@ -7,6 +7,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.support.trap import Trap
 
 _TESTS = Path(__file__).parent
 _QUICK_ROOMS = ("contract", "property", "unit")
+_LONG_MINUTES = 3.0
+"""What a test that is marked `long` takes, unless its marker says it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write down what the tests of settings see, instead of comparing; without xdist",
     )
+    parser.addoption(
+        "--for-minutes",
+        type=float,
+        help="of long tests, run as many as one worker can in this time; --seed chooses which",
+    )
+    parser.addoption("--seed", default="", help="chooses long tests, see --for-minutes")
     for side in ("source", "destination"):
         parser.addoption(
             f"--{side}-kafka",
@@ -39,11 +48,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let `make test` run what needs few processes; journeys through the product are marked."""
     for item in items:
         if item.path.relative_to(_TESTS).parts[0] in _QUICK_ROOMS:
             item.add_marker(pytest.mark.quick)
+    if config.option.for_minutes:
+        items[:] = _chosen(items, config.option.for_minutes, config.option.seed)
+
+
+def _chosen(items: list[pytest.Item], minutes: float, seed: str) -> list[pytest.Item]:
+    """Return long tests that fit into the time, in their order; another seed returns others."""
+    left, chosen = minutes, set()
+    for item in sorted(items, key=lambda each: sha256(f"{seed}{each.nodeid}".encode()).digest()):
+        long = item.get_closest_marker("long")
+        if long is None or long.kwargs.get("downloads"):
+            continue
+        takes = long.kwargs.get("minutes", _LONG_MINUTES)
+        if takes <= left:
+            left -= takes
+            chosen.add(item)
+    return [item for item in items if item in chosen]
 
 
 def pytest_configure() -> None:

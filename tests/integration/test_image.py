@@ -73,7 +73,7 @@ def answers(port: int) -> bool:
         return not tried.connect_ex(("127.0.0.1", port))
 
 
-@pytest.mark.long
+@pytest.mark.long(downloads=True)
 def test_the_image_is_an_executor_of_spark(
     client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
 ) -> None:
@@ -150,7 +150,7 @@ def on_loopback(text: str, ports: Mapping[str, int]) -> str:
     return re.sub(r"(?<=://)[a-z]*(?=:)|(?<=@)localhost", "127.0.0.1", text)
 
 
-@pytest.mark.long
+@pytest.mark.long(downloads=True)
 @pytest.mark.timeout(1800)
 def test_every_step_of_the_image_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All but what needs a container is run, with all downloads: `make deploy-check`."""

@@ -14,7 +14,7 @@ from tests.support.wheel import ROOT
 ENVIRONMENT = {"HOME", "LANG", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME"}
 
 
-@pytest.mark.long
+@pytest.mark.long(downloads=True)
 @pytest.mark.timeout(1200)
 def test_the_demo_runs_without_a_jdk(tmp_path: Path) -> None:
     """No Java, no shell and no other program is on the path."""

@@ -25,6 +25,7 @@ ROWS = [*(row for rows in TAMPERINGS.values() for row in rows), *HEALTHY]
 STATED = "second"
 """The mirror whose statement is edited; nothing is wrong with it."""
 SHORT = [row for index, row in enumerate(ROWS) if index % 3 == 0 or row.mirror == STATED]
+LONG = pytest.mark.long(minutes=0.3)
 LAZY = {"log.initial.task.delay.ms": 3_600_000}
 """Retention is what the rows do, and not what the broker does meanwhile."""
 
@@ -38,8 +39,11 @@ def stage(
     request: pytest.FixtureRequest,
 ) -> Iterator[Stage]:
     """Everything is copied, attested, and tampered with."""
-    own = (item for item in request.session.items if item.path == request.path)
-    rows = ROWS if any(item.get_closest_marker("long") for item in own) else SHORT
+    own = {item.name for item in request.session.items if item.path == request.path}
+    is_whole = test_the_page_is_current.__name__ in own
+    rows = [
+        row for row in ROWS if is_whole or row in SHORT or any(row.name in name for name in own)
+    ]
     folder = tmp_path_factory.mktemp("tampered")
     destination = LocalCluster("tampered", folder=folder / "kafka", config=LAZY)
     destination.start()
@@ -75,10 +79,7 @@ def measured(stage: Stage, edited: object) -> Measured:
 
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, id=row.name, marks=() if row in SHORT else pytest.mark.long)
-        for row in ROWS
-    ],
+    [pytest.param(row, id=row.name, marks=() if row in SHORT else LONG) for row in ROWS],
 )
 def test_every_column_shows_what_it_must(measured: Measured, row: Row) -> None:
     """Found, not verified, or passed, as the table of the rows says."""
@@ -104,7 +105,7 @@ def test_the_matrix_is_large_enough() -> None:
     assert [row.name for row in HEALTHY if FOUND in row.expect] == []
 
 
-@pytest.mark.long
+@pytest.mark.long(minutes=10)
 def test_the_page_is_current(measured: Measured, edited: dict[str, dict[str, Any]]) -> None:
     """The page has what was measured: set RELAY_WRITE_PAGES=1 to write it again."""
     text = page.text(TAMPERINGS, HEALTHY, measured, EDITED, edited)

@@ -27,7 +27,7 @@ from tests.support.doc_blocks import blocks
 from tests.support.hadoop import Hadoop
 from tests.support.independent import until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long(downloads=True), pytest.mark.timeout(900)]
 
 CONTAINER_SECONDS = 400.0  # on a busy machine: three JVMs, one after the other
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
