@@ -28,9 +28,10 @@ from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Outc
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.spark import task_python
 from relay_pipelines.spark.answering import within
-from relay_pipelines.spark.session import context_of, kill, slots, unreachable
+from relay_pipelines.spark.session import context_of, kill, slots, unreachable, why_jvm_ended
 
 _CANCEL_SECONDS = 5.0
+_RUN_AGAIN = "run again to continue from the checkpoints; --debug shows Spark's messages"
 _PROBE, _PROBE_SECONDS, _PROBE_MS = "relay-probe", 120.0, 10_000
 _SHOWN = 3
 _REASON_CHARACTERS = 300
@@ -183,12 +184,16 @@ def texts(
             context.setJobDescription(description)  # of this thread
         rows = frame().collect()
     except Exception as error:  # py4j and gRPC raise many kinds
+        # first: if the JVM has ended, nobody has the text of its error
+        ended = "" if context is None else why_jvm_ended(error)
         raise (
-            task_python.problem(error, remote=context is None)
+            SparkJobError(f"the Spark job failed: {ended}", remedy=_RUN_AGAIN)
+            if ended
+            else task_python.problem(error, remote=context is None)
             or unreachable(session)
             or SparkJobError(
                 f"the Spark job failed: {_reason(error, tasks)}",
-                remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
+                remedy=_RUN_AGAIN,
             )
         ) from error
     finally:

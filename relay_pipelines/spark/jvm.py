@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from relay_pipelines import java
@@ -123,10 +124,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def why_ended(process: subprocess.Popen[bytes], stderr: LastWords | None) -> str:
     """Return why a JVM that has ended has done so, as it says itself."""
+    code = process.returncode
+    how = f"was killed by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     said = f": {errors}" if stderr and (errors := stderr.errors()) else ""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = f"; ulimit -n is {files}, and Spark needs more" if files < _FEW_FILES else ""
-    return f"its JVM ended with exit code {process.returncode}{said}{few}"
+    return f"its JVM {how}{said}{few}"
 
 
 def jars() -> Iterator[Path]:

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
 _SERVER_STARTS_SECONDS = 120.0
 _END_SECONDS = 20.0
+_DIES_SECONDS = 0.5
 _ALL = 2**31 - 1
 _CALL = "An error occurred while calling"
 _WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
@@ -172,7 +174,7 @@ def kill_jvm() -> None:
 
 def _end_failed_jvm(error: Exception) -> str:
     """End a JVM of ours in which no session starts; return why, if nobody but the JVM knows."""
-    from py4j.protocol import Py4JError, Py4JJavaError
+    from py4j.protocol import Py4JJavaError
     from pyspark import SparkContext
 
     # the text of an error of the JVM is still there
@@ -180,9 +182,32 @@ def _end_failed_jvm(error: Exception) -> str:
     gateway = SparkContext._gateway  # noqa: SLF001 - no other way to know
     jvm.end(gateway.proc)
     _forget_dead_jvm()
-    if said or not isinstance(error, Py4JError | OSError):
+    if not _is_of_connection(error):
         return said
     return jvm.why_ended(gateway.proc, gateway.stderr)
+
+
+def why_jvm_ended(error: Exception) -> str:
+    """Return why the JVM that this process has started has ended; empty if it runs, or is none.
+
+    Args:
+        error: of a call of it.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001 - no other way to know
+    if not hasattr(gateway, "stderr"):  # of the program's own Spark
+        return ""
+    with suppress(subprocess.TimeoutExpired):
+        gateway.proc.wait(_DIES_SECONDS if _is_of_connection(error) else 0)
+    return jvm.why_ended(gateway.proc, gateway.stderr) if _jvm_is_dead() else ""
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Whether an error of PySpark is none that the JVM has answered with."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    return isinstance(error, Py4JError | OSError) and not isinstance(error, Py4JJavaError)
 
 
 def _leave_connect_mode() -> None:
@@ -266,7 +291,7 @@ def slots(session: Any) -> Slots:
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         where = f" at {server}" if (server := server_of(session)) else ""
         raise RelayError(
-            f"Spark{where} no longer answers: {first_line(error)}",
+            f"Spark{where} no longer answers: {why_jvm_ended(error) or first_line(error)}",
             remedy="check whether its JVM or server was killed, then run again",
         ) from error
 

@@ -73,6 +73,47 @@ def test_it_ends_with_a_python_that_is_killed(tmp_path: Path) -> None:
     until(lambda: not any(map(_lives, [jvm, *below])), "the end of the JVM and its workers", 20)
 
 
+KILLED = """
+import os, signal, sys, time
+from pyspark import SparkContext
+from relay_pipelines.errors import RelayError
+from relay_pipelines.spark import job, session
+spark = session.connect("local[1]")
+process = SparkContext._gateway.proc
+pid = process.pid
+def kill(rows):
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(60)
+    yield from rows
+SparkContext._jvm.java.lang.System.err.println("java.lang.OutOfMemoryError: Java heap space")
+for frame in (spark.range(1).mapInArrow(kill, job.outcome_schema()), spark.range(1)):
+    try:
+        job.texts(spark, lambda: frame, "tag")
+    except RelayError as error:
+        print(type(error).__name__, error)
+try:
+    session.slots(spark)
+except RelayError as error:
+    print(type(error).__name__, error)
+session.end(spark)
+print(session.connect("local[1]").range(3).count())
+"""
+
+
+def test_a_jvm_that_dies_during_a_job_says_why() -> None:
+    """As one that does not start does: what it printed last is in the one line."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, check=True, timeout=180
+    )
+    why = "its JVM was killed by SIGKILL: java.lang.OutOfMemoryError: Java heap space"
+    during, after, asked, again = done.stdout.splitlines()
+    assert during == after
+    assert during.startswith(f"SparkJobError the Spark job failed: {why}; run again to continue")
+    assert asked.startswith(f"RelayError Spark no longer answers: {why}; check whether")
+    assert again == "3"
+    assert not done.stderr
+
+
 def _is_jvm(process: psutil.Process) -> bool:
     return process.name() == "java"
 
