@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
 from relay_pipelines.move.cut_statement import differences
-from relay_pipelines.move.inventory import group_client, read_groups, source_nodes
+from relay_pipelines.move.inventory import Groups, group_client, read_groups, source_nodes
 from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import snapshot_of
@@ -49,12 +49,14 @@ def verify(
                 lines.append("nothing was written at the source since the fence held")
             snapshot = snapshot_of(name, mirror, request, record, clock)
             found = read_groups(name, mirror, request, snapshot, clock)
-            moved = [each for each in found.positions if each.group.name in record.groups]
+            groups = {*record.groups}.difference(request.without_groups)
+            seen = groups.difference(found.errors)
+            moved = [each for each in found.positions if each.group.name in seen]
             answers = [answer for each in moved for answer in each.answers]
             compared = compare_records(
                 found.translation, source, destination, answers, Side.DESTINATION
             )
-        findings += _compared(compared)
+        findings += [*_not_looked_at(groups, found), *_compared(compared)]
         for each in moved:
             findings += _gone_back(each.group.name, each.answers, each.there)
         went_on = [each for each in moved if _has_gone_on(each.answers, each.there)]
@@ -77,6 +79,24 @@ def with_statement(result: MoveResult, statement: Mapping[str, Any]) -> MoveResu
 def _written_here(destination: ClusterClient, mirror: Mirror, record: MoveRecord) -> str:
     beyond = sum(cut.written_beyond(destination, mirror, record).values())
     return f"{plural(beyond, 'offset')} written at the destination beyond the cut"
+
+
+def _not_looked_at(moved: Iterable[str], found: Groups) -> Iterator[Finding]:
+    """Yield the groups that have moved, and of which nobody knows how they go on."""
+    seen = {each.group.name for each in found.positions}
+    for group in sorted(moved):
+        where = f"group {group}"
+        if error := found.errors.get(group):
+            yield replace(Finding.of(error), where=where, text=f"not looked at: {error.what}")
+        elif group not in seen:
+            yield Finding(
+                Kind.NOT_VERIFIED,
+                where,
+                Severity.ERROR,
+                "not looked at: it has no position at the source any more",
+                f"see by hand how it goes on at the destination, and leave it out with"
+                f" --without-group {group}",
+            )
 
 
 def _compared(compared: Sequence[Verified]) -> Iterator[Finding]:

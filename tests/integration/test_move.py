@@ -559,6 +559,20 @@ def test_a_group_that_still_reads(moving: Moving) -> None:
         member.commit(offsets=[at], asynchronous=False)
         assert moving.move().cut().record.state is State.CUT
     assert moving.position() == independent.settled_end(mirror.destination, mirror.at)
+    assert moving.move().verify().exit_code == 0
+    sender = independent.transactional(mirror.source, moving.group)
+    sender.begin_transaction()
+    with consumers.consumer(mirror.source, moving.group) as member:
+        sender.send_offsets_to_transaction([at], member.consumer_group_metadata(), 30)
+    unread = moving.move().verify()
+    (finding,) = unread.findings
+    assert (unread.exit_code, finding.where) == (1, f"group {moving.group}")
+    assert finding.text.startswith("not looked at: a transaction has committed offsets of the gr")
+    assert "went on since" in unread.lines[-1]
+    assert "misses" not in unread.lines[-1]
+    sender.abort_transaction(30)
+    left_out = moving.move(without_groups=(moving.group,)).verify()
+    assert (left_out.exit_code, left_out.lines[-1][:15]) == (0, "0 groups moved:")
 
 
 def test_what_brokers_show_of_writers(moving: Moving) -> None:

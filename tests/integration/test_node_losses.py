@@ -601,7 +601,7 @@ def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
     assert (differences(without_b), unreadable(without_b)) == ([], [])
     (note,) = notes(without_b.partitions[at])
     assert "30 records were not compared: node a does not hold these records at these" in note
-    assert "offsets; they were copied from node b, where b broker" in note
+    assert "offsets; they were copied from node b, which does not answer" in note
     other = without_b.partitions[TopicPartition(pair.topic, 1)]
     assert (other.records, notes(other)) == (WRITTEN + 10, []), "node a confirms what b has, too"
 
