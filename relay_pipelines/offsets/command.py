@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from relay_pipelines.errors import DIFFERENCE
+from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import Side
@@ -17,6 +17,7 @@ from relay_pipelines.offsets.translate import (
     SourceLook,
     answers_to,
     committed_positions,
+    look_at_source,
     look_to_leave,
     read_translation,
     topic_ids,
@@ -105,7 +106,7 @@ def _verified(
     name: str,
     mirror: Mirror,
     positions: Sequence[ConsumerPosition],
-    look: SourceLook | None,
+    _look: SourceLook | None,
     request: OffsetsRequest,
     _how: How,
     clock: Clock,
@@ -115,6 +116,7 @@ def _verified(
         client_of(name, mirror, Side.SOURCE, request.node, clock) as source,
         client_of(name, mirror, Side.DESTINATION, "", clock) as destination,
     ):
+        look = look_to_leave(source, mirror, positions, request.to)
         look = look or SourceLook(topic_ids(source, _source_topics(name, mirror, clock)))
         translation = read_translation(name, mirror, destination, look)
         answers = answers_to(translation, destination, positions, request.to)
@@ -130,13 +132,40 @@ def _positions(
 ) -> tuple[list[ConsumerPosition], SourceLook | None]:
     """Return what is asked about, and what the source has of it if it was read."""
     if request.file:
-        return request.positions(), None
+        positions = request.positions()
+        return positions, _look_at_uncopied(invocation, name, mirror, positions, request, clock)
     with client_of(name, mirror, request.to.other, request.node, clock) as client:
         positions, failed = committed_positions(client, request.groups, request.pattern)
         look = look_to_leave(client, mirror, positions, request.to)
     for error in failed.values():
         invocation.fail(error, name)
     return positions, look
+
+
+def _look_at_uncopied(
+    invocation: Invocation,
+    name: str,
+    mirror: Mirror,
+    positions: Sequence[ConsumerPosition],
+    request: OffsetsRequest,
+    clock: Clock,
+) -> SourceLook | None:
+    """Return what the source has of what was never copied; None if it need not be asked.
+
+    Positions are in a file where the source may be gone: then these alone have no answer.
+    """
+    if request.to is Side.SOURCE:
+        return None
+    copied = read_checkpoints(name, mirror, clock).checkpoints
+    uncopied = {position.topic_partition for position in positions}.difference(copied)
+    if not uncopied:
+        return None
+    try:
+        with client_of(name, mirror, Side.SOURCE, request.node, clock) as client:
+            return look_at_source(client, mirror, uncopied, patient=False)
+    except RelayError as error:
+        invocation.fail(error, name)
+        return None
 
 
 def _source_topics(name: str, mirror: Mirror, clock: Clock) -> set[str]:

@@ -196,14 +196,21 @@ def look_to_leave(
 
 
 def look_at_source(
-    client: ClusterClient, mirror: Mirror, wanted: Collection[TopicPartition]
+    client: ClusterClient,
+    mirror: Mirror,
+    wanted: Collection[TopicPartition],
+    *,
+    patient: bool = True,
 ) -> SourceLook:
     """Return what a translation needs of topic-partitions that consumers leave.
+
+    Args:
+        patient: as in `retry`.
 
     Raises:
         RelayError: the source does not answer.
     """
-    return client.retry(partial(_look_at_source, client, mirror, wanted))
+    return client.retry(partial(_look_at_source, client, mirror, wanted), patient=patient)
 
 
 def _look_at_source(

@@ -389,6 +389,25 @@ def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:
     (done,) = moved.relay("apply", "--group", beyond, "--execute")
     assert (done["state"], consumers.committed(there, beyond, others)[0]) == ("committed", 3)
 
+    file = moved.config.parent / "positions.csv"
+    rows = [f"{topic},{tp.partition},{at}" for tp, at in {**positions, moved.mirror.at: 9}.items()]
+    file.write_text("\n".join(["topic,partition,offset", *rows]))
+    from_file = {
+        each["partition"]: each["to_offset"]
+        for each in moved.relay("translate", "--from", str(file), code=1)
+    }
+    copied = from_file.pop(0)
+    assert from_file == {number: offset for number, (offset, _) in answers.items()}
+    gone = moved.config.read_text().replace(source.bootstrap_servers[0], "127.0.0.1:1")
+    moved.config.write_text(gone)
+    done = relay_here(moved.config, "offsets", "translate", "--from", str(file), "--json")
+    assert done.returncode == 1
+    assert "127.0.0.1:1 cannot be reached" in done.stderr
+    without_source = {
+        each["partition"]: each["to_offset"] for each in json.loads(done.stdout)["positions"]
+    }
+    assert without_source == {0: copied} | dict.fromkeys(from_file)
+
 
 def test_a_pending_commit_stops_no_other(moved: Moved) -> None:
     """A group of which a transaction has committed something is one line, with what to do."""
