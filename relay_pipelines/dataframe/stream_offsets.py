@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.errors import DataLossError, LogTruncatedError, RetentionPassedError
+from relay_pipelines.errors import (
+    DataLossError,
+    LogTruncatedError,
+    RetentionPassedError,
+    UnsupportedError,
+    written_by_newer,
+)
+from relay_pipelines.json_codec import NOT_READABLE, UnknownFieldsError, from_fields
 from relay_pipelines.model import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -54,18 +61,47 @@ class StreamOffsets:
         return found
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> StreamOffsets:
-        """Return what `as_json` has made."""
+    def from_json(cls, kept: Any) -> StreamOffsets:
+        """Return what `as_json` has made.
 
-        def offsets(which: str) -> Offsets:
+        Raises:
+            UnsupportedError: a newer version has made it, or another program.
+        """
+        where = "the checkpoint folder of the query"
+        try:
+            if type(kept.get("version")) is int:  # of a topic, it would be an object
+                raise UnknownFieldsError("version")
+            topics = from_fields(Mapping[str, _TopicOffsets], kept)
+        except UnknownFieldsError:
+            remedy = f"use the newer version here, too, or {_ANOTHER_QUERY}"
+            raise written_by_newer(where, remedy) from None
+        except NOT_READABLE:
+            raise UnsupportedError(
+                f"{where} has no offsets of a stream of the format relay", remedy=_ANOTHER_QUERY
+            ) from None
+
+        def offsets(which: Callable[[_TopicOffsets], Mapping[int, int]]) -> Offsets:
             return {
-                TopicPartition(topic, int(partition)): offset
-                for topic, found in kept.items()
-                for partition, offset in found[which].items()
+                TopicPartition(topic, partition): offset
+                for topic, found in topics.items()
+                for partition, offset in which(found).items()
             }
 
-        ids = {topic: found["id"] for topic, found in kept.items()}
-        return cls(offsets("begin"), offsets("next"), ids)
+        ids = {topic: found.id for topic, found in topics.items()}
+        return cls(offsets(lambda found: found.begin), offsets(lambda found: found.next), ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicOffsets:
+    """What is kept of a topic: its id, and offsets by partition."""
+
+    id: str
+    begin: Mapping[int, int]
+    next: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        if self.begin.keys() != self.next.keys():
+            raise KeyError(*self.begin.keys() ^ self.next.keys())
 
 
 def refuse_other_topics(known: Mapping[str, str], there: Mapping[str, str]) -> None:

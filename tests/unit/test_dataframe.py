@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,10 +20,14 @@ from relay_pipelines.dataframe.stream_offsets import (
     refuse_losses,
     refuse_other_topics,
 )
-from relay_pipelines.errors import ConfigError, DataLossError
+from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
+NEWER = "^the checkpoint folder of the query was written by a newer relay_pipelines than this one"
+FOREIGN = (
+    "^the checkpoint folder of the query has no offsets of a stream of the format relay; start"
+)
 
 
 def offsets(**named: int) -> dict[TopicPartition, int]:
@@ -90,6 +95,25 @@ def test_a_checkpoint_keeps_topics_and_partitions() -> None:
         "begin": {"2": 0, "10": 1},
         "next": {"2": 5, "10": 1},
     }
+
+
+@pytest.mark.parametrize(
+    ("kept", "line"),
+    [
+        ({"version": 2, "topics": {}}, NEWER),
+        ({"t": {"id": "a", "begin": {"0": 1}, "next": {"0": 2}, "more": 1}}, NEWER),
+        ({"t": {"id": "a", "begin": {"0": 1}}}, FOREIGN),
+        ({"t": {"id": "a", "begin": {"0": 1}, "next": {"1": 2}}}, FOREIGN),
+        ({"t": {"id": "a", "begin": {"0": 1}, "next": {"0": "2"}}}, FOREIGN),
+        ({"t": {"id": "a", "begin": {"x": 1}, "next": {"x": 2}}}, FOREIGN),
+        ({"t": {"0": 17}}, FOREIGN),  # as Spark's own source for Kafka keeps them
+        ([], FOREIGN),
+    ],
+)
+def test_offsets_that_another_program_or_version_has_kept(kept: Any, line: str) -> None:
+    """One line says so; whatever they mean, the stream does not go on from them."""
+    with pytest.raises(UnsupportedError, match=line):
+        StreamOffsets.from_json(kept)
 
 
 @given(
