@@ -69,15 +69,16 @@ class StreamOffsets:
         """
         where = "the checkpoint folder of the query"
         try:
-            if type(kept.get("version")) is int:  # of a topic, it would be an object
-                raise UnknownFieldsError("version")
             topics = from_fields(Mapping[str, _TopicOffsets], kept)
-        except UnknownFieldsError:
-            remedy = f"use the newer version here, too, or {_ANOTHER_QUERY}"
-            raise written_by_newer(where, remedy) from None
-        except NOT_READABLE:
-            raise UnsupportedError(
-                f"{where} has no offsets of a stream of the format relay", remedy=_ANOTHER_QUERY
+        except NOT_READABLE as error:
+            is_newer = isinstance(error, UnknownFieldsError) or _has_version(kept)
+            raise (
+                written_by_newer(where, f"use the newer version here, too, or {_ANOTHER_QUERY}")
+                if is_newer
+                else UnsupportedError(
+                    f"{where} has no offsets of a stream of the format relay",
+                    remedy=_ANOTHER_QUERY,
+                )
             ) from None
 
         def offsets(which: Callable[[_TopicOffsets], Mapping[int, int]]) -> Offsets:
@@ -89,6 +90,11 @@ class StreamOffsets:
 
         ids = {topic: found.id for topic, found in topics.items()}
         return cls(offsets(lambda found: found.begin), offsets(lambda found: found.next), ids)
+
+
+def _has_version(kept: Any) -> bool:
+    """Whether there is a number where a topic named `version` would have an object."""
+    return isinstance(kept, dict) and type(kept.get("version")) is int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,7 @@ from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
 NEWER = "^the checkpoint folder of the query was written by a newer relay_pipelines than this one"
-FOREIGN = (
-    "^the checkpoint folder of the query has no offsets of a stream of the format relay; start"
-)
+FOREIGN = "^the checkpoint folder of the query has no offsets of a stream of the format relay"
 
 
 def offsets(**named: int) -> dict[TopicPartition, int]:
