@@ -608,23 +608,15 @@ def spark(
     return (command.stop if action is SparkAction.STOP else command.status)(context.obj)
 
 
-class Origin(StrEnum):
-    """Whose configuration is converted."""
-
-    KAF_RELAY = "kaf-relay"
-    MIRRORMAKER2 = "mirrormaker2"
-
-
 @app.command()
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The other mirror's file.")],
-    origin: Annotated[Origin, typer.Option("--from", help="Whose configuration it is.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of connect-mirror-maker.sh.")],
     output: Output = None,
 ) -> int:
-    """Write the configuration of another mirror as relay.yaml."""
+    """Write the properties of a MirrorMaker 2 as relay.yaml."""
     from relay_pipelines.cli import convert_command as command
 
-    return command.run(origin.value, file, output)
+    return command.run(file, output)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The command `convert`: the configuration of another mirror as relay.yaml."""
+"""The command `convert`: the properties of MirrorMaker 2 as relay.yaml."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.migration import kaf_relay, mirrormaker2
-
-_CONVERTERS = {"kaf-relay": kaf_relay.convert, "mirrormaker2": mirrormaker2.convert}
+from relay_pipelines.migration import mirrormaker2
 
 
-def run(source: str, file: Path, output: Path | None) -> int:
+def run(file: Path, output: Path | None) -> int:
     """Convert a file; it never overwrites one.
 
     Raises:
@@ -24,7 +22,7 @@ def run(source: str, file: Path, output: Path | None) -> int:
     except UnicodeDecodeError:
         raise ConfigError(f"{file} is not UTF-8 text", remedy="save it as UTF-8") from None
     try:
-        converted = _CONVERTERS[source](text, file.absolute().parent)
+        converted = mirrormaker2.convert(text, file.absolute().parent)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error.what}", remedy=error.remedy) from None
     if output is None:

@@ -223,7 +223,7 @@ _WIDTH = 100
 
 
 class Keys:
-    """The keys of another mirror's configuration; each is taken, or noted with the reason why not.
+    """The keys of MirrorMaker's configuration; each is taken, or noted with the reason why not.
 
     Args:
         found: values by dotted key.
@@ -330,8 +330,3 @@ def mirror_name(text: str) -> str:
     """Return a valid name for a mirror."""
     name = re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-") or "mirror"
     return name if name != "once" else "mirror-once"
-
-
-def literal(topic: str) -> str:
-    """Return the regular expression for exactly this topic."""
-    return topic.replace(".", r"\.")
