@@ -362,29 +362,6 @@ class Mirror:
 
         return list(verify(self.name, self.settings, request or SchemasRequest(), _CLOCK))
 
-    def register_offset_function(self, spark: Any, name: str = "relay_offset") -> None:
-        """Register a SQL function that says where consumers of the source go on in the copy.
-
-        `relay_offset(topic, partition, offset)` returns a struct: topic, partition, offset,
-        exactness, rereads, why and nearest, as `translate_offsets` has them. It is true of what is
-        copied now.
-
-        Args:
-            spark: a session of any kind.
-
-        Raises:
-            RelayError: the destination does not answer, or refuses. The source may be gone.
-        """
-        from relay_pipelines import dataframe
-        from relay_pipelines.offsets.spark_function import register_function
-        from relay_pipelines.offsets.translate import read_translation
-        from relay_pipelines.protocol.client import destination_client
-
-        dataframe.register(spark)  # executors get the package
-        cluster, options = self.settings.destination_cluster, self.settings.copy_options
-        with destination_client(self.name, cluster, options, _CLOCK) as client:
-            register_function(spark, read_translation(self.name, self.settings, client), name)
-
     def expectations(self, request: ExpectationsRequest) -> list[TopicResults]:
         """Validate copied records as relay.yaml expects them, as `relay expectations run` does.
 

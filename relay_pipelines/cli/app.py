@@ -231,15 +231,6 @@ def exporter(
     return command.run(context.obj, mirror or [], (host, port), every, partitions)
 
 
-class LedgerFormat(StrEnum):
-    """How to show ledger entries."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
 @app.command()
 def ledger(
     context: typer.Context,
@@ -252,21 +243,17 @@ def ledger(
             "-n",
             min=1,
             metavar="N",
-            help="Only the last N entries of each mirror: 20 by default, all in CSV and Parquet.",
+            help="Only the last N entries of each mirror; 20 by default.",
         ),
     ] = None,
-    file_format: Annotated[
-        LedgerFormat, typer.Option("--format", help="How to show them.")
-    ] = LedgerFormat.TABLE,
     output: Output = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Show the committed chunks, oldest first."""
     from relay_pipelines.cli import ledger_commands as commands
 
-    chosen = LedgerFormat.JSON if as_json else file_format
-    return commands.ledger(context.obj, mirror or [], topic, last, chosen.value, output)
+    return commands.ledger(context.obj, mirror or [], topic, last, output, as_json=as_json)
 
 
 @app.command()

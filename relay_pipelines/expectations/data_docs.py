@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import (
     COUNT,
@@ -49,7 +48,7 @@ class DataDocs:
         self._context.add_data_docs_site("relay", site)
 
     def add(self, name: str, mirror: Mirror, window: TopicWindow) -> None:
-        """Validate the expectations of a topic, those about the ledger excepted.
+        """Validate the expectations of a topic.
 
         Args:
             name: of the mirror.
@@ -58,7 +57,7 @@ class DataDocs:
             of_side = [
                 expectation
                 for expectation in mirror.expectations_of(window.topic)
-                if expectation.side is side and not suite.is_about(expectation)
+                if expectation.side is side
             ]
             run = SideRun(self._session, self._config, name, mirror, window, side)
             title = f"{name}.{window.topic}.{side}"

@@ -152,7 +152,7 @@ def validate(
     """
     great_expectations()
     return [
-        TopicResults(window, validation.validate(session, config, name, mirror, window, clock))
+        TopicResults(window, validation.validate(session, config, name, mirror, window))
         for window in windows(name, mirror, request, clock)
     ]
 

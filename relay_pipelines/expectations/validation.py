@@ -33,7 +33,6 @@ from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import (
     HELPER_COLUMNS,
@@ -84,7 +83,6 @@ def validate(
     name: str,
     mirror: Mirror,
     window: TopicWindow,
-    clock: Clock,
     *,
     deadline_seconds: float | None = None,
     beside_copy: bool = False,
@@ -104,23 +102,12 @@ def validate(
     expectations = mirror.expectations_of(window.topic)
     sample = mirror.expectation_sample_of(window.topic)
     results: dict[str, Result] = {}
-    if not all(map(suite.is_about, expectations)):
+    if expectations:
         session = started(session)  # its start is not for threads
 
     def run() -> None:
-        for expectation in filter(suite.is_about, expectations):
-            results.update(
-                _never_raising(
-                    lambda only: [_volume(only[0], name, mirror, window, clock)],
-                    *([expectation], window, sample),
-                )
-            )
         for side in Side:
-            of_side = [
-                expectation
-                for expectation in expectations
-                if expectation.side is side and not suite.is_about(expectation)
-            ]
+            of_side = [expectation for expectation in expectations if expectation.side is side]
             if of_side:
                 of = SideRun(session, config, name, mirror, window, side, beside_copy)
                 results.update(_never_raising(of.results, of_side, window, sample))
@@ -448,14 +435,6 @@ def _shown_error(error: str, sample: SampleSettings) -> str:
         return error
     kinds = " ".join(dict.fromkeys(_ERROR_CLASS.findall(error))) or "an error"
     return f"{kinds}; its text may quote records, which the settings hide"
-
-
-def _volume(
-    expectation: Expectation, name: str, mirror: Mirror, window: TopicWindow, clock: Clock
-) -> Result:
-    found = suite.measure(name, mirror, window, clock)
-    tolerance = expectation.value
-    return Result(expectation, found.is_within(tolerance), found.words(tolerance), window.records)
 
 
 def _result(

@@ -1,4 +1,4 @@
-"""Ledger entries as a table: one row per entry, for CSV, Parquet and Spark."""
+"""Ledger entries as a table: one row per entry, for Spark."""
 
 from __future__ import annotations
 

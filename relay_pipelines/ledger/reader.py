@@ -158,7 +158,6 @@ class LedgerFollower:
         self,
         since: Since = None,
         *,
-        until_ms: int | None = None,
         settled: bool = False,
     ) -> list[LedgerRecord]:
         """Return every entry that the topic still holds, oldest first, as it is in the ledger.
@@ -167,7 +166,6 @@ class LedgerFollower:
 
         Args:
             since: return all entries committed since, and perhaps older ones.
-            until_ms: all entries committed before, and some later ones; most need not be read.
             settled: wait for the transactions that are open now; those of other mirrors hide
                 entries, too.
 
@@ -180,8 +178,6 @@ class LedgerFollower:
         if settled:
             self._settle()
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-        if until_ms is not None:
-            ends = self.client.first_offsets(until_ms + CLOCK_SKEW_MS, ends)
         by_time = since if isinstance(since, int) else EARLIEST
         starts = self.client.list_offsets(_HOMES, by_time, READ_COMMITTED)
         if isinstance(since, Mapping):
@@ -333,7 +329,6 @@ def read_ledger(
     clock: Clock,
     since: Since = None,
     *,
-    until_ms: int | None = None,
     settled: bool = False,
     with_replays: bool = False,
     only_own_must_be_entries: bool = False,
@@ -350,7 +345,7 @@ def read_ledger(
         only_own_must_be_entries=only_own_must_be_entries,
     )
     with closing(follower):
-        ask = partial(follower.records, since, until_ms=until_ms, settled=settled)
+        ask = partial(follower.records, since, settled=settled)
         # retention may delete the oldest entries before they are read
         return follower.client.retry(ask, also=(DataLossError,))
 

@@ -11,7 +11,6 @@ metrics      gauges of groups, for the exporter
 checks       the check `group_offsets` in Dagster
 apply        commits for groups what was translated
 verify       compares the records around positions on both sides
-spark_function   the same in Spark SQL
 request      what the command is asked for, and its files
 command      the command `relay offsets`
 """

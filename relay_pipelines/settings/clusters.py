@@ -47,7 +47,7 @@ _TLS_KEYS = (
     "key_password",
     "verify_hostname",
 )
-_CHOICE_KEYS = ("lag_threshold", "failback", "randomize_initial")
+_CHOICE_KEYS = ("lag_threshold", "failback")
 
 
 class SecuritySettings(Section):
@@ -255,8 +255,6 @@ class Health(Section):
     """A node that lags the most advanced one by more records is unhealthy; no limit by default."""
     failback: Failback = Failback.NEVER
     """Whether to return to a preferred node once it is healthy again: never or when_healthy."""
-    randomize_initial: bool = False
-    """Whether a new mirror starts with a random healthy node instead of the first one."""
 
 
 class SchemaRegistry(Section):

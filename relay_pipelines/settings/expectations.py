@@ -72,15 +72,6 @@ class CheckSeverity(StrEnum):
     ERROR = "error"
 
 
-def _percent(value: object) -> float:
-    """A share from `30%`."""
-    given = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
-    share = float(given[1]) / 100 if given else 0.0
-    if not share:
-        raise expected("a percentage such as 30%")
-    return share
-
-
 def _joinable(regexes: tuple[str, ...]) -> tuple[str, ...]:
     # they become one, in which a group has another number
     found = [number for number, regex in enumerate(regexes) if _BACK_REFERENCE.search(regex)]
@@ -108,7 +99,6 @@ WORDS: dict[str, Any] = {
     "timestamps_within": LongDuration,
     "size_below": PositiveSize,
     "schema": Annotated[dict[Text, Text], Field(min_length=1), AfterValidator(_sql_types)],
-    "volume_like_last_week": float,
     "no_pii": Annotated[tuple[Pattern, ...], Field(min_length=1), AfterValidator(_joinable)],
 }
 """The ready-made expectations, with the type of their value; None for those that take none."""
@@ -118,7 +108,6 @@ _EXAMPLES = {
     "schema": "fields of the JSON value with their SQL types, as in schema: {amount: double}",
     "no_pii": 'a list of regular expressions, as in no_pii: ["[0-9]{16}"]',
 }
-_LIKE_LAST_WEEK = 0.5
 
 
 class Expectation(Section):
@@ -226,8 +215,6 @@ def _value(given: str, kind: str, value: Any) -> Any:
     if kind not in WORDS:
         return _arguments(given, value)
     kind_of_value = WORDS[kind]
-    if kind == "volume_like_last_week":
-        return _LIKE_LAST_WEEK if value is None else _percent(value)
     if kind_of_value is None:
         if value is not None:
             raise _problem((given,), "takes no value")

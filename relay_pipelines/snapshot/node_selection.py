@@ -5,7 +5,6 @@ Whether a source node holds the records that were copied, from it or from anothe
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -150,9 +149,8 @@ def choose_node(
     new = node_choice.first_offsets(views) if begins_low else {}
     verdicts = judge_nodes(views, new | checkpoints.next_offsets, health.lag_threshold)
     last = _last_node(checkpoints.checkpoints)
-    first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
     return node_choice.choose_node(
-        verdicts, None if attempt else last, health.failback, first + attempt, waits=waits
+        verdicts, None if attempt else last, health.failback, attempt, waits=waits
     )
 
 

@@ -161,7 +161,6 @@ class WindowChecks:
             self._lane.mirror,
             kafka.mirror(self._lane.mirror),
             window,
-            kafka.clock,
             deadline_seconds=validation.DEADLINE_SECONDS,
             beside_copy=self._beside_copy,
         )

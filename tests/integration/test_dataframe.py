@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-import relay_pipelines as relay
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
@@ -83,24 +82,6 @@ def test_a_second_session_registers_it_too(spark: Any) -> None:
     other = spark.newSession()
     register(other)
     assert other.sparkContext._jvm.SparkSession.active().equals(other._jsparkSession)
-
-
-def test_offsets_in_sql(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """A table of positions is translated: exact ones, and one that is not copied yet."""
-    settings = commands.mirror(shared.source, shared.destination, shared.topic)
-    config = commands.configured(tmp_path, {shared.name: settings})
-    relay.load(config)[shared.name].register_offset_function(spark)
-    positions = [(shared.topic, 0, offset) for offset in (0, 7, 11)] + [("other", 0, 1)]
-    spark.createDataFrame(positions, "topic string, partition int, offset long").createTempView(
-        "positions"
-    )
-    query = "select relay_offset(topic, partition, offset) as answer from positions"
-    begin, middle, later, other = (row.answer for row in spark.sql(query).collect())
-    assert (begin.topic, begin.partition, begin.offset) == (shared.topic, 0, 0)
-    assert (middle.offset, middle.exactness, middle.why) == (7, "exact", None)
-    assert (later.offset, later.exactness) == (None, "cannot")
-    assert "copied up to offset 10 only" in later.why
-    assert (other.topic, other.why) == (None, "this mirror has copied nothing of it")
 
 
 def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from relay_pipelines import api
-from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.selected import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, validate
@@ -90,7 +89,7 @@ def found(
     config = config_of(mirror, folder, expectations, **more)
     window = seen or window_of(mirror)
     settings = load(config).mirror(mirror.name)
-    results = validate(lambda: session, config, mirror.name, settings, window, SystemClock())
+    results = validate(lambda: session, config, mirror.name, settings, window)
     return {result.expectation.name: result for result in results}
 
 
@@ -115,7 +114,6 @@ def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path
             {"timestamps_within": "2d"},
             {"size_below": "4KiB"},
             {"schema": {"amount": "double", "card": "string"}},
-            "volume_like_last_week",
             {"no_pii": ["[0-9]{16}", "^nobody$"]},
             {"ExpectColumnMaxToBeBetween": {"column": "amount", "max_value": 999}},
             {"expect_column_values_to_be_between": {"column": "partition", "min_value": 0}},
@@ -170,24 +168,6 @@ def test_values_can_be_hidden(local_session: Any, mirror: Mirror, tmp_path: Path
         "offset",
     }
     assert not any(result.passed for result in hidden.values())
-
-
-def test_the_volume_of_last_week(mirror: Mirror, tmp_path: Path) -> None:
-    """Only the hour that ends with the window counts, and the same hour a week before."""
-    settings = load(config_of(mirror, tmp_path, [])).mirror(mirror.name)
-    window = window_of(mirror)
-
-    def measured(later_ms: int) -> suite.Volume:
-        moved = replace(window, copied_at_ms=window.copied_at_ms + later_ms)
-        return suite.measure(mirror.name, settings, moved, SystemClock())
-
-    assert (measured(0).now, measured(0).before) == (19, None)
-    assert measured(0).is_within(0.1)
-    week = measured(7 * DAY_MS)
-    assert (week.now, week.before) == (0, 19)
-    assert not week.is_within(0.5)
-    assert week.words(0.5).endswith("19 a week before; 50% more or less are expected")
-    assert (measured(7 * DAY_MS + 3_600_001).before, measured(3_600_001).now) == (None, 0)
 
 
 def test_only_the_chunks_are_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
@@ -249,7 +229,6 @@ def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
     """A topic of which nothing was copied has no records, and is checked."""
     wanted = [
         {"expect_table_row_count_to_be_between": {"min_value": 1}, "name": "some"},
-        "volume_like_last_week",
         "keys_not_null",
     ]
     config = config_of(mirror, tmp_path, wanted)
@@ -261,7 +240,7 @@ def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
 
     assert silent.window.records == 0
     passed = [each.passed for each in silent.results]
-    assert passed == [False, True, True], [each.what for each in silent.results]
+    assert passed == [False, True], [each.what for each in silent.results]
     assert silent.problems == [f"{mirror.topic}: some: not met; observed: 0"]
     (whole,) = bound.expectations(ExpectationsRequest(window="a-window"))
     assert whole.results[0].passed

@@ -450,15 +450,6 @@ def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> No
     assert not caplog.records
 
 
-def test_a_mirror_may_begin_with_any_node(pair: Pair) -> None:
-    """With `randomize_initial` a mirror begins with any healthy node, and then stays with it."""
-    pair.write(3)
-    begun = {pair.snapshot(randomize_initial=True).node.name for _ in range(40)}
-    assert begun == {"a", "b"}
-    first = pair.copy(randomize_initial=True)
-    assert {pair.snapshot(randomize_initial=True).node.name for _ in range(10)} == {first}
-
-
 def test_copies_must_not_loop(pair: Pair) -> None:
     """A topic that the source itself has from the destination is refused, to prevent a loop."""
     pair.write(3, to="b")

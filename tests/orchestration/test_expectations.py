@@ -24,7 +24,6 @@ EXPECTATIONS = [
     {"expect_column_values_to_match_regex": {"column": "value", "regex": "a.*"}, "name": "is_a"},
     {"keys_not_null": None, "severity": "warn"},
     {"expect_column_values_to_be_between": {"column": "missing", "min_value": 0}},
-    "volume_like_last_week",
 ]
 
 
@@ -54,7 +53,6 @@ def test_results_are_checks_of_the_window(
         "is_a": True,
         "keys_not_null": False,
         "expect_column_values_to_be_between_missing": False,
-        "volume_like_last_week": True,
     }
     assert of_a["keys_not_null"].severity is dg.AssetCheckSeverity.WARN
     assert 'The column "missing"' in str(of_a["expect_column_values_to_be_between_missing"])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from relay_pipelines.cli import main
 from relay_pipelines.ledger import ledger_topic
-from relay_pipelines.ledger.ledger_columns import COLUMNS
 from tests.support.certificates import private_pem
 from tests.support.copies_in_memory import AT
 from tests.support.filled import chains
@@ -58,46 +55,9 @@ def expected(world: World) -> list[dict[str, Any]]:
     ]
 
 
-def test_csv(world: World, config: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """All entries of all mirrors, on stdout."""
-    assert relay(world, config, "ledger", "--format", "csv") == 0
-    rows = list(csv.DictReader(capfdbinary.readouterr().out.decode().splitlines()))
-    assert list(rows[0]) == list(COLUMNS)
-    wanted = [{key: str(value) for key, value in row.items()} for row in expected(world)]
-    assert [{key: row[key] for key in wanted[0]} for row in rows] == wanted
-    assert rows[0]["skipped"] == "{}"
-    assert rows[0]["committed_at"].endswith("+00:00")
-    assert [row["previous_at"] for row in rows] == ["", *(row["committed_at"] for row in rows[:-1])]
-
-
-def test_parquet(world: World, config: Path, tmp_path: Path) -> None:
-    """A file with the same columns, typed."""
-    path = tmp_path / "ledger.parquet"
-    assert relay(world, config, "ledger", "--format", "parquet", "--output", str(path)) == 0
-    table = pq.read_table(path)
-    assert table.column_names == list(COLUMNS)
-    rows = [{key: row[key] for key in expected(world)[0]} for row in table.to_pylist()]
-    assert rows == expected(world)
-    assert (table.column("skipped").to_pylist()[0], str(table.schema.field("start").type)) == (
-        [],
-        "int64",
-    )
-
-
-def test_an_empty_table_of_parquet(config: Path, tmp_path: Path) -> None:
-    """A mirror that never copied has the columns, too."""
-    path = tmp_path / "ledger.parquet"
-    done = relay(World(tmp_path), config, "ledger", "--format", "parquet", "-o", str(path))
-    table = pq.read_table(path)
-    assert (done, table.num_rows, table.column_names) == (0, 0, list(COLUMNS))
-
-
-@pytest.mark.parametrize("spelling", [["--json"], ["--format", "json"]])
-def test_json(
-    world: World, config: Path, spelling: list[str], capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_json(world: World, config: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """The newest entries of each mirror."""
-    assert relay(world, config, "ledger", *spelling, "--last", "2") == 0
+    assert relay(world, config, "ledger", "--json", "--last", "2") == 0
     found = json.loads(capfdbinary.readouterr().out)
     assert [(one["number"], one["hash"], one["ledger_offset"]) for one in found] == [
         (one["number"], one["hash"], one["ledger_offset"]) for one in expected(world)[1:]
@@ -116,9 +76,9 @@ def test_a_table_shows_all_mirrors(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["ledger", "-o", "x"], "a table goes to the terminal, not to a file; add --format json"),
+        (["ledger", "-o", "x"], "a table goes to the terminal, not to a file; add --json"),
         (
-            ["ledger", "--format", "csv", "-o", "no/folder/x"],
+            ["ledger", "--json", "-o", "no/folder/x"],
             "--output: there is no folder no/folder; create it first",
         ),
         (["attest"], "a statement is about one mirror; name it with --mirror: idle, m"),

@@ -41,7 +41,6 @@ from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
 from relay_pipelines.offsets.metrics import group_samples
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.request import OffsetsRequest
-from relay_pipelines.offsets.spark_function import _function
 from relay_pipelines.offsets.translate import committed_positions
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
 from relay_pipelines.offsets.verify import Comparison
@@ -510,16 +509,6 @@ def test_both_sides_are_asked_at_once_and_of_each_group_the_destination_first(
     )
     for name in names:
         assert answered.index(("there", name)) < answered.index(("source", name))
-
-
-def test_a_row_of_spark() -> None:
-    """A task does not look at the logs: it answers before what others may have written."""
-    function = _function(translation(*TWO))
-    assert function("orders", 0, 20) == ("eu.orders", 0, 11, "exact", 0, None, None)
-    others = _function(translation(TWO[0], entry(2, 20, 40, 15)))
-    assert others("orders", 0, 20) == ("eu.orders", 0, 10, "exact", 0, None, None)
-    assert others("orders", 0, 21) == ("eu.orders", 0, 16, "exact", 0, None, None)
-    assert function("orders", 0, None) is None  # type: ignore[arg-type]  # as SQL has it
 
 
 def test_what_status_says_of_groups() -> None:

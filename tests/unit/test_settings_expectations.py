@@ -40,7 +40,6 @@ def test_entries_of_every_form(tmp_path: Path) -> None:
             "keys_not_null",
             {"timestamps_within": "30d", "severity": "warn"},
             {"size_below": "1MiB"},
-            {"volume_like_last_week": "30%"},
             {"ExpectColumnMaxToBeBetween": {"column": "size"}, "side": "source", "blocking": True},
             {"expect_column_to_exist": {"column": "key"}, "name": "there"},
         ],
@@ -49,12 +48,11 @@ def test_entries_of_every_form(tmp_path: Path) -> None:
         ("keys_not_null", None),
         ("timestamps_within", 30 * 86_400_000),
         ("size_below", 1 << 20),
-        ("volume_like_last_week", 0.3),
         ("expect_column_max_to_be_between_size", {"column": "size"}),
         ("there", {"column": "key"}),
     ]
     assert [each.severity for each in found].count("warn") == 1
-    assert [(each.side, each.blocking) for each in found[4:]] == [
+    assert [(each.side, each.blocking) for each in found[3:]] == [
         ("source", True),
         ("destination", False),
     ]
