@@ -174,13 +174,17 @@ def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
     topic = checkpoint.TOPIC
     shown = client.metadata([topic]).topics[topic]
     is_hidden = shown.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED
-    if is_hidden or (not shown.error_code and admin.unreadable(client, [topic])):
-        yield warning(
-            *(Kind.UNREADABLE, where),
-            "nobody can see which of its topics are copies: records that others have from the"
-            " destination would go round",
-            f"let the user read {topic} there, or deny copies by their names",
-        )
+    if is_hidden:
+        then = "records that others have from the destination would go round"
+    elif not shown.error_code and admin.unreadable(client, [topic]):
+        then = "none is copied once another mirror has copied to it"
+    else:
+        return
+    yield warning(
+        *(Kind.UNREADABLE, where),
+        f"nobody can see which of its topics are copies: {then}",
+        f"let the user read {topic} there" + (", or deny copies by their names" * is_hidden),
+    )
 
 
 def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:

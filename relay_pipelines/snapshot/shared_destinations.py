@@ -163,8 +163,9 @@ def passed(
     """
     try:
         every = checkpoint.read_all_mirrors(source, settled=settled)
-    except PermissionDeniedError:
-        return {}, {}  # without the permission, nobody knows where topics come from
+    except PermissionDeniedError as denied:
+        what = f"nobody can see which topics of the source are copies: {denied.what}"
+        return {}, dict.fromkeys(topics, PermissionDeniedError(what, remedy=denied.remedy))
     # a mirror goes on only after what its own way back has brought home
     others = [
         each

@@ -17,7 +17,9 @@ from relay_pipelines.dataframe.topic_options import Selection
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
+    PermissionDeniedError,
     RelayError,
+    SourceError,
     TamperedError,
     UnsupportedError,
 )
@@ -225,6 +227,24 @@ def test_nothing_is_replayed_to_where_another_mirror_may_have_copied(
         _refuse_target("m", other.mirror, ReplayRequest("a", "z", offsets=(0, 5)), Clock())
         with pytest.raises(ConfigError, match=rf"'p.a' may hold what mirror 'n' copied.*{what}"):
             _refuse_target("m", other.mirror, ReplayRequest("a", "p.a", offsets=(0, 5)), Clock())
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_nothing_is_copied_where_nobody_may_read_what_are_copies(
+    other: World, *, is_empty: bool
+) -> None:
+    """Checkpoints at the source that the user may see, and not read, may be of any topic."""
+    if not is_empty:
+        put(other.copies, checkpoint.TOPIC, checkpoint.to_batch(COMMITTED))
+    other.copies.unreadable.add(checkpoint.TOPIC)
+    with other.answering(), ClusterClient(DESTINATION, SourceError) as client:
+        passed, unknown = shared_destinations.passed("m", client, "x", ["a", "z"], settled=True)
+    assert not passed
+    assert list(unknown) == ([] if is_empty else ["a", "z"])
+    for error in unknown.values():
+        assert isinstance(error, PermissionDeniedError)
+        assert "nobody can see which topics of the source are copies" in error.what
+        assert error.remedy == "grant the user Read on topic __relay_checkpoints"
 
 
 @guarded

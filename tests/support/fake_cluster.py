@@ -148,6 +148,7 @@ class FakeCluster:
         self.deleted: set[str] = set()  # topics that it no longer knows
         self.leaderless: set[str] = set()  # topics without a leader
         self.hidden: set[str] = set()  # topics that the user may not see
+        self.unreadable: set[str] = set()  # topics that the user may only describe
         self.refused: set[str] = set()  # topics whose batches break a rule
 
     def answer(self, frame: bytes) -> bytes:
@@ -387,6 +388,8 @@ class FakeCluster:
             size += len(records)
             log = self.logs[name]
             error = _OUT_OF_RANGE if offset > log.end else 0
+            if name in self.unreadable:
+                error, records = _HIDDEN, b""
             aborted = [(who, first) for who, first, marker in log.aborted if marker >= offset]
             answer += _written(name)
             answer += struct.pack(">iihqqqi", 1, 0, error, log.end, log.stable_end, 0, len(aborted))
