@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest as EpochRequest
 from kafka.protocol.consumer import OffsetForLeaderEpochResponse as EpochResponse
@@ -44,6 +49,7 @@ from relay_pipelines.protocol.records import decode
 FETCH, PRODUCE, API_VERSIONS = 1, 0, 18
 _SERVED = {
     PRODUCE: 8, FETCH: 11, 2: 5, 3: 8, 10: 2, API_VERSIONS: 0, 22: 1, 23: 3, 24: 2, 26: 1, 32: 2,
+    35: 0,
 }  # fmt: skip
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE, _INVALID_RECORD = 1, 47, 48, 87
@@ -140,6 +146,7 @@ class FakeCluster:
     """A cluster of one broker."""
 
     def __init__(self, *topics: str) -> None:
+        self.cluster_id = "fake"
         self.cleanup_policy = "compact"
         self.configs: dict[str, str] = {}  # of every topic, besides
         self.logs = {topic: Log() for topic in topics}
@@ -149,6 +156,7 @@ class FakeCluster:
         self.leaderless: set[str] = set()  # topics without a leader
         self.hidden: set[str] = set()  # topics that the user may not see
         self.unreadable: set[str] = set()  # topics that the user may only describe
+        self.without_configs: set[str] = set()  # topics whose configuration the user may not see
         self.refused: set[str] = set()  # topics whose batches break a rule
 
     def answer(self, frame: bytes) -> bytes:
@@ -178,6 +186,7 @@ class FakeCluster:
             24: (AddPartitionsToTxnRequest, self._add),
             26: (EndTxnRequest, self._end),
             32: (DescribeConfigsRequest, self._configs),
+            35: (DescribeLogDirsRequest, self._sizes),
         }
         kind, handle = serve[api_key]
         return bytes(
@@ -222,7 +231,7 @@ class FakeCluster:
         ]
         brokers = [broker(node_id=_NODE, host=_HOST, port=_PORT, rack=None)]
         return MetadataResponse(
-            brokers=brokers, cluster_id="fake", controller_id=_NODE, topics=topics
+            brokers=brokers, cluster_id=self.cluster_id, controller_id=_NODE, topics=topics
         )
 
     def _coordinator(self, _asked: Any) -> Any:
@@ -288,8 +297,13 @@ class FakeCluster:
 
     def _configs(self, asked: Any) -> Any:
         result = DescribeConfigsResponse.DescribeConfigsResult
-        values = [
-            result.DescribeConfigsResourceResult(
+
+        def values(topic: str) -> Any:
+            policy = "compact" if topic == "__relay_checkpoints" else self.cleanup_policy
+            return [of(*each) for each in {"cleanup.policy": policy, **self.configs}.items()]
+
+        def of(name: str, value: str) -> Any:
+            return result.DescribeConfigsResourceResult(
                 name=name,
                 value=value,
                 read_only=False,
@@ -297,19 +311,21 @@ class FakeCluster:
                 is_sensitive=False,
                 synonyms=[],
             )
-            for name, value in {"cleanup.policy": self.cleanup_policy, **self.configs}.items()
-        ]
+
         found = [
             result(
-                error_code=0,
+                error_code=_HIDDEN if one.resource_name in self.without_configs else 0,
                 error_message=None,
                 resource_type=2,
                 resource_name=one.resource_name,
-                configs=values,
+                configs=values(one.resource_name),
             )
             for one in asked.resources
         ]
         return DescribeConfigsResponse(throttle_time_ms=0, results=found)
+
+    def _sizes(self, _asked: Any) -> Any:
+        return DescribeLogDirsResponse(throttle_time_ms=0, results=[])
 
     def _init(self, asked: Any) -> Any:
         known = self.ids.setdefault(asked.transactional_id, Transactions(len(self.ids) + 1))
