@@ -60,6 +60,16 @@ def topics(*clusters: LocalCluster) -> list[set[str]]:
     return [set(admin.list_topics(timeout=10).topics) for admin in admins]
 
 
+def assert_refused(config: Path, cluster: LocalCluster, advertised: LocalCluster) -> None:
+    """`check` and `run` end with 1, and name both ids and the address that leads elsewhere."""
+    for command in ("check", "run"):
+        done = commands.relay_here(config, command)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1, said
+        (line,) = [line for line in said.splitlines() if cluster.cluster_id in line]
+        assert_named(line, cluster, advertised)
+
+
 def assert_named(line: str, cluster: LocalCluster, advertised: LocalCluster) -> None:
     """The line names both ids, and the address that leads elsewhere."""
     assert cluster.cluster_id in line
@@ -94,13 +104,7 @@ def test_no_broker_of_another_cluster_is_read_or_written(
     config = commands.configured(tmp_path, {"m": mirror})
     before = topics(*clusters.values())
 
-    for command in ("check", "run"):
-        done = commands.relay_here(config, command)
-        said = done.stdout + done.stderr
-        assert done.returncode == 1, said
-        (line,) = [line for line in said.splitlines() if askew.cluster_id in line]
-        assert_named(line, askew, source_cluster)
-
+    assert_refused(config, askew, source_cluster)
     assert topics(*clusters.values()) == before
     if from_ != "askew":
         assert end_of(clusters[from_].cluster(), TopicPartition(topic_name, 0)) == 3
@@ -120,12 +124,7 @@ def test_bootstrap_servers_of_two_clusters(
     )
     mirror = commands.mirror(source_cluster.cluster(), both, topic_name)
     config = commands.configured(tmp_path, {topic_name: mirror})
-    for command in ("check", "run"):
-        done = commands.relay_here(config, command)
-        said = done.stdout + done.stderr
-        assert done.returncode == 1, said
-        (line,) = [line for line in said.splitlines() if destination_cluster.cluster_id in line]
-        assert_named(line, destination_cluster, source_cluster)
+    assert_refused(config, destination_cluster, source_cluster)
 
 
 @pytest.mark.parametrize("side", ["node", "destination"])
