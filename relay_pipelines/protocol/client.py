@@ -183,7 +183,17 @@ class ClusterClient:
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """Return metadata of the given topics or of all; a missing topic has an error code."""
-        return self._take_metadata(self._ask_metadata(self._bootstrap_connection(), topics))
+        connection = self._bootstrap_connection()
+        try:
+            answer = self._ask_metadata(connection, topics)
+        except RetriableError as error:
+            others = [each for each in self._addresses() if each != connection.address]
+            if not others or not error.waited_seconds:
+                raise
+            with self.waiting_at_most(LEAST_SECONDS):  # one hangs: another one may serve
+                self._bootstrap = self._connect_to_any(others)
+                answer = self._ask_metadata(self._bootstrap, topics)
+        return self._take_metadata(answer)
 
     def refresh(self, topics: Iterable[str], older_than_seconds: float) -> None:
         """Ask about those topics of which the cached metadata is older, or missing."""
@@ -655,7 +665,7 @@ class ClusterClient:
     def _bootstrap_connection(self) -> Connection:
         """Return a connection to any broker, which may still have to prove its cluster."""
         if self._bootstrap is None or not self._bootstrap.is_open:
-            self._bootstrap = self._connect_to_any()
+            self._bootstrap = self._connect_to_any(self._addresses())
         return self._bootstrap
 
     def _address(self, broker_id: int) -> tuple[str, int]:
@@ -668,12 +678,12 @@ class ClusterClient:
             )
         return address
 
-    def _connect_to_any(self) -> Connection:
-        addresses = [_parsed(server) for server in self.cluster.bootstrap_servers]
-        # known brokers, in case the configured ones are down
-        addresses += [
-            address for address in self._metadata.brokers.values() if address not in addresses
-        ]
+    def _addresses(self) -> list[tuple[str, int]]:
+        """Return those of the configuration, then of known brokers, in case these are down."""
+        servers = map(_parsed, self.cluster.bootstrap_servers)
+        return list(dict.fromkeys([*servers, *self._metadata.brokers.values()]))
+
+    def _connect_to_any(self, addresses: Iterable[tuple[str, int]]) -> Connection:
         errors: list[RetriableError] = []
         until = self.clock.monotonic() + self.timeout_ms / 1000
         for address in addresses:

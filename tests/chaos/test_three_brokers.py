@@ -231,7 +231,7 @@ def test_the_nearest_replica_is_read(
 
     A replica that hangs or has died costs no record: the leader has them all.
     """
-    create(three.cluster(), topic_name)
+    create(three.cluster(), topic_name, 1, KEPT)
     at, count = TopicPartition(topic_name, 0), 400
     Operator(three).wait_until_in_sync()
     batches = [[Record(b"k", f"{number}".encode() * 2_000)] for number in range(count)]
