@@ -185,6 +185,8 @@ class RetriableError(RelayError):
     """The same call may succeed later: a broker is down, a leader is moving."""
 
     retryable = True
+    waited_seconds = 0.0
+    """For how long an answer was waited for in vain, before the error."""
 
 
 class SourceError(RetriableError):

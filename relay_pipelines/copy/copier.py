@@ -24,6 +24,7 @@ from relay_pipelines.errors import (
     FencedError,
     InvalidRecordError,
     RelayError,
+    RetriableError,
 )
 from relay_pipelines.ledger.checkpoint import Current
 from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
@@ -284,7 +285,7 @@ class Copier:
         except _TransactionBrokenError:
             raise
         except RelayError as error:
-            range_copy.note_failure(error, self._clock.monotonic())
+            range_copy.note_failure(error, self._began(error))
         except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
             traceback.print_exc()  # for the executor's log
             failed = RelayError(
@@ -308,7 +309,7 @@ class Copier:
         except RelayError as error:
             refused = error.topic_partition and self._by_destination.get(error.topic_partition)
             if refused and refused.is_waiting and not isinstance(error, AbortableError):
-                refused.note_failure(error, self._clock.monotonic())
+                refused.note_failure(error, self._began(error))
             else:
                 self._all_failed(self._waiting(), error)
             raise _TransactionBrokenError from error
@@ -316,10 +317,15 @@ class Copier:
     def _all_failed(
         self, ranges: Iterable[RangeCopy], error: RelayError, since: float | None = None
     ) -> None:
-        """Note a failure that several ranges share, by default as of now."""
-        since = self._clock.monotonic() if since is None else since
+        """Note a failure that several ranges share."""
+        since = self._began(error) if since is None else since
         for range_copy in ranges:
             range_copy.note_failure(self._shared(error, range_copy), since)
+
+    def _began(self, error: RelayError) -> float:
+        """Return when a failure began that is known now: the wait for an answer belongs to it."""
+        waited = error.waited_seconds if isinstance(error, RetriableError) else 0.0
+        return self._clock.monotonic() - waited
 
     def _shared(self, error: RelayError, range_copy: RangeCopy) -> RelayError:
         """Return an error of several ranges as that of one; it must not name another."""

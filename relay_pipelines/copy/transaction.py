@@ -46,6 +46,7 @@ from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
+from relay_pipelines.protocol.retries import LEAST_SECONDS
 
 _LEADERS_FRESH_SECONDS = 1.0
 
@@ -429,8 +430,9 @@ class Transactions:
         self._destination.forget()
 
     def abort(self) -> None:
-        """Abort the open transaction if the destination answers."""
+        """Abort the open transaction if the destination answers soon."""
         try:
-            self._producer.abort()
+            with self._destination.waiting_at_most(LEAST_SECONDS):
+                self._producer.abort()
         except RelayError:
             self._producer.release()  # the destination aborts it after the transaction timeout

@@ -5,6 +5,7 @@ Reads a mirror's checkpoints, as its settings say where.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -37,12 +38,14 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
+from relay_pipelines.protocol.retries import LEAST_SECONDS
 from relay_pipelines.settings import Mirror
 
 CLOCK_SKEW_MS = 600_000
 """Entries have the time of the machine that committed them; clocks may differ by this much."""
 Since = int | Mapping[TopicPartition, int] | None
 """Milliseconds since the Unix epoch, offsets of the ledger, or None for all that it holds."""
+_LOG = logging.getLogger(__name__)
 _HOMES = homes(ledger_topic.TOPIC)
 _FETCH_BYTES = 1 << 20
 _OFFSETS_AT_ONCE = 4_096
@@ -76,6 +79,8 @@ class LedgerFollower:
         self.client = destination_client(mirror, destination, options, clock, "ledger")
         self._run_id = run_id
         self._positions: dict[TopicPartition, int] = {}
+        self.is_silent = False
+        """Whether `poll` has waited for the destination in vain since it last answered."""
 
     def start(self, *, patient: bool = True) -> dict[TopicPartition, int]:
         """Begin at the ledger's end; return where that is.
@@ -104,20 +109,22 @@ class LedgerFollower:
         }
 
     def poll(self) -> list[LedgerEntry]:
-        """Return the entries committed since; none while the destination is not reachable.
+        """Return the entries committed since; none while the destination does not answer soon.
 
         Entries that are gone before they were read are left out: it goes on with those that are
         there.
         """
         records: list[LedgerRecord] = []
         try:
-            try:
-                self.follow(records)
-            except (DataLossError, ShorterLedgerError):
-                self._leave_out_lost()
-                self.follow(records)
-        except RetriableError:
+            with self.client.waiting_at_most(LEAST_SECONDS):
+                self._follow_what_is_there(records)
+        except RetriableError as error:
+            if error.waited_seconds and not self.is_silent:
+                _LOG.warning("%s: %s", self.client.mirror, error)
+                self.is_silent = True
             self.client.close()
+        else:
+            self.is_silent = False
         return [record.entry for record in records]
 
     def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
@@ -247,6 +254,13 @@ class LedgerFollower:
             if ends[home] > self._positions[home]:
                 records += self._read(OffsetRange(home, self._positions[home], ends[home]))
                 self._positions[home] = ends[home]
+
+    def _follow_what_is_there(self, records: list[LedgerRecord]) -> None:
+        try:
+            self.follow(records)
+        except (DataLossError, ShorterLedgerError):
+            self._leave_out_lost()
+            self.follow(records)
 
     def _leave_out_lost(self) -> None:
         starts = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)

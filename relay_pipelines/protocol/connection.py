@@ -418,7 +418,9 @@ class Connection:
             remedy += (
                 "; a broker also closes connections above max.connections or max.connections.per.ip"
             )
-        return self._retriable(f"{self} cannot be reached: {why}{where}", remedy=remedy)
+        lost = self._retriable(f"{self} cannot be reached: {why}{where}", remedy=remedy)
+        lost.waited_seconds = self.timeout_seconds if timed_out else 0.0
+        return lost
 
     def _always_closes(self, api_key: int) -> bool:
         return closed_requests.note(self.address, api_key, self.opened_at, time.monotonic())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_pipelines.copy import user_class
 from relay_pipelines.errors import (
+    DestinationError,
     LogTruncatedError,
     RelayError,
     TopicRecreatedError,
@@ -173,6 +174,8 @@ class _Run:
         self._watch(jobs)
         if self._result.interrupted or jobs.errors:
             owners.give_back(plan.snapshot, ranges, self._options, self._clock)
+        if self._is_destination_silent():
+            return
         patient = not self._result.interrupted
         self._count(self._follower.finish(patient=patient))
         hidden = _wait_until_visible(job, ranges, self._clock, patient=patient)
@@ -250,6 +253,15 @@ class _Run:
         if not result.interrupted:
             result.errors += jobs.errors
         result.copying_seconds = self._clock.monotonic() - began
+
+    def _is_destination_silent(self) -> bool:
+        """Whether tasks have waited in vain for the destination, and it is still not there."""
+        outcomes = self._result.outcomes
+        kinds = [error_class(outcome.error_kind) for outcome in outcomes]
+        if not any(issubclass(kind, DestinationError) for kind in kinds):
+            return False
+        self._count(self._follower.poll())
+        return self._follower.is_silent and not any(outcome.diverged for outcome in outcomes)
 
     def _count(self, entries: Sequence[LedgerEntry]) -> None:
         tally(self._result.topics, entries)

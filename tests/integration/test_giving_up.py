@@ -14,6 +14,7 @@ from relay_pipelines import settings
 from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
@@ -29,7 +30,7 @@ from tests.support.commands import (
     relay,
     relay_here,
 )
-from tests.support.independent import client, create, write
+from tests.support.independent import Record, client, create, until, write
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -134,6 +135,52 @@ def test_a_broker_that_hangs_is_given_up_in_time(
     ), said
     assert "no answer within 12 s" in error
     assert 12 <= waited < 12 + SOON
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_broker_that_hangs_during_a_copy_is_given_up_in_time(
+    own_cluster: LocalCluster,
+    source_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+    side: str,
+) -> None:
+    """The wait for an answer counts, and not only what comes after it."""
+    here, there = own_cluster.cluster(), source_cluster.cluster()
+    if side == "destination":
+        here, there = there, here
+    at, copied = TopicPartition(topic_name, 0), TopicPartition(f"copy.{topic_name}", 0)
+    create(here, topic_name, 1, KEPT)
+    batches = [[Record(b"", b"x" * 20_000)] for _ in range(400)]
+    write(here, at, *batches)
+    slow = {"max_bytes_per_second": "200KB", "chunk": "100KB", "fetch_max": "100KB"}
+    renamed = {"rename": "copy.{topic}"}
+    wanted = mirror(here, there, topic_name, give_up_after="12s", topics=renamed, copy=slow)
+    config = configured(tmp_path, {"m": wanted}, spark={"master": "local[1]"})
+    process = subprocess.Popen(
+        [RELAY, "--config", config, "run"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    (broker,) = own_cluster.brokers
+    with ClusterClient(there, SourceError) as asked:
+        until(lambda: asked.has_topic(copied.topic), "the copy", 60)
+        until(lambda: asked.list_offsets([copied], LATEST, READ_COMMITTED)[copied] > 5, "records")
+    broker.pause()
+    try:
+        began = time.monotonic()
+        output, said = process.communicate(timeout=300)
+        waited = time.monotonic() - began
+    finally:
+        broker.resume()
+    assert process.returncode == 1
+    *_, error = said.splitlines()
+    assert "no answer within 12 s" in error
+    if side == "destination":
+        assert "no answer within 5 s" in said
+    assert 12 <= waited < 12 + 1.5 * SOON, output
 
 
 def test_a_run_that_is_stopped_does_not_wait(
