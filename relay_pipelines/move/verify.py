@@ -93,7 +93,7 @@ def _not_looked_at(moved: Iterable[str], found: Groups) -> Iterator[Finding]:
                 Kind.NOT_VERIFIED,
                 where,
                 Severity.ERROR,
-                "not looked at: it has no position at the source any more",
+                "not looked at: the source shows no position of it any more",
                 f"see by hand how it goes on at the destination, and leave it out with"
                 f" --without-group {group}",
             )
