@@ -325,7 +325,7 @@ class Copier:
     def _began(self, error: RelayError) -> float:
         """Return when a failure began that is known now: the wait for an answer belongs to it."""
         waited = error.waited_seconds if isinstance(error, RetriableError) else 0.0
-        return self._clock.monotonic() - waited
+        return max(0.0, self._clock.monotonic() - waited)  # the machine may have just started
 
     def _shared(self, error: RelayError, range_copy: RangeCopy) -> RelayError:
         """Return an error of several ranges as that of one; it must not name another."""
