@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
@@ -66,9 +67,7 @@ class FakeBroker:
         fetch: offset and max bytes -> answer.
         bounds: the log's start and end offset.
         served: request -> oldest and newest version.
-        cleanup_policy: of the topic.
         starting: how often it answers Metadata as one that has just started, and knows nothing yet.
-        cluster_id: of its cluster.
         closes_at: the request at which it closes the connection.
     """
 
@@ -110,17 +109,14 @@ class FakeBroker:
 
     @property
     def cluster(self) -> Cluster:
-        """How to reach it."""
         host, port = self._server.server_address[:2]
         return Cluster("fake", (f"{host!s}:{port}",))
 
     @property
     def connections(self) -> int:
-        """How many were made so far."""
         return len(self._open)
 
     def hang_up(self) -> None:
-        """Close all connections."""
         for connection in self._open:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -159,91 +155,65 @@ class FakeBroker:
         return _framed(correlation_id, answering(request, version)), False
 
     def _versions(self, _request: bytes, _version: int) -> bytes:
-        triples = b"".join(
-            struct.pack(">hhh", key, *versions) for key, versions in self._served.items()
-        )
-        return struct.pack(">hi", 0, len(self._served)) + triples
+        served = [struct.pack(">hhh", key, *versions) for key, versions in self._served.items()]
+        return struct.pack(">hi", 0, len(served)) + b"".join(served)
 
     def _metadata(self, request: bytes, version: int) -> bytes:
         asked = MetadataRequest.decode(request, version=version, header=True, framed=True)
         host, port = self._server.server_address[:2]
         knows = self.asked[METADATA] > self._starting
         topic = MetadataResponse.MetadataResponseTopic
-        broker = MetadataResponse.MetadataResponseBroker
+        nodes = {"leader_id": NODE_ID, "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID]}
         partition = topic.MetadataResponsePartition(
-            error_code=0,
-            partition_index=self.at.partition,
-            leader_id=NODE_ID,
-            replica_nodes=[NODE_ID],
-            isr_nodes=[NODE_ID],
+            error_code=0, partition_index=self.at.partition, **nodes
         )
         topics = [
             topic(
-                error_code=0 if knows and asked_topic.name == self.at.topic else _UNKNOWN_TOPIC,
-                name=asked_topic.name,
+                error_code=0 if knows and each.name == self.at.topic else _UNKNOWN_TOPIC,
+                name=each.name,
                 is_internal=False,
-                partitions=[partition] if knows and asked_topic.name == self.at.topic else [],
+                partitions=[partition] if knows and each.name == self.at.topic else [],
             )
-            for asked_topic in asked.topics or ()
+            for each in asked.topics or ()
         ]
-        answer = MetadataResponse(
-            brokers=[broker(node_id=NODE_ID, host=host, port=port, rack=None)] * knows,
-            cluster_id=self._cluster_id,
-            controller_id=NODE_ID if knows else -1,
-            topics=topics,
+        broker = MetadataResponse.MetadataResponseBroker(
+            node_id=NODE_ID, host=host, port=port, rack=None
         )
+        ids = {"cluster_id": self._cluster_id, "controller_id": NODE_ID if knows else -1}
+        answer = MetadataResponse(brokers=[broker] * knows, topics=topics, **ids)
         # a flexible answer has tagged fields after the correlation id
-        return (b"\0" if MetadataResponse.flexible_version_q(version) else b"") + bytes(
-            answer.encode(version=version)
-        )
+        tags = b"\0" if MetadataResponse.flexible_version_q(version) else b""
+        return tags + bytes(answer.encode(version=version))
 
     def _listed(self, request: bytes, version: int) -> bytes:
         asked = ListOffsetsRequest.decode(request, version=version, header=True, framed=True)
         start, end = self._bounds()
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
-        partition = topic.ListOffsetsPartitionResponse
+        part = partial(topic.ListOffsetsPartitionResponse, error_code=0, timestamp=-1)
+
+        def answer(each: Any) -> Any:
+            offset = start if each.timestamp == _EARLIEST else end
+            return part(partition_index=each.partition_index, offset=offset, leader_epoch=0)
+
         topics = [
-            topic(
-                name=asked_topic.name,
-                partitions=[
-                    partition(
-                        partition_index=each.partition_index,
-                        error_code=0,
-                        timestamp=-1,
-                        offset=start if each.timestamp == _EARLIEST else end,
-                        leader_epoch=0,
-                    )
-                    for each in asked_topic.partitions
-                ],
-            )
-            for asked_topic in asked.topics
+            topic(name=each.name, partitions=[answer(one) for one in each.partitions])
+            for each in asked.topics
         ]
         return bytes(ListOffsetsResponse(throttle_time_ms=0, topics=topics).encode(version=version))
 
     def _configs(self, request: bytes, version: int) -> bytes:
         asked = DescribeConfigsRequest.decode(request, version=version, header=True, framed=True)
         result = DescribeConfigsResponse.DescribeConfigsResult
-        value = result.DescribeConfigsResourceResult(
-            name="cleanup.policy",
-            value=self._cleanup_policy,
-            read_only=False,
-            config_source=1,
-            is_sensitive=False,
-            synonyms=[],
-        )
+        kind = {"read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
+        policy = {"name": "cleanup.policy", "value": self._cleanup_policy}
+        known = {"error_code": 0, "error_message": None}
+        known["configs"] = [result.DescribeConfigsResourceResult(**policy, **kind)]
         results = [
-            result(
-                error_code=0,
-                error_message=None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                configs=[value],
-            )
-            for resource in asked.resources
+            result(resource_type=each.resource_type, resource_name=each.resource_name, **known)
+            for each in asked.resources
         ]
-        return bytes(
-            DescribeConfigsResponse(throttle_time_ms=0, results=results).encode(version=version)
-        )
+        answer = DescribeConfigsResponse(throttle_time_ms=0, results=results)
+        return bytes(answer.encode(version=version))
 
     def _fetched(self, request: bytes) -> tuple[bytes, Answer]:
         at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # after size, head and client id
@@ -254,22 +224,11 @@ class FakeBroker:
         _partition, _epoch, offset = struct.unpack_from(">iiq", request, at)
         self.offsets.append(offset)
         answer = self._fetch(offset, max_bytes)
-        topic = self.at.topic.encode()
-        body = (
-            struct.pack(">ihii", answer.throttle_ms, 0, 0, 1)
-            + struct.pack(">h", len(topic))
-            + topic
-        )
-        stable = answer.last_stable_offset
-        body += struct.pack(
-            ">iihqqq",
-            1,
-            self.at.partition,
-            answer.error_code,
-            stable,
-            stable,
-            answer.log_start_offset,
-        )
+        topic, stable = self.at.topic.encode(), answer.last_stable_offset
+        body = struct.pack(">ihii", answer.throttle_ms, 0, 0, 1)
+        body += struct.pack(">h", len(topic)) + topic
+        ends = (answer.error_code, stable, stable, answer.log_start_offset)
+        body += struct.pack(">iihqqq", 1, self.at.partition, *ends)
         body += struct.pack(">i", len(answer.aborted)) + b"".join(
             struct.pack(">qq", *transaction) for transaction in answer.aborted
         )

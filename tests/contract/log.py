@@ -1,4 +1,4 @@
-"""A topic-partition's log, made by hand: what producers do, and what the log then holds."""
+"""What producers do to a topic-partition, and what its log then holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from relay_pipelines.protocol.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from tests.contract.fake_broker import Answer
 
 PLAIN = "-"
 # a producer and the number of records in one batch, or the end of its transaction
@@ -30,13 +29,7 @@ LOGS: dict[str, list[Step]] = {
     "aborted": [("a", 3), ("a", 2), ("a", "abort"), ("-", 1)],
     "nothing but aborted": [("a", 3), ("a", "abort"), ("a", 2), ("a", "abort")],
     "the same producer both ways": [
-        ("a", 2),
-        ("a", "abort"),
-        ("a", 2),
-        ("a", "commit"),
-        ("a", 2),
-        ("a", "abort"),
-        ("-", 1),
+        *(("a", 2), ("a", "abort"), ("a", 2), ("a", "commit"), ("a", 2), ("a", "abort"), ("-", 1)),
     ],
     "interleaved": [
         *(("a", 2), ("b", 3), ("-", 1), ("a", 1), ("b", "abort"), ("b", 2), ("a", "commit")),
@@ -66,18 +59,12 @@ def batch(
 
 
 def plain(base_offset: int, count: int) -> bytes:
-    """A batch of records outside transactions."""
     return batch(base_offset, [value_of(base_offset + number) for number in range(count)])
 
 
 def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
-    """A batch of records of a transaction."""
-    return batch(
-        base_offset,
-        [value_of(base_offset + number) for number in range(count)],
-        producer_id,
-        TRANSACTIONAL_BIT,
-    )
+    values = [value_of(base_offset + number) for number in range(count)]
+    return batch(base_offset, values, producer_id, TRANSACTIONAL_BIT)
 
 
 def marker(offset: int, producer_id: int) -> bytes:
@@ -99,53 +86,3 @@ def account_of(steps: Sequence[Step]) -> Account:
         for _ in range(what):
             account[len(account)] = value_of(len(account)) if ending == "commit" else "aborted"
     return account
-
-
-class FakeLog:
-    """The log after some steps, as a broker answers from it."""
-
-    def __init__(self) -> None:
-        self.start = self.end = 0
-        self._batches: list[tuple[int, bytes]] = []  # with the end offset
-        self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, the marker's
-
-    def perform(self, steps: Sequence[Step]) -> None:
-        """Append the batches of the steps."""
-        begun: dict[str, int] = {}
-        for producer, what in steps:
-            first, producer_id = self.end, ord(producer)
-            if what == "abort":
-                self._aborted.append((producer_id, begun[producer], first))
-            if isinstance(what, str):
-                del begun[producer]
-                self._append(marker(first, producer_id), 1)
-            elif producer == PLAIN:
-                self._append(plain(first, what), what)
-            else:
-                begun.setdefault(producer, first)
-                self._append(transactional(first, what, producer_id), what)
-
-    def fetch(self, offset: int, max_bytes: int) -> Answer:
-        """Answer as a broker does: whole batches from `offset` on, at least one."""
-        if not self.start <= offset <= self.end:
-            return Answer(error_code=1)
-        records, following = b"", offset
-        for end, data in self._batches:
-            if end > offset and (not records or len(records) + len(data) <= max_bytes):
-                records += data
-                following = end
-        aborted = tuple(
-            (sender, first)
-            for sender, first, last in self._aborted
-            if first < following and last >= offset
-        )
-        return Answer(
-            records=records,
-            aborted=aborted,
-            last_stable_offset=self.end,
-            log_start_offset=self.start,
-        )
-
-    def _append(self, data: bytes, count: int) -> None:
-        self.end += count
-        self._batches.append((self.end, data))

@@ -8,15 +8,15 @@ from typing import Protocol
 
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol.batch import SmallBatch
+from relay_pipelines.protocol.batch import HEADER, HEADER_BYTES, BatchHeader, SmallBatch
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
-from tests.contract.fake_broker import FakeBroker
-from tests.contract.log import PLAIN, Account, FakeLog, Step, value_of
+from tests.contract.log import PLAIN, Account, Step, plain, transactional, value_of
 from tests.copying import KEPT
 from tests.support import independent
+from tests.support.fake_cluster import FakeCluster
 from tests.support.independent import Record
 
 
@@ -27,7 +27,6 @@ class PatientClock(SystemClock):
         self.slept: list[float] = []
 
     def sleep(self, seconds: float) -> None:
-        """Note it."""
         self.slept.append(seconds)
 
 
@@ -59,7 +58,6 @@ class RealSource:
         independent.create(self.cluster, self.at.topic, 1, self.configs)
 
     def perform(self, steps: Sequence[Step]) -> None:
-        """Produce, by one client per producer."""
         offset = 0
         producers = sorted({producer for producer, _ in steps if producer != PLAIN})
         senders = {
@@ -82,11 +80,8 @@ class RealSource:
                     lambda written=offset: self._end() >= written, f"marker of {producer}"
                 )
             else:
-                independent.put(
-                    sender,
-                    self.at,
-                    [Record(None, value_of(offset + number).encode()) for number in range(what)],
-                )
+                values = [value_of(offset + number) for number in range(what)]
+                independent.put(sender, self.at, [Record(None, each.encode()) for each in values])
                 assert sender.flush(30) == 0
                 offset += what
 
@@ -95,44 +90,39 @@ class RealSource:
             return client.list_offsets([self.at], LATEST, READ_UNCOMMITTED)[self.at]
 
     def delete_before(self, offset: int) -> None:
-        """Delete records."""
         independent.delete_before(self.cluster, self.at, offset)
 
 
 @dataclass
-class FakeSource:
-    """A log made by hand, served by the fake broker."""
+class MemorySource:
+    """A topic of the cluster in memory, which is to be served while it is read."""
 
     at: TopicPartition
-    log: FakeLog = field(default_factory=FakeLog)
+    cluster: Cluster = field(default_factory=lambda: Cluster("memory", ("fake:1",)))
 
     def __post_init__(self) -> None:
-        self.broker = FakeBroker(self.at, self.log.fetch, lambda: (self.log.start, self.log.end))
-
-    @property
-    def cluster(self) -> Cluster:
-        """The fake's."""
-        return self.broker.cluster
+        self.memory = FakeCluster(self.at.topic)
 
     def perform(self, steps: Sequence[Step]) -> None:
-        """Append."""
-        self.log.perform(steps)
+        log = self.memory.logs[self.at.topic]
+        for producer, what in steps:
+            if isinstance(what, str):
+                log.end_transaction(ord(producer), commit=what == "commit")
+                continue
+            data = plain(log.end, what)
+            if producer != PLAIN:
+                data = transactional(log.end, what, ord(producer))
+            log.append(BatchHeader._make(HEADER.unpack_from(data)), data[HEADER_BYTES:])
 
     def delete_before(self, offset: int) -> None:
-        """Move the start."""
-        self.log.start = offset
+        self.memory.delete_before(self.at.topic, offset)
 
 
 def client_of(
     cluster: Cluster, timeout_ms: int = 10_000, clock: Clock | None = None
 ) -> ClusterClient:
-    """A client as a task creates it for its source."""
-    return ClusterClient(
-        cluster,
-        SourceError,
-        options=CopyOptions(request_timeout_ms=timeout_ms),
-        clock=clock or PatientClock(),
-    )
+    options = CopyOptions(request_timeout_ms=timeout_ms)
+    return ClusterClient(cluster, SourceError, options=options, clock=clock or PatientClock())
 
 
 def account_read(
@@ -151,10 +141,8 @@ def account_read(
             if piece.run is None:
                 account |= dict.fromkeys(range(piece.start, piece.end), str(piece.skipped))
             else:
-                account |= {
-                    record.offset: record.value.decode()
-                    for record in decode(piece.run.data)
-                    if piece.start <= record.offset < piece.end
-                }
+                records = {each.offset: each.value.decode() for each in decode(piece.run.data)}
+                wanted_here = range(piece.start, piece.end)
+                account |= {at: value for at, value in records.items() if at in wanted_here}
     assert position == wanted.end
     return account

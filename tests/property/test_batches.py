@@ -41,26 +41,15 @@ def make(header: BatchHeader, body: bytes) -> Batch:
 
 
 headers = st.builds(
-    BatchHeader,
-    base_offset=offsets,
-    size_bytes=st.just(0),
-    leader_epoch=int32,
-    magic=st.just(2),
-    crc=st.just(0),
-    attributes=low_attributes,
-    last_offset_delta=st.integers(0, 1000),
-    base_timestamp_ms=int64,
-    max_timestamp_ms=int64,
-    producer_id=int64,
-    producer_epoch=int16,
-    base_sequence=int32,
-    records=st.integers(0, 1000),
-)
+    BatchHeader, base_offset=offsets, size_bytes=st.just(0), leader_epoch=int32, magic=st.just(2),
+    crc=st.just(0), attributes=low_attributes, last_offset_delta=st.integers(0, 1000),
+    base_timestamp_ms=int64, max_timestamp_ms=int64, producer_id=int64, producer_epoch=int16,
+    base_sequence=int32, records=st.integers(0, 1000),
+)  # fmt: skip
 batches = st.builds(make, headers, bodies)
 
 
 def joined(several: list[Batch]) -> memoryview:
-    """The record data of a fetch response."""
     return memoryview(b"".join(bytes(each.data) for each in several))
 
 

@@ -22,31 +22,19 @@ from tests.support.world import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Ten of twenty records are copied."""
     made = World(tmp_path)
     made.copy(10)
     return made
 
 
-def accept(
-    world: World,
-    position: Position,
-    known: Sequence[Checkpoint] = (),
-) -> str:
+def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -> str:
     """Accept a loss as a driver does, and return what was lost."""
     snapshot: Any = SimpleNamespace(
-        mirror="m",
-        node=SimpleNamespace(name="source"),
-        destination=DESTINATION,
-        positions=[position],
-        lost=[position],
-        checkpoints={one.source: one for one in known},
-        checkpoint_ends={},
-        owners={},
-        destinations={"a": "a"},
-        destination_topics={},
+        mirror="m", node=SimpleNamespace(name="source"), destination=DESTINATION,
+        positions=[position], lost=[position], checkpoints={one.source: one for one in known},
+        checkpoint_ends={}, owners={}, destinations={"a": "a"}, destination_topics={},
         owner_of=lambda at: own_id("m", at),
-    )
+    )  # fmt: skip
     with world.answering(), patch.object(prepared_snapshot.topics, "create_state_topics"):
         (lost,) = prepared_snapshot.accept_losses(snapshot, world.mirror, Clock())
     return lost.what

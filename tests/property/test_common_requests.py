@@ -16,7 +16,6 @@ from relay_pipelines.copy import copier, failover, task
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
-    Cluster,
     CopyJob,
     CopyOptions,
     CopyRange,
@@ -29,14 +28,13 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
 from tests.support import fake_cluster
-from tests.support.fake_cluster import FETCH, FakeCluster, FakeSocket
-from tests.support.filled import Clock, filled, values
+from tests.support.copies_in_memory import DESTINATION, OTHER, SOURCE, checkpoints_of
+from tests.support.fake_cluster import FETCH, FakeCluster, FakeSocket, Log, served
+from tests.support.filled import Clock, fill, filled, values
 
-SOURCE, OTHER, DESTINATION = (
-    Cluster(name, (f"fake:{port}",))
-    for port, name in enumerate(("source", "other", "destination"), 1)
-)
 RECORDS = 20
+NO_PRODUCER = {"throttle_time_ms": 0, "producer_id": -1, "producer_epoch": -1}
+SLOW = {"fetch_max_bytes": 1 << 20}
 OPTIONS = CopyOptions(
     chunk_bytes=1 << 20,
     fetch_max_bytes=900,
@@ -45,77 +43,33 @@ OPTIONS = CopyOptions(
     backoff_max_ms=0,
     give_up_after_ms=300,
 )
-METADATA = 3
+FIRST_BYTES = patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000)
+NEW = [value.upper() for value in values("new", RECORDS)]
 
 
-class WithIds(FakeCluster):
-    """A cluster that reports topic ids, as brokers since Kafka 2.8 do."""
-
-    def __init__(self, *topics: str) -> None:
-        super().__init__(*topics)
-        self.topic_ids = {topic: uuid.uuid4() for topic in topics}
-        self.fetches = 0
-
-    def answer(self, frame: bytes) -> bytes:
-        answered = super().answer(frame)
-        api_key, version = struct.unpack_from(">hh", frame, 4)
-        if api_key == METADATA and version >= 9:  # a flexible header ends with tagged fields
-            size = int.from_bytes(answered[:4], "big") + 1
-            answered = struct.pack(">i", size) + answered[4:8] + b"\0" + answered[8:]
-        return answered
-
-    def _metadata(self, asked: Any) -> Any:
-        answer = super()._metadata(asked)
-        for topic in answer.topics:
-            topic.topic_id = self.topic_ids[topic.name]
-        return answer
-
-    def create_again(self, topic: str, records: list[bytes]) -> None:
-        """Delete a topic, and create it with other records under another id."""
-        (made,) = _logs(topic, records)
-        self.logs[topic] = made
-        self.topic_ids[topic] = uuid.uuid4()
+def with_ids(cluster: FakeCluster) -> FakeCluster:
+    """Let a cluster report topic ids, as brokers since Kafka 2.8 do."""
+    cluster.topic_ids = {topic: uuid.uuid4() for topic in cluster.logs}
+    return cluster
 
 
-def _logs(topic: str, records: list[bytes]) -> Iterator[fake_cluster.Log]:
-    from relay_pipelines.protocol.records import BatchBuilder, Record
-
-    cluster = FakeCluster(topic)
-    for first in range(0, len(records), 5):
-        builder = BatchBuilder(0, 1 << 20)
-        some = [Record(0, 1_700_000_000_000, None, value, []) for value in records[first:][:5]]
-        assert builder.extend(some) is None
-        fake_cluster.put(cluster, topic, builder.build())
-    yield cluster.logs[topic]
-
-
-def with_ids(cluster: FakeCluster) -> WithIds:
-    made = WithIds(*cluster.logs)
-    made.logs = cluster.logs
-    return made
+def create_again(cluster: FakeCluster, topic: str, records: list[bytes] = NEW) -> None:
+    """Delete a topic, and create it with other records under another id, if it has one."""
+    cluster.logs[topic] = Log()
+    fill(cluster, topic, records)
+    if cluster.topic_ids:
+        cluster.topic_ids[topic] = uuid.uuid4()
 
 
 def destination(topics: str, kind: type[FakeCluster] = FakeCluster) -> Any:
     return kind(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
-@contextmanager
-def served(late: Any = lambda: "", **clusters: FakeCluster) -> Iterator[None]:
-    """Serve these clusters by name; others refuse connections. `late` is the source's mishap."""
-
-    def connect(connection: Connection) -> FakeSocket:
-        name = connection.cluster.name
-        if name not in clusters:
-            raise ConnectionRefusedError("down")
-        return FakeSocket(clusters[name], late if name == "source" else lambda: "")
-
-    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
-        yield
-
-
-def ranges(topics: str, owner: str = "relay.m./1", **changed: Any) -> list[CopyRange]:
+def ranges(
+    topics: str, owner: str = "relay.m./1", end: int = RECORDS, **changed: Any
+) -> list[CopyRange]:
     return [
-        CopyRange(OffsetRange(at, 0, RECORDS), at, owner=owner, **changed)
+        CopyRange(OffsetRange(at, 0, end), at, owner=owner, **changed)
         for at in (TopicPartition(topic, 0) for topic in topics)
     ]
 
@@ -132,15 +86,19 @@ def copied(copies: FakeCluster, topic: str) -> list[bytes]:
     return [record.value for record in copies.logs[topic].committed()]
 
 
+def done(outcomes: dict[str, Outcome]) -> set[str]:
+    return {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE}
+
+
+def errors(outcomes: dict[str, Outcome]) -> set[str]:
+    return {outcome.error for outcome in outcomes.values()}
+
+
 def last_checkpoint(copies: FakeCluster, topic: str) -> Checkpoint:
-    found = [
-        checkpoint.from_record(record.value) for record in copies.logs[checkpoint.TOPIC].committed()
-    ]
-    return [each for each in found if each.source.topic == topic][-1]
+    return [each for each in checkpoints_of(copies) if each.source.topic == topic][-1]
 
 
 def requested(body: bytes) -> int:
-    """How many topics a Fetch request asks for."""
     return int(struct.unpack_from(">i", body, 25)[0])
 
 
@@ -149,20 +107,17 @@ def copy_after_failover(options: CopyOptions = OPTIONS) -> dict[str, Outcome]:
     planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
     first = ranges("a", "relay.m./1", planned_log=planned)
     others = ranges("bcd", "relay.m./2", planned_log=planned)
-    return copy(
-        [*first, *others], options, node=OTHER, other_nodes=(SOURCE,), node_timeout_ms=1_000
-    )
+    more = {"other_nodes": (SOURCE,), "node_timeout_ms": 1_000}
+    return copy([*first, *others], options, node=OTHER, **more)
 
 
-def assert_only_new_records(
-    outcome: Outcome, source: WithIds, copies: FakeCluster, new: list[bytes]
-) -> None:
+def assert_only_new_records(outcome: Outcome, source: FakeCluster, copies: FakeCluster) -> None:
     """If the copy of a topic that was created again is done, it is one of the new log alone."""
     if outcome.status is Status.DONE:
         topic = outcome.range.topic_partition.topic
         known = last_checkpoint(copies, topic)
         assert known.topic_ids["source"] == str(source.topic_ids[topic])
-        assert copied(copies, topic) == new
+        assert copied(copies, topic) == NEW
 
 
 @contextmanager
@@ -182,43 +137,34 @@ def refused_once(name: str, meanwhile: Callable[[], None] = lambda: None) -> Ite
 
 
 def test_a_careful_attempt_uses_no_records_of_an_earlier_one() -> None:
-    """An attempt begins without answers of an earlier one.
+    """A task that failed over copies from a node that was not planned, and fetches b, c and d.
 
-    A task that failed over in an earlier group copies from a node that was not planned. Its
-    common Fetch brings the first records of b, c and d. Then the destination refuses b, which
-    breaks the transaction; c is created again meanwhile. The next attempt is careful, so that it
-    fetches nothing in common, and it looks at the id of the new topic c.
+    Then the destination refuses b, which breaks the transaction; c is created again meanwhile.
+    The next attempt fetches nothing in common, and looks at the id of the new topic c.
     """
-    source, copies = with_ids(filled("abcd", RECORDS)), destination("abcd", WithIds)
-    new = [value.upper() for value in values("new", RECORDS)]
+    source, copies = with_ids(filled("abcd", RECORDS)), with_ids(destination("abcd"))
     with (
         served(source=source, destination=copies),
-        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
-        refused_once("b", lambda: source.create_again("c", new)) as refused,
-        patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
+        refused_once("b", lambda: create_again(source, "c")) as refused,
+        FIRST_BYTES,
     ):
         outcomes = copy_after_failover()
     assert refused == [1]
-    assert_only_new_records(outcomes["c"], source, copies, new)
+    assert_only_new_records(outcomes["c"], source, copies)
 
 
 def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
     """Brokers before Kafka 2.8: the records of the first fetch are gone, and are copied anyway."""
     source, copies = filled("abc", RECORDS), destination("abc")
-    new = [value.upper() for value in values("new", RECORDS)]
-
-    def recreate() -> None:
-        (source.logs["b"],) = _logs("b", new)
-
     with (
         served(source=source, destination=copies),
-        refused_once("a", recreate) as refused,
-        patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
+        refused_once("a", lambda: create_again(source, "b")) as refused,
+        FIRST_BYTES,
     ):
         outcomes = copy(ranges("abc"))
     assert refused == [1]
-    assert [outcome.error for outcome in outcomes.values()] == [""] * 3
-    assert copied(copies, "b") in (new, values("b", RECORDS))
+    assert errors(outcomes) == {""}
+    assert copied(copies, "b") in (NEW, values("b", RECORDS))
 
 
 def test_a_careful_attempt_asks_again() -> None:
@@ -235,19 +181,17 @@ def test_a_careful_attempt_asks_again() -> None:
         patch.object(failover, "verify_position", recorded),
     ):
         outcomes = copy(ranges("bcd"))
-    assert [outcome.error for outcome in outcomes.values()] == [""] * 3
+    assert errors(outcomes) == {""}
     assert used == [(0, True), (1, False), (1, False), (1, False)]
 
 
 @pytest.mark.parametrize("at_fetch", [1, 2])
 def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int) -> None:
-    """The records are between the two looks at the topic id.
+    """It is created again right after a common Fetch has answered.
 
-    d is created again right after a common Fetch has answered: the first one of the attempt
-    (which the task notices), or the one after the first commit of the attempt.
+    The first one of the attempt, which the task notices, or the one after its first commit.
     """
-    source, copies = with_ids(filled("abcd", RECORDS)), destination("abcd", WithIds)
-    new = [value.upper() for value in values("new", RECORDS)]
+    source, copies = with_ids(filled("abcd", RECORDS)), with_ids(destination("abcd"))
     real, common = FakeCluster._fetch, [0]
 
     def fetch(self: FakeCluster, body: bytes) -> bytes:
@@ -255,18 +199,17 @@ def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int
         if self is source and requested(body) > 1:
             common[0] += 1
             if common[0] == at_fetch:
-                source.create_again("d", new)
+                create_again(source, "d")
         return answer
 
     with (
         served(source=source, destination=copies),
-        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
         patch.object(FakeCluster, "_fetch", fetch),
-        patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
+        FIRST_BYTES,
     ):
         outcomes = copy_after_failover(replace(OPTIONS, chunk_bytes=2_000))
     assert common[0] >= at_fetch
-    assert_only_new_records(outcomes["d"], source, copies, new)
+    assert_only_new_records(outcomes["d"], source, copies)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +236,7 @@ def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour(
     copies = destination("abc", Odd)
     with served(source=filled("abc", RECORDS), destination=copies):
         outcomes = copy(ranges("abc"))
-    assert [outcomes[topic].status for topic in "abc"] == [Status.FAILED, Status.DONE, Status.DONE]
+    assert done(outcomes) == {*"bc"}
     assert remedy in outcomes["a"].error
     assert "\n" not in outcomes["a"].error
     assert [copied(copies, topic) for topic in "bc"] == [values("b", RECORDS), values("c", RECORDS)]
@@ -354,8 +297,7 @@ class Trickling(FakeSocket):
 def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
     """A transaction is open from the first batch that is sent, and nobody fenced this task.
 
-    The common Fetch brings nothing. Then the answer to a range's own Fetch trickles in for longer
-    than the transaction timeout. The destination's brokers are older than Kafka 3.0.
+    The answer to a range's own Fetch trickles in for longer than the transaction timeout.
     """
     clusters = {"source": filled("abc", RECORDS), "destination": destination("abc", TimingOut)}
 
@@ -372,13 +314,10 @@ def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
         patch.object(reader, "has_batch", lambda _: False),
         patch.object(SteppedClock, "now", 1_000.0),
     ):
-        outcomes = copy(
-            ranges("abc"),
-            replace(OPTIONS, backoff_min_ms=100, fetch_max_bytes=1 << 20),
-            clock=SteppedClock(),
-        )
+        options = replace(OPTIONS, backoff_min_ms=100, **SLOW)
+        outcomes = copy(ranges("abc"), options, clock=SteppedClock())
         assert SteppedClock.now > 1_000.0 + 3 * 65
-    assert [outcomes[topic].error for topic in "abc"] == [""] * 3
+    assert errors(outcomes) == {""}
 
 
 def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
@@ -393,9 +332,9 @@ def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
 
     copies = destination("abc", Counting)
     with served(source=filled("abc", RECORDS), destination=copies):
-        assert all(outcome.status is Status.DONE for outcome in copy(ranges("abc")).values())
+        assert done(copy(ranges("abc"))) == {*"abc"}
         copies.adds = 0
-        assert all(outcome.status is Status.DONE for outcome in copy(ranges("abc")).values())
+        assert done(copy(ranges("abc"))) == {*"abc"}
     assert copies.adds == 0
 
 
@@ -408,19 +347,15 @@ def test_a_broken_answer_to_the_common_fetch_stops_no_range() -> None:
         answer = real(self, body)
         return answer[:40] if self is source and requested(body) > 1 else answer
 
-    with (
-        served(source=source, destination=copies),
-        patch.object(FakeCluster, "_fetch", fetch),
-    ):
+    with served(source=source, destination=copies), patch.object(FakeCluster, "_fetch", fetch):
         outcomes = copy(ranges("abc"))
-    assert {topic: outcome.error for topic, outcome in outcomes.items()} == dict.fromkeys("abc", "")
+    assert errors(outcomes) == {""}
 
 
 class Completing(FakeCluster):
     """As the coordinator: a transaction ends when each of its markers is written.
 
-    A topic-partition without a leader gets its marker when it has one again (unlike one that is
-    deleted). Until then, requests for the transactional id get CONCURRENT_TRANSACTIONS.
+    Without a leader, that is when it has one again; the id gets CONCURRENT_TRANSACTIONS until then.
     """
 
     def __init__(self, *topics: str) -> None:
@@ -438,9 +373,7 @@ class Completing(FakeCluster):
 
     def _init(self, asked: Any) -> Any:
         if self._is_completing(asked.transactional_id):
-            return fake_cluster.InitProducerIdResponse(
-                throttle_time_ms=0, error_code=51, producer_id=-1, producer_epoch=-1
-            )
+            return fake_cluster.InitProducerIdResponse(**NO_PRODUCER, error_code=51)
         answer = super()._init(asked)
         if self._is_completing(asked.transactional_id):
             answer.error_code = 51
@@ -464,32 +397,14 @@ class Completing(FakeCluster):
         return made
 
 
-def test_a_destination_without_a_leader_stops_no_neighbour() -> None:
-    """'A range that fails does not stop the others': its marker must not, either.
-
-    With an id of its own, each of the neighbours would be copied.
-    """
+@pytest.mark.parametrize("owner", ["relay.m./1", ""], ids=["shared", "of their own"])
+def test_a_destination_without_a_leader_stops_no_neighbour(owner: str) -> None:
+    """Nor does its marker, nor an id of its own that has CONCURRENT_TRANSACTIONS for a minute."""
     copies = destination("abcd", Completing)
     copies.leaderless.add("c")
     with served(source=filled("abcd", RECORDS), destination=copies):
-        outcomes = copy(ranges("abcd"))
-    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
-        *"abd"
-    }
-
-
-def test_with_ids_of_their_own_a_missing_leader_stops_no_range_after_it() -> None:
-    """The same with an id each: the ranges after c end with c's error, in this run and the next.
-
-    CONCURRENT_TRANSACTIONS of one id for a minute does not mean that the destination is away.
-    """
-    copies = destination("abcd", Completing)
-    copies.leaderless.add("c")
-    with served(source=filled("abcd", RECORDS), destination=copies):
-        outcomes = copy([each for topic in "abcd" for each in ranges(topic, "")])
-    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
-        *"abd"
-    }
+        outcomes = copy(ranges("abcd", owner))
+    assert done(outcomes) == {*"abd"}
 
 
 class Interrupted(FakeCluster):
@@ -517,7 +432,7 @@ def test_another_run_takes_an_id_over_that_has_not_begun_yet() -> None:
     with served(source=filled("abcd", RECORDS), destination=copies):
         copies.after_commit = lambda: copy(of_four_ids()[1:3])
         outcomes = copy(of_four_ids())
-    assert {outcome.status for outcome in outcomes.values()} == {Status.DONE}
+    assert done(outcomes) == {*"abcd"}
     for topic in "abcd":
         assert copied(copies, topic) == values(topic, RECORDS)
 
@@ -530,9 +445,7 @@ def test_an_id_that_is_not_free_stops_no_other_id() -> None:
         copies.ids["relay.m./1"] = fake_cluster.Transactions(1)
         copies.completing[1] = {"a"}
         outcomes = copy(of_four_ids())
-    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
-        *"cd"
-    }
+    assert done(outcomes) == {*"cd"}
     assert "CONCURRENT_TRANSACTIONS" in outcomes["b"].error
 
 
@@ -542,18 +455,14 @@ def test_an_id_that_is_not_free_stops_no_other_id() -> None:
 def test_a_hanging_broker_stops_no_range_of_another_broker(
     hanging: str, hangs_from: int, chunk_bytes: int
 ) -> None:
-    """It leads one topic of ten; the others are committed one by one, and do not wait for it.
-
-    What is finished is not held in an open transaction while the broker is waited for.
-    """
+    """It leads one topic of ten; the others are committed one by one, and do not wait for it."""
     topics = "abcdefghij"
 
     class TwoBrokers(FakeCluster):
         def _metadata(self, asked: Any) -> Any:
             answer = super()._metadata(asked)
-            answer.brokers.append(
-                type(answer.brokers[0])(node_id=2, host="hangs", port=1, rack=None)
-            )
+            second = type(answer.brokers[0])(node_id=2, host="hangs", port=1, rack=None)
+            answer.brokers.append(second)
             for topic in answer.topics:
                 for partition in topic.partitions:
                     partition.leader_id = 2 if topic.name == hanging else 1
@@ -603,9 +512,7 @@ def test_a_transaction_log_that_is_away_is_waited_for_once() -> None:
 
     class Away(FakeCluster):
         def _init(self, asked: Any) -> Any:  # noqa: ARG002 - refused whatever it asks
-            return fake_cluster.InitProducerIdResponse(
-                throttle_time_ms=0, error_code=15, producer_id=-1, producer_epoch=-1
-            )
+            return fake_cluster.InitProducerIdResponse(**NO_PRODUCER, error_code=15)
 
     options = replace(OPTIONS, backoff_min_ms=500, give_up_after_ms=60_000)
     waited = []
@@ -633,6 +540,10 @@ def test_a_far_source_is_asked_in_common() -> None:
     class Far(FakeSocket):
         late = 0
 
+        def __init__(self, *told: Any) -> None:
+            super().__init__(*told)
+            SteppedClock.now += 0.9
+
         def sendmsg(self, parts: list[Any]) -> int:
             self.late = int(struct.unpack_from(">h", b"".join(map(bytes, parts)), 4) == (FETCH,))
             return super().sendmsg(parts)
@@ -644,30 +555,21 @@ def test_a_far_source_is_asked_in_common() -> None:
                 raise BlockingIOError
             return super().recv_into(view, _size, _flags)
 
-    def connect(connection: Connection) -> FakeSocket:
-        if connection.cluster.name == "destination":
-            return FakeSocket(copies, lambda: "")
-        SteppedClock.now += 0.9
-        return Far(source, lambda: "")
-
     with (
-        patch.object(checkpoint, "PARTITIONS", 1),
-        patch.object(Connection, "_connect", connect),
+        served(source=source, destination=copies, kind=Far),
         patch.object(FakeCluster, "_fetch", fetch),
         patch.object(copier, "_TOGETHER", 5),
         patch.object(SteppedClock, "now", 0.0),
     ):
-        outcomes = copy(
-            ranges(topics), replace(OPTIONS, fetch_max_bytes=1 << 20), clock=SteppedClock()
-        )
-    assert {outcome.error for outcome in outcomes.values()} == {""}
+        outcomes = copy(ranges(topics), replace(OPTIONS, **SLOW), clock=SteppedClock())
+    assert errors(outcomes) == {""}
     assert common == [4]
 
 
 def test_a_common_question_holds_no_transaction_open() -> None:
     """The positions of all ranges are asked for before the first record is sent."""
     topics, opened, longest = "abcdef", [0.0], [0.0]
-    source, copies = with_ids(filled(topics, RECORDS)), destination(topics, WithIds)
+    source, copies = with_ids(filled(topics, RECORDS)), with_ids(destination(topics))
     add, end, list_offsets = FakeCluster._add, FakeCluster._end, FakeCluster._list_offsets
 
     def noted_add(self: FakeCluster, asked: Any) -> Any:
@@ -683,12 +585,8 @@ def test_a_common_question_holds_no_transaction_open() -> None:
         SteppedClock.now += 14.0 if self is source else 0.0  # less than the request's timeout
         return list_offsets(self, asked)
 
-    with (
-        served(source=source, destination=copies),
-        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
-    ):
-        half = [replace(each, source=replace(each.source, end=10)) for each in ranges(topics)]
-        assert {outcome.error for outcome in copy(half).values()} == {""}
+    with served(source=source, destination=copies):
+        assert errors(copy(ranges(topics, end=10))) == {""}
         with (
             patch.object(FakeCluster, "_add", noted_add),
             patch.object(FakeCluster, "_end", noted_end),
@@ -696,11 +594,9 @@ def test_a_common_question_holds_no_transaction_open() -> None:
             patch.object(copier, "_TOGETHER", 3),
             patch.object(SteppedClock, "now", 1_000.0),
         ):
-            outcomes = copy(
-                ranges(topics), replace(OPTIONS, fetch_max_bytes=1 << 20), clock=SteppedClock()
-            )
+            outcomes = copy(ranges(topics), replace(OPTIONS, **SLOW), clock=SteppedClock())
             assert SteppedClock.now >= 1_014.0
-    assert {outcome.error for outcome in outcomes.values()} == {""}
+    assert errors(outcomes) == {""}
     assert 0.0 < longest[0] < 2.0
 
 
@@ -708,11 +604,7 @@ def test_nothing_is_fetched_in_common_before_the_look_at_its_topic() -> None:
     """The node has told the id of a alone."""
     source = with_ids(filled("ab", RECORDS))
     job = CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS)
-    with (
-        served(source=source),
-        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
-        failover.FailoverSource(job, Clock()) as nodes,
-    ):
+    with served(source=source), failover.FailoverSource(job, Clock()) as nodes:
         nodes.refresh(ranges("a"), {})
         nodes.client.metadata(["a", "b"])
         list(nodes.fetch_first({TopicPartition(topic, 0): 0 for topic in "ab"}))
@@ -739,21 +631,18 @@ def test_a_repeated_topic_partition_in_an_answer_hides_no_refusal() -> None:
         served(source=filled("abc", 5), destination=copies),
         patch.object(FakeCluster, "_produce", produce),
     ):
-        outcomes = copy(
-            [replace(each, source=replace(each.source, end=5)) for each in ranges("abc")]
-        )
+        outcomes = copy(ranges("abc", end=5))
     assert odd == [1]
     for topic in "abc":
-        done = outcomes[topic].status is Status.DONE
-        assert copied(copies, topic) == (values(topic, 5) if done else [])
+        assert copied(copies, topic) == (values(topic, 5) if topic in done(outcomes) else [])
 
 
 def test_a_log_that_was_put_back_stops_no_neighbour() -> None:
-    """One topic has the id of before, and other records from below its checkpoint on.
+    """It has the id of before, and other records from below its checkpoint on.
 
     The Fetch that all share shows it, since it begins at the last records copied.
     """
-    source, copies = with_ids(filled("abc", RECORDS)), destination("abc", WithIds)
+    source, copies = with_ids(filled("abc", RECORDS)), with_ids(destination("abc"))
     common, real = [], FakeCluster._fetch
 
     def fetch(self: FakeCluster, body: bytes) -> bytes:
@@ -762,23 +651,16 @@ def test_a_log_that_was_put_back_stops_no_neighbour() -> None:
         return real(self, body)
 
     def copy_to(end: int) -> dict[str, Outcome]:
-        wanted = [replace(each, source=replace(each.source, end=end)) for each in ranges("abc")]
-        return copy(wanted, replace(OPTIONS, fetch_max_bytes=1 << 20))
+        return copy(ranges("abc", end=end), replace(OPTIONS, **SLOW))
 
-    with (
-        served(source=source, destination=copies),
-        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
-        patch.object(FakeCluster, "_fetch", fetch),
-    ):
+    with served(source=source, destination=copies), patch.object(FakeCluster, "_fetch", fetch):
         for end in (7, 10):
-            assert {outcome.error for outcome in copy_to(end).values()} == {""}
+            assert errors(copy_to(end)) == {""}
         assert common == [3, 3], "as many requests as without a comparison"
-        (source.logs["b"],) = _logs("b", values("b", 5) + values("other", RECORDS - 5))
+        source.logs["b"] = Log()
+        fill(source, "b", values("b", 5) + values("other", RECORDS - 5))
         outcomes = copy_to(RECORDS)
     assert outcomes["b"].error_kind == "TopicRecreatedError"
-    assert [outcomes[topic].error for topic in "ac"] == ["", ""]
-    assert [copied(copies, topic) for topic in "abc"] == [
-        values("a", RECORDS),
-        values("b", 10),
-        values("c", RECORDS),
-    ]
+    assert done(outcomes) == {*"ac"}
+    for topic, count in (("a", RECORDS), ("b", 10), ("c", RECORDS)):
+        assert copied(copies, topic) == values(topic, count)

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import (
+    Checkpoint,
     ClassSpec,
     Cluster,
     CopyJob,
@@ -25,9 +25,9 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.protocol.connection import Connection
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.support.fake_cluster import FakeCluster, FakeSocket
+from tests.support.copies_in_memory import checkpoints_of, destination
+from tests.support.fake_cluster import FakeCluster, served
 from tests.support.filled import Clock, chains, filled, values
 
 Way = Callable[..., list[Outcome]]
@@ -67,12 +67,8 @@ def copy(
     mishap: Callable[[], str],
     fails_at: int,
 ) -> list[Outcome]:
-    """Copy both topics in one task, `a` first."""
-    filters = (
-        (ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})),)
-        if fails_at >= 0
-        else ()
-    )
+    spec = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at}))
+    filters = (spec,) if fails_at >= 0 else ()
     known = latest(destination)
     ranges = [
         CopyRange(
@@ -84,21 +80,17 @@ def copy(
         for topic in "ab"
     ]
 
-    def connect(connection: Connection) -> FakeSocket:
-        return FakeSocket(
-            source if connection.cluster is SOURCE or connection.cluster == SOURCE else destination,
-            mishap,
-        )
-
-    with patch.object(Connection, "_connect", connect):
+    with served(mishap, source=source, destination=destination):
         return way(CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS), ranges, Clock())
 
 
-def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
+def latest(destination: FakeCluster) -> dict[str, Checkpoint]:
     """Return the last committed checkpoint of each topic."""
-    records = destination.logs[checkpoint.TOPIC].committed()
-    found = [checkpoint.from_record(record.value) for record in records]
-    return {each.source.topic: each for each in found}
+    return {each.source.topic: each for each in checkpoints_of(destination)}
+
+
+def arrived(destination: FakeCluster, topic: str) -> list[bytes]:
+    return [record.value for record in destination.logs[topic].committed()]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -112,41 +104,26 @@ def test_no_byte_of_one_range_reaches_another(
     way: Way, seed: int, rate: float, fails_at: int
 ) -> None:
     """Each topic has its own first records, in order, up to its checkpoint; a rerun adds others."""
-    with patch.object(checkpoint, "PARTITIONS", 1):
-        source, destination = (
-            filled("ab", RECORDS),
-            FakeCluster("a", "b", checkpoint.TOPIC, ledger_topic.TOPIC),
-        )
-        kept = fails_at if way is not copy_as_kept else -1
-        outcomes = copy(way, source, destination, Trouble(Random(seed), rate), kept)
-        assert [outcome.range.topic_partition.topic for outcome in outcomes] == ["a", "b"]
-        reached = {topic: committed.next_offset for topic, committed in latest(destination).items()}
-        for topic in "ab":
-            found = [record.value for record in destination.logs[topic].committed()]
-            assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
-        if kept < 0 and rate == 0:
-            assert [outcome.status for outcome in outcomes] == [Status.DONE, Status.DONE], [
-                outcome.error for outcome in outcomes
-            ]
-        elif rate == 0:
-            assert [outcome.status for outcome in outcomes] == [Status.FAILED, Status.DONE], [
-                outcome.error for outcome in outcomes
-            ]
-        outcomes = copy(way, source, destination, lambda: "", -1)
-        assert [outcome.error for outcome in outcomes] == ["", ""]
-        for topic in "ab":
-            assert [record.value for record in destination.logs[topic].committed()] == values(
-                topic, RECORDS
-            )
-        entries = [
-            ledger_topic.from_record(record.value)
-            for record in destination.logs[ledger_topic.TOPIC].committed()
-        ]
-        assert all(
-            len(entry.source) == entry.records + sum(entry.skipped.values()) for entry in entries
-        )
-        assert sum(entry.records for entry in entries) == 2 * RECORDS
-        assert [chain.breaks for chain in chains(destination).values()] == [[], []]
+    source, copies = filled("ab", RECORDS), destination("a", "b")
+    kept = fails_at if way is not copy_as_kept else -1
+    outcomes = copy(way, source, copies, Trouble(Random(seed), rate), kept)
+    assert [outcome.range.topic_partition.topic for outcome in outcomes] == ["a", "b"]
+    reached = {topic: committed.next_offset for topic, committed in latest(copies).items()}
+    for topic in "ab":
+        assert arrived(copies, topic) == values(topic, RECORDS)[: reached.get(topic, 0)]
+    if rate == 0:
+        expected = [Status.DONE if kept < 0 else Status.FAILED, Status.DONE]
+        assert [outcome.status for outcome in outcomes] == expected, outcomes
+    outcomes = copy(way, source, copies, lambda: "", -1)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+    for topic in "ab":
+        assert arrived(copies, topic) == values(topic, RECORDS)
+    records = copies.logs[ledger_topic.TOPIC].committed()
+    entries = [ledger_topic.from_record(record.value) for record in records]
+    for entry in entries:
+        assert len(entry.source) == entry.records + sum(entry.skipped.values())
+    assert sum(entry.records for entry in entries) == 2 * RECORDS
+    assert [chain.breaks for chain in chains(copies).values()] == [[], []]
 
 
 class Nodes:
@@ -156,7 +133,7 @@ class Nodes:
         markers = {topic: chance.randrange(0, RECORDS + 1, 5) for topic in "ab"}
         self.chance = chance
         self.clusters = {SOURCE: filled("ab", RECORDS), OTHER: filled("ab", RECORDS, markers)}
-        self.destination = FakeCluster("a", "b", checkpoint.TOPIC, ledger_topic.TOPIC)
+        self.destination = destination("a", "b")
         self.first = SOURCE
 
     def copy(self, way: Way, mishaps: dict[Cluster, Callable[[], str]]) -> list[Outcome]:
@@ -170,22 +147,16 @@ class Nodes:
                 checkpoint=known.get(topic),
             )
             for topic in "ab"
-            if len(self.arrived(topic)) < RECORDS
+            if len(arrived(self.destination, topic)) < RECORDS
         ]
         # the clock ticks with every look: what hangs is waited for in looks
         options = replace(OPTIONS, request_timeout_ms=40, give_up_after_ms=400)
 
-        def connect(connection: Connection) -> FakeSocket:
-            cluster = connection.cluster
-            named = next((node for node in nodes if node == cluster), DESTINATION)
-            return FakeSocket(self.clusters.get(named, self.destination), mishaps[named])
-
         job = CopyJob("m", "run", nodes[0], DESTINATION, options, other_nodes=(nodes[1],))
-        with patch.object(Connection, "_connect", connect):
+        clusters = {"source": self.clusters[SOURCE], "other": self.clusters[OTHER]}
+        by_name = {cluster.name: mishap for cluster, mishap in mishaps.items()}
+        with served(by_name=by_name, destination=self.destination, **clusters):
             return way(job, ranges, Clock()) if ranges else []
-
-    def arrived(self, topic: str) -> list[bytes]:
-        return [record.value for record in self.destination.logs[topic].committed()]
 
     def trouble(self, kinds: Sequence[str], rate: float, stops_at: int) -> Callable[[], str]:
         """What happens to a node: mishaps, and from some request on nothing but its death."""
@@ -220,30 +191,23 @@ def test_nodes_whose_offsets_differ(
     way: Way, seed: int, rate: float, stops_at: int, unseen: str
 ) -> None:
     """Whichever node dies, hangs or hides a topic: each topic has its first records, in order."""
-    with patch.object(checkpoint, "PARTITIONS", 1):
-        nodes = Nodes(Random(seed))
-        for _ in range(3):
-            nodes.first = nodes.chance.choice([SOURCE, OTHER])
-            of_node = getattr(nodes.clusters[nodes.first], unseen) if unseen else set()
-            of_node.add(nodes.chance.choice("ab"))
-            broken = ["lost", "late", "unheard", "hung"]
-            nodes.copy(
-                way,
-                {
-                    nodes.first: nodes.trouble(broken, rate, stops_at),
-                    OTHER if nodes.first == SOURCE else SOURCE: nodes.trouble(
-                        broken, rate, 1 << 30
-                    ),
-                    DESTINATION: nodes.trouble([*broken, "claimed"], rate, 1 << 30),
-                },
-            )
-            of_node.clear()
-            for topic in "ab":
-                found = nodes.arrived(topic)
-                assert found == values(topic, RECORDS)[: len(found)]
-        for _ in range(4):
-            nodes.first = OTHER if nodes.first == SOURCE else SOURCE
-            nodes.copy(way, dict.fromkeys([SOURCE, OTHER, DESTINATION], lambda: ""))
+    nodes = Nodes(Random(seed))
+    for _ in range(3):
+        nodes.first = nodes.chance.choice([SOURCE, OTHER])
+        of_node = getattr(nodes.clusters[nodes.first], unseen) if unseen else set()
+        of_node.add(nodes.chance.choice("ab"))
+        broken = ["lost", "late", "unheard", "hung"]
+        mishaps = dict.fromkeys((SOURCE, OTHER), nodes.trouble(broken, rate, 1 << 30))
+        mishaps[nodes.first] = nodes.trouble(broken, rate, stops_at)
+        mishaps[DESTINATION] = nodes.trouble([*broken, "claimed"], rate, 1 << 30)
+        nodes.copy(way, mishaps)
+        of_node.clear()
         for topic in "ab":
-            assert nodes.arrived(topic) == values(topic, RECORDS)
-        assert [chain.breaks for chain in chains(nodes.destination).values()] == [[], []]
+            found = arrived(nodes.destination, topic)
+            assert found == values(topic, RECORDS)[: len(found)]
+    for _ in range(4):
+        nodes.first = OTHER if nodes.first == SOURCE else SOURCE
+        nodes.copy(way, dict.fromkeys([SOURCE, OTHER, DESTINATION], lambda: ""))
+    for topic in "ab":
+        assert arrived(nodes.destination, topic) == values(topic, RECORDS)
+    assert [chain.breaks for chain in chains(nodes.destination).values()] == [[], []]

@@ -35,7 +35,6 @@ CHANGED, REMOVED, MOVED, INSERTED, _ = Tampering
 
 
 def entry(number: int, at: TopicPartition = AT) -> LedgerEntry:
-    """Return the entry of ten source offsets."""
     source = OffsetRange(at, number * 10, number * 10 + 10)
     copies = OffsetRange(TO, number * 11, number * 11 + 10)
     return LedgerEntry(
@@ -44,7 +43,6 @@ def entry(number: int, at: TopicPartition = AT) -> LedgerEntry:
 
 
 def stored(value: bytes, offset: int) -> LedgerRecord:
-    """Return a value as the ledger holds it."""
     return LedgerRecord(ledger_topic.from_record(value), value, HOME, offset)
 
 
@@ -61,7 +59,6 @@ def committed(
 
 
 def changed(record: LedgerRecord, **fields: object) -> LedgerRecord:
-    """Return a record with other fields."""
     value = ledger_topic.to_record(replace(record.entry, **fields))[1]  # type: ignore[arg-type]
     return stored(value, record.offset)
 
@@ -100,11 +97,8 @@ def test_a_changed_entry(count: int, data: st.DataObject) -> None:
     fields = data.draw(
         st.sampled_from(
             [
-                {"digest": "ffffffff"},
-                {"records": 8, "skipped": {"aborted": 2}},
-                {"committed_at_ms": 12345},
-                {"gap": "a loss"},
-                {"run_id": "another"},
+                *({"digest": "ffffffff"}, {"records": 8, "skipped": {"aborted": 2}}),
+                *({"committed_at_ms": 12345}, {"gap": "a loss"}, {"run_id": "another"}),
             ]
         )
     )
@@ -113,11 +107,8 @@ def test_a_changed_entry(count: int, data: st.DataObject) -> None:
     assert found(chain) == {(CHANGED, index + 1, index + 1)}
     (only,) = chain.breaks
     assert only.where is not None
-    assert (only.where.start, only.source, only.is_certain) == (
-        2 * index,
-        entry(index).source,
-        True,
-    )
+    found_at = (only.where.start, only.source, only.is_certain)
+    assert found_at == (2 * index, entry(index).source, True)
     place = OffsetRange(HOME, 2 * index, 2 * index + 1)
     assert str(only) == f"orders-3: ledger entry {index + 1}: not what was committed ({place})"
 
@@ -153,10 +144,9 @@ def test_moved_entries(count: int, data: st.DataObject) -> None:
     records, head = committed(count)
     one = data.draw(st.integers(0, count - 2))
     other = data.draw(st.integers(one + 1, count - 1))
-    records[one], records[other] = (
-        replace(records[other], offset=2 * one),
-        replace(records[one], offset=2 * other),
-    )
+    moved, other_moved = records[other], records[one]
+    records[one] = replace(moved, offset=2 * one)
+    records[other] = replace(other_moved, offset=2 * other)
     kinds = found(verify_chain(AT, records, head))
     assert (MOVED, one + 1, one + 1) in kinds
     assert {kind for kind, _, _ in kinds} == {MOVED}
@@ -233,30 +223,22 @@ def test_only_what_is_reached_from_the_head_counts(count: int, seed: int) -> Non
     kept = list(records)
     for _ in range(random.randint(1, 4)):
         model = random.choice(original)
-        forged = changed(
-            model,
-            number=random.randint(1, count + 2),
-            previous=random.choice([head.hash, model.head.hash, model.entry.previous]),
-            digest="ffffffff",
-        )
-        records.insert(
-            random.randint(0, len(records)), replace(forged, offset=1 + 2 * len(records))
-        )
+        previous = random.choice([head.hash, model.head.hash, model.entry.previous])
+        number = random.randint(1, count + 2)
+        forged = changed(model, number=number, previous=previous, digest="ffffffff")
+        place = random.randint(0, len(records))
+        records.insert(place, replace(forged, offset=1 + 2 * len(records)))
     assert vouched(records, head) == kept
     assert vouched(records, None) == []
 
 
-def test_a_chain_that_starts_again() -> None:
-    """No checkpoint vouches any longer for the entries of the chain before it."""
+def test_chains_of_their_own() -> None:
+    """Nothing vouches for those before a new start; each topic-partition has its own chain."""
     before, _ = committed(4)
     records, head = committed(3, CHAIN_START, 4)
     chain = verify_chain(AT, [*before, *records], head)
     assert found(chain) == {(INSERTED, number, number) for number in (1, 2, 3, 4)}
     assert chain.records == records
-
-
-def test_entries_without_a_checkpoint() -> None:
-    """One line names them all; none of them counts."""
     records, _ = committed(5)
     chain = verify_chain(AT, records, None)
     assert (found(chain), chain.records) == ({(INSERTED, 1, 5)}, [])
@@ -264,6 +246,12 @@ def test_entries_without_a_checkpoint() -> None:
         f"orders-3: ledger entries 1 to 5: never committed with a checkpoint"
         f" ({OffsetRange(HOME, 0, 9)})"
     )
+    records, head = committed(3)
+    other = TopicPartition("orders", 4)
+    chains = verify_chains(records, {AT: head, other: head})
+    breaks = {at: found(chain) for at, chain in chains.items()}
+    assert breaks == {AT: set(), other: {(REMOVED, 1, 3)}}
+    assert str(chains[other].breaks[0]) == "orders-4: ledger entries 1 to 3: missing"
 
 
 @given(st.integers(1, 8), st.integers(0, 4), st.data())
@@ -288,27 +276,17 @@ def noted_after(head: LedgerHead, number: int) -> tuple[LedgerRecord, LedgerHead
     """Return the entry that says that those before it are lost, and the head after it."""
     checkpoint = replace(Checkpoint.initial("m", AT, TO, 0), ledger_head=head)
     nothing = OffsetRange(AT, number * 10, number * 10)
-    gap = replace(
-        entry(number), source=nothing, records=0, skipped={}, gap=ledger_topic.ENTRIES_LOST
-    )
+    none = {"records": 0, "skipped": {}}
+    gap = replace(entry(number), source=nothing, gap=ledger_topic.ENTRIES_LOST, **none)
     checkpoint, (_, value, _) = ledger_topic.chained(checkpoint, gap)
     return stored(value, 2 * number), checkpoint.ledger_head
 
 
-def test_each_topic_partition_has_its_own_chain() -> None:
-    """Also those of which nothing is left."""
-    records, head = committed(3)
-    other = TopicPartition("orders", 4)
-    chains = verify_chains(records, {AT: head, other: head})
-    assert {at: found(chain) for at, chain in chains.items()} == {
-        AT: set(),
-        other: {(REMOVED, 1, 3)},
-    }
-    assert str(chains[other].breaks[0]) == "orders-4: ledger entries 1 to 3: missing"
-
-
 def test_anyone_can_compute_the_hash() -> None:
-    """It is the SHA-256 of the value as it is stored, which is ASCII without spaces."""
+    """It is the SHA-256 of the value as it is stored, which is ASCII without spaces.
+
+    A checkpoint holds the head: the next entry links to it, also after retention.
+    """
     (record, after), head = committed(2)
     assert after.entry.previous == hashlib.sha256(record.value).hexdigest()
     assert head == LedgerHead(2, hashlib.sha256(after.value).hexdigest(), 2)
@@ -317,11 +295,6 @@ def test_anyone_can_compute_the_hash() -> None:
     assert b" " not in record.value
     assert ledger_topic.to_record(record.entry)[1] == record.value
     assert json.dumps(json.loads(record.value), separators=(",", ":")).encode() == record.value
-
-
-def test_a_checkpoint_holds_the_head() -> None:
-    """The next entry links to it, also after retention has removed the entry itself."""
-    _, head = committed(2)
     checkpoint = replace(Checkpoint.initial("m", AT, TO, 7), ledger_head=head)
     _, value, _ = checkpoints.to_record(checkpoint)
     assert checkpoints.from_record(value) == checkpoint
@@ -329,10 +302,7 @@ def test_a_checkpoint_holds_the_head() -> None:
 
 @pytest.mark.parametrize(
     ("topic", "read"),
-    [
-        ("__relay_checkpoints", checkpoints.from_record),
-        ("__relay_ledger", ledger_topic.from_record),
-    ],
+    [(checkpoints.TOPIC, checkpoints.from_record), (ledger_topic.TOPIC, ledger_topic.from_record)],
 )
 @pytest.mark.parametrize("is_new_version", [True, False])
 def test_a_record_of_a_newer_version_is_refused(
@@ -386,14 +356,8 @@ def _without_one(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"number": "1"},
-        {"number": 0},
-        {"previous": 7},
-        {"records": None},
-        {"skipped": "all"},
-        {"records": 2**63},
-        {"skipped": {"filtered": -(2**64)}},
-        {"node": "\ud800"},
+        *({"number": "1"}, {"number": 0}, {"previous": 7}, {"records": None}, {"skipped": "all"}),
+        *({"records": 2**63}, {"skipped": {"filtered": -(2**64)}}, {"node": "\ud800"}),
         {"codecs": {"\udfff": 1}},
     ],
     ids=ascii,
@@ -418,20 +382,10 @@ def test_a_record_that_is_no_entry(value: bytes) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"next_offset": "20"},
-        {"next_offset": -1},
-        {"next_offset": 1.5},
-        {"source": {"topic": "a"}},
-        {"source": {"topic": "a", "partition": "0"}},
-        {"copies": 7},
-        {"ledger_head": None},
-        {"ledger_head": {"number": "1", "hash": ""}},
-        {"topic_ids": []},
-        {"topic_ids": {"node1": 7}},
-        {"superseded": "abc"},
-        {"is_dense": 1},
-        {"next_offset": True},
-        {"version": "1"},
+        *({"next_offset": "20"}, {"next_offset": -1}, {"next_offset": 1.5}, {"next_offset": True}),
+        *({"source": {"topic": "a"}}, {"source": {"topic": "a", "partition": "0"}}, {"copies": 7}),
+        *({"ledger_head": None}, {"ledger_head": {"number": "1", "hash": ""}}, {"topic_ids": []}),
+        *({"topic_ids": {"node1": 7}}, {"superseded": "abc"}, {"is_dense": 1}, {"version": "1"}),
     ],
     ids=str,
 )

@@ -40,18 +40,14 @@ def relay(world: World, config: Path, *arguments: str) -> int:
 
 def expected(world: World) -> list[dict[str, Any]]:
     """Return the columns that say which entries these are."""
+    records = chains(world.copies)[AT].records
+    names = ("mirror", "topic", "start", "end", "number", "previous", "hash", "ledger_offset")
     return [
-        {
-            "mirror": "m",
-            "topic": "a",
-            "start": record.entry.source.start,
-            "end": record.entry.source.end,
-            "number": record.entry.number,
-            "previous": record.entry.previous,
-            "hash": record.head.hash,
-            "ledger_offset": record.offset,
-        }
-        for record in chains(world.copies)[AT].records
+        dict(zip(names, ("m", "a", entry.source.start, entry.source.end, *link), strict=True))
+        for entry, link in (
+            (each.entry, (each.entry.number, each.entry.previous, each.head.hash, each.offset))
+            for each in records
+        )
     ]
 
 
@@ -59,9 +55,9 @@ def test_json(world: World, config: Path, capfdbinary: pytest.CaptureFixture[byt
     """The newest entries of each mirror."""
     assert relay(world, config, "ledger", "--json", "--last", "2") == 0
     found = json.loads(capfdbinary.readouterr().out)
-    assert [(one["number"], one["hash"], one["ledger_offset"]) for one in found] == [
-        (one["number"], one["hash"], one["ledger_offset"]) for one in expected(world)[1:]
-    ]
+    names = ("number", "hash", "ledger_offset")
+    newest = [[one[name] for name in names] for one in expected(world)[1:]]
+    assert [[one[name] for name in names] for one in found] == newest
 
 
 def test_a_table_shows_all_mirrors(
@@ -88,11 +84,7 @@ def test_a_table_shows_all_mirrors(
     ],
 )
 def test_bad_usage(
-    world: World,
-    config: Path,
-    arguments: list[str],
-    line: str,
-    capsys: pytest.CaptureFixture[str],
+    world: World, config: Path, arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is one line, with exit code 2."""
     assert relay(world, config, *arguments) == 2
@@ -104,9 +96,8 @@ def test_attest_writes_what_the_audit_reads(world: World, config: Path, tmp_path
     """With a signature, into a file."""
     key = tmp_path / "key.pem"
     key.write_bytes(private_pem(Ed25519PrivateKey.generate()))
-    done = relay(
-        world, config, "attest", "-m", "m", "--sign", str(key), "--output", str(world.path)
-    )
+    to = ("--output", str(world.path))
+    done = relay(world, config, "attest", "-m", "m", "--sign", str(key), *to)
     audit = world.audit()
     assert (done, differences(audit), audit.coverage.compared) == (0, [], 15)
     assert audit.statement.signer

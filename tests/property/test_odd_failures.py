@@ -21,7 +21,7 @@ from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
 from relay_pipelines.json_codec import from_json
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
@@ -59,6 +59,7 @@ from tests.support.copies_in_memory import (
     whole,
 )
 from tests.support.fake_cluster import FakeCluster, put
+from tests.support.filled import chains
 
 
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
@@ -97,11 +98,8 @@ def test_the_fingerprint_outlives_empty_batches() -> None:
 
 def test_a_fetch_that_is_read_again_quarantines_once() -> None:
     """A filter fails on a row, the next batch is corrupt, and another node serves the fetch."""
-    bad, good, copies = (
-        filled((0, 5), (5, 10)),
-        filled((0, 5), (5, 10)),
-        destination("a", "a.quarantine"),
-    )
+    bad, good = (filled((0, 5), (5, 10)) for _ in range(2))
+    copies = destination("a", "a.quarantine")
     corrupt(bad, 1)
     fails = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": 2}))
     wanted = [whole("a", 10, filters=(fails,), on_record_error=OnRecordError.QUARANTINE)]
@@ -131,14 +129,9 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
     with served(source=bad, other=good, destination=copies):
         (outcome,) = copy_as_rows(job(OTHER), [whole("a", 20)], Clock())
     assert outcome.error == ""
-    entries = [
-        ledger_topic.from_record(written.value)
-        for written in copies.logs[ledger_topic.TOPIC].committed()
-    ]
-    assert [(entry.source.start, entry.source.end, entry.node) for entry in entries] == [
-        (0, 10, "source"),
-        (10, 20, "other"),
-    ]
+    entries = [record.entry for record in chains(copies)[AT].records]
+    found = [(entry.source.start, entry.source.end, entry.node) for entry in entries]
+    assert found == [(0, 10, "source"), (10, 20, "other")]
 
 
 @pytest.mark.parametrize("on_error", OnRecordError)
@@ -153,10 +146,8 @@ def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: OnRecordError) -> N
         outcomes = copy_as_it_is(job(), ranges, Clock())
     rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
     assert [from_json(Outcome, row) for row in rows] == outcomes
-    assert [outcome.status is Status.DONE for outcome in outcomes] == [
-        on_error is OnRecordError.QUARANTINE,
-        True,
-    ]
+    done = [outcome.status is Status.DONE for outcome in outcomes]
+    assert done == [on_error is OnRecordError.QUARANTINE, True]
 
 
 def test_a_timestamp_that_is_not_a_date() -> None:
@@ -201,10 +192,8 @@ def test_one_lost_connection_among_rows() -> None:
             lost.append(point)
             raise DestinationError("one connection was lost")
 
-    with (
-        served(source=source, destination=copies),
-        patch.object(transaction, "failpoint", failpoint),
-    ):
+    clusters = {"source": source, "destination": copies}
+    with served(**clusters), patch.object(transaction, "failpoint", failpoint):
         first, second = copy_as_rows(job(), [whole("a", 5), whole("b", 5)], Clock())
     assert first.error_kind == "DestinationError"
     assert second.error == ""
@@ -212,11 +201,8 @@ def test_one_lost_connection_among_rows() -> None:
 
 def test_checkpoints_that_are_lost_during_a_run() -> None:
     """The task knows what it has committed: it reports the loss, and copies no record twice."""
-    source, copies, commits = (
-        filled(*((first, first + 5) for first in range(0, 40, 5))),
-        destination("a"),
-        0,
-    )
+    source, copies = filled(*((n, n + 5) for n in range(0, 40, 5))), destination("a")
+    commits = 0
 
     def failpoint(point: Failpoint) -> None:
         nonlocal commits
@@ -226,10 +212,8 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
             copies.logs[checkpoint.TOPIC].entries.clear()
             raise DestinationError("a leader is moving")
 
-    with (
-        served(source=source, destination=copies),
-        patch.object(transaction, "failpoint", failpoint),
-    ):
+    clusters = {"source": source, "destination": copies}
+    with served(**clusters), patch.object(transaction, "failpoint", failpoint):
         (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [written.value for written in copies.logs["a"].committed()]
@@ -258,23 +242,18 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     other = filled((100, 104))
     other.logs["a"].append(CONTROL_BATCH, b"")
     put(other, "a", batch(record(105)))
-    copied = Checkpoint(
-        "m", AT, 5, 0, "source", {}, {}, AT, None, Fingerprint(4, 0, "00", "00", "00"), "", 0
-    )
+    last = Fingerprint(4, 0, "00", "00", "00")
+    copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, None, last, "", 0)
     with served(other=other), ClusterClient(OTHER, SourceError, clock=Clock()) as client:
         assert difference(client, copied) == "it has no committed record there"
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        {"filters": (ClassSpec("tests.property.failing_filter:KeepsBelow", '{"offset": 3}'),)},
-        {
-            "filters": (ClassSpec("tests.property.failing_filter:FailsAt", '{"offset": 4}'),),
-            "on_record_error": OnRecordError.QUARANTINE,
-        },
-    ],
-)
+FAILING = "tests.property.failing_filter:"
+KEEPS = {"filters": (ClassSpec(f"{FAILING}KeepsBelow", '{"offset": 3}'),)}
+FAILS = {"filters": (ClassSpec(f"{FAILING}FailsAt", '{"offset": 4}'),)}
+
+
+@pytest.mark.parametrize("before", [KEEPS, FAILS | {"on_record_error": OnRecordError.QUARANTINE}])
 @pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_rows])
 def test_a_policy_of_before_makes_no_node_diverge(copy: Any, before: dict[str, Any]) -> None:
     """What a filter of then left out, every node holds: after it is removed, all are good."""

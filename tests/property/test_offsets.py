@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 from crc32c import crc32c
@@ -18,13 +19,10 @@ from hypothesis import strategies as st
 
 from relay_pipelines.copy import chunk
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.offset_map import ChunkOffsets
 from relay_pipelines.ledger.offset_runs import OffsetRuns, RunEncoder
 from relay_pipelines.model import (
     CopyRange,
-    LedgerEntry,
     OffsetRange,
     OnRecordError,
     RecordPolicy,
@@ -43,11 +41,10 @@ from relay_pipelines.protocol.batch import (
     BatchHeader,
 )
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import AscendingOffsets, Builder, decode
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, DESTINATION, Clock, checkpoints_of, destination, job
-from tests.support.fake_cluster import FakeCluster, FakeSocket, Log
+from tests.support.fake_cluster import FakeCluster, Log, served
 from tests.support.filled import chains
 
 OFFSETS = st.sets(st.integers(0, 400), max_size=120).map(sorted)
@@ -103,12 +100,7 @@ def _encoded(offsets: Sequence[int], start: int) -> RunEncoder:
 
 @dataclass
 class Nasty:
-    """A source and a destination in memory, and what may be between records on both.
-
-    Args:
-        topics: at the source.
-        to: by source topic, the topic at the destination.
-    """
+    """A source and a destination in memory, and what may be between records on both."""
 
     seed: int
     topics: tuple[str, ...] = ("a",)
@@ -157,9 +149,8 @@ class Nasty:
 
     def clean(self) -> None:
         """Let the cleaners of both sides remove records since, but not those of others."""
-        names = (*self.topics, *(self.to.get(topic, topic) for topic in self.topics))
-        clusters = (*(self.source for _ in self.topics), *(self.destination for _ in self.topics))
-        for name, cluster in zip(names, clusters, strict=True):
+        there = [(self.to.get(topic, topic), self.destination) for topic in self.topics]
+        for name, cluster in (*((topic, self.source) for topic in self.topics), *there):
             for entry in cluster.logs[name].entries:
                 header = entry.header
                 if header.is_control or not header.records or self.random.random() < 0.5:
@@ -186,16 +177,9 @@ class Nasty:
             end = self.source.logs[topic].end
             keeps = self.random.random() < 0.3
             some = tuple((at, at + 2) for at in range(0, end + 1, 3)) if keeps else ()
-            ranges.append(
-                CopyRange(
-                    OffsetRange(tp, 0, end),
-                    to,
-                    checkpoint=known.get(tp),
-                    record_policy=policy,
-                    kept=some,
-                    requires_keys=self.random.random() < 0.5,
-                )
-            )
+            offsets = OffsetRange(tp, 0, end)
+            how: Any = {"record_policy": policy, "requires_keys": self.random.random() < 0.5}
+            ranges.append(CopyRange(offsets, to, checkpoint=known.get(tp), kept=some, **how))
             self.destination.logs.setdefault(f"{to.topic}.quarantine", Log())
         options = {
             "chunk_bytes": self.random.choice([1, 400, 1 << 20, 1 << 20]),
@@ -220,7 +204,6 @@ class Nasty:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        clusters = {"source": self.source, "destination": self.destination}
 
         def mishap() -> str:
             if self.interleaves and self.random.random() < 0.5:
@@ -230,13 +213,7 @@ class Nasty:
                 return self.random.choice(["lost", "unheard"])
             return ""
 
-        def connect(connection: Connection) -> FakeSocket:
-            return FakeSocket(clusters[connection.cluster.name], mishap)
-
-        with (
-            patch.object(checkpoint, "PARTITIONS", 1),
-            patch.object(Connection, "_connect", connect),
-        ):
+        with served(mishap, source=self.source, destination=self.destination):
             yield
 
     def translation(self) -> Translation:
@@ -244,14 +221,13 @@ class Nasty:
         last = {each.source: each for each in checkpoints_of(self.destination)}
         if self.answers_unknown:
             for chain in found.values():
-                chain.records = [replace(each, entry=_without_map(each)) for each in chain.records]
+                chain.records = [
+                    replace(each, entry=replace(each.entry, source_runs="", destination_runs=""))
+                    for each in chain.records
+                ]
         partitions = [CopiedPartition(last[tp], chain) for tp, chain in found.items()]
-        logs = {
-            partition.destination: DestinationLog(
-                0, self.destination.logs[partition.destination.topic].stable_end
-            )
-            for partition in partitions
-        }
+        places = [partition.destination for partition in partitions]
+        logs = {at: DestinationLog(0, self.destination.logs[at.topic].stable_end) for at in places}
         return Translation(partitions, logs)
 
     def ask(self, positions: Sequence[ConsumerPosition], to: Side) -> list[Answer]:
@@ -268,10 +244,6 @@ class Nasty:
         return {each.value: each.offset for each in self.destination.logs[topic].committed()}
 
 
-def _without_map(record: LedgerRecord) -> LedgerEntry:
-    return replace(record.entry, source_runs="", destination_runs="")
-
-
 def batch(
     span: int, kept: Sequence[int], records: Sequence[tuple[bytes | None, bytes]], producer: int
 ) -> tuple[BatchHeader, bytes]:
@@ -284,11 +256,8 @@ def batch(
         builder.append(offset, NOW, key, value, [])
     data = builder.build()
     header = BatchHeader._make(HEADER.unpack_from(data))
-    attributes = TRANSACTIONAL_BIT if producer >= 0 else 0
-    return _checked(
-        header._replace(last_offset_delta=span - 1, producer_id=producer, attributes=attributes),
-        data[HEADER_BYTES:],
-    )
+    changed = {"producer_id": producer, "attributes": TRANSACTIONAL_BIT if producer >= 0 else 0}
+    return _checked(header._replace(last_offset_delta=span - 1, **changed), data[HEADER_BYTES:])
 
 
 def _checked(header: BatchHeader, body: bytes) -> tuple[BatchHeader, bytes]:
@@ -301,14 +270,12 @@ def consumer(offset: int, topic: str = "a", group: str = "g") -> ConsumerPositio
 
 
 @settings(max_examples=60)
-@given(
-    seed=st.integers(0, 1 << 30),
-    interleaves=st.booleans(),
-    renames=st.booleans(),
-    cleans=st.booleans(),
-)
+@given(st.integers(0, 1 << 30), st.booleans(), st.booleans(), st.booleans())
 def test_every_position_both_ways(
-    *, seed: int, interleaves: bool, renames: bool, cleans: bool
+    seed: int,
+    interleaves: bool,  # noqa: FBT001
+    renames: bool,  # noqa: FBT001
+    cleans: bool,  # noqa: FBT001
 ) -> None:
     """Nothing is missed or read twice, also where others write; there and back is exact."""
     nasty = Nasty(seed, to={"a": "b"} if renames else {}, interleaves=interleaves)
@@ -439,8 +406,7 @@ def test_a_chunk_ends_before_its_map_is_too_long() -> None:
         entries = [record.entry for record in chains(small.destination)[AT].records]
         numbers.add(len(entries) - len(chains(usual.destination)[AT].records))
         assert all(len(entry.source_runs) <= 20 for entry in entries)
-        without += sum(
-            0 < entry.records < len(entry.source) and not entry.source_runs for entry in entries
-        )
+        unknown = [each for each in entries if each.records and not each.source_runs]
+        without += sum(each.records < len(each.source) for each in unknown)
     assert min(numbers) == 0 < max(numbers)
     assert without

@@ -55,41 +55,31 @@ def authorizes(
     return bool(allowed & {operation, Operation.ALL} or implied or implied_configs)
 
 
+def missing(source: list[Acl], before: list[Acl]) -> list[Acl]:
+    found = plan_acls(source, before, TOPICS, COPIED_TO)
+    return [decision.acl for decision in found if decision.state is State.MISSING]
+
+
 @given(lists(["a.one", "a.", "b", "*", "other"]), lists(["c.one", "c.", "shared", "*"]))
 def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
     """Nobody gains a right that they lacked before and do not have on every source of the topic."""
-    created = [
-        decision.acl
-        for decision in plan_acls(source, before, TOPICS, COPIED_TO)
-        if decision.state is State.MISSING
-    ]
+    created = missing(source, before)
     assert {acl.resource for acl in created} <= COPIED_TO
     assert not any(acl.prefixed for acl in created)
     assert {acl.operation for acl in created} <= set(READERS)
     after = before + created
-    for who in itertools.product(
-        PRINCIPALS,
-        HOSTS,
-        [operation for operation in Operation if operation is not Operation.ALL],
-        sorted(THERE),
-    ):
+    operations = [operation for operation in Operation if operation is not Operation.ALL]
+    for who in itertools.product(PRINCIPALS, HOSTS, operations, sorted(THERE)):
         if authorizes(after, *who) and not authorizes(before, *who):
-            assert all(
-                authorizes(source, *who[:3], topic) for topic, to in TOPICS.items() if to == who[3]
-            ), who
+            of = [topic for topic, to in TOPICS.items() if to == who[3]]
+            assert all(authorizes(source, *who[:3], topic) for topic in of), who
 
 
 @given(lists(["a.one", "a.", "*"]))
 def test_readers_of_the_source_may_read_the_copy(source: list[Acl]) -> None:
     """Readers get what they need unless the destination denies it; a second plan adds nothing."""
-    created = [
-        decision.acl
-        for decision in plan_acls(source, [], TOPICS, COPIED_TO)
-        if decision.state is State.MISSING
-    ]
+    created = missing(source, [])
     for who in itertools.product(PRINCIPALS, HOSTS):
-        assert authorizes(created, *who, Operation.READ, "c.one") == authorizes(
-            source, *who, Operation.READ, "a.one"
-        )
-    again = plan_acls(source, created, TOPICS, COPIED_TO)
-    assert [decision for decision in again if decision.state is State.MISSING] == []
+        readable = authorizes(source, *who, Operation.READ, "a.one")
+        assert authorizes(created, *who, Operation.READ, "c.one") == readable
+    assert missing(source, created) == []

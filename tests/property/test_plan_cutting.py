@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
-from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import is_topic_name, literal_names
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
@@ -28,23 +27,8 @@ def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
     ]
 
 
-@st.composite
-def position_lists(draw: st.DrawFn) -> list[Position]:
-    """Positions of distinct topic-partitions, guards among them."""
-    positions = []
-    for at in draw(st.lists(topic_partitions, unique=True, max_size=8)):
-        low, end = sorted((draw(offsets), draw(offsets)))
-        positions.append(
-            Position(
-                at, low, end, draw(st.none() | offsets | st.just(end)), draw(st.integers(0, 9)) == 0
-            )
-        )
-    return positions
-
-
 sizes = st.dictionaries(topic_partitions, st.floats(0, 1000))
 limits = st.builds(WindowLimits, st.integers(1, 200), st.integers(1, 20_000))
-planned_ends = st.dictionaries(topic_partitions, offsets)
 
 
 @given(waiting_ranges(), sizes, limits)
@@ -54,9 +38,7 @@ def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
     reached = [offset_range.start for offset_range in waiting]
     while any(map(len, left)):
         window = cut(left, sizes, limits)
-        assert [offset_range.topic_partition for offset_range in window] == [
-            offset_range.topic_partition for offset_range in waiting
-        ]
+        assert [each.topic_partition for each in window] == [at.topic_partition for at in waiting]
         assert [offset_range.start for offset_range in window] == reached
         assert all(len(taken) > 0 for taken, had in zip(window, left, strict=True) if len(had))
         reached = [offset_range.end for offset_range in window]
@@ -65,27 +47,20 @@ def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
 
 
 @given(waiting_ranges(), sizes, limits)
-def test_no_window_exceeds_its_limits(waiting, sizes, limits):
-    """Only where no range has more than one offset: less than that is no window."""
+def test_no_window_exceeds_its_limits_or_is_smaller_than_it_must_be(waiting, sizes, limits):
+    """One more offset per unfinished topic-partition breaks a limit: a run costs its start.
+
+    Only where no range has more than one offset it exceeds them: less than that is no window.
+    """
     window = cut(waiting, sizes, limits)
     records = sum(map(len, window))
-    size = sum(
-        len(offset_range) * sizes.get(offset_range.topic_partition, 0.0) for offset_range in window
-    )
+    per_record = [sizes.get(each.topic_partition, 0.0) for each in window]
+    size = sum(len(each) * one for each, one in zip(window, per_record, strict=True))
     least = all(len(offset_range) <= 1 for offset_range in window)
     assert least or (records <= limits.max_records and size <= limits.max_bytes)
-
-
-@given(waiting_ranges(), sizes, limits)
-def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
-    """One more offset per unfinished topic-partition breaks a limit: a run costs its start."""
-    window = cut(waiting, sizes, limits)
     share = max(map(len, window), default=0) + 1
     larger = [min(len(offset_range), share) for offset_range in waiting]
-    size = sum(
-        count * sizes.get(offset_range.topic_partition, 0.0)
-        for count, offset_range in zip(larger, waiting, strict=True)
-    )
+    size = sum(count * one for count, one in zip(larger, per_record, strict=True))
     assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
 
 
@@ -132,45 +107,22 @@ def test_rounds_that_are_killed_leave_each_offset_in_one_window(written, limits)
         if death is not Death.AFTER_REPORT:
             stored = None
     for at, end in ends.items():
-        of_all = sorted(
-            each
-            for window in windows.values()
-            for each in window.ranges
-            if each.topic_partition.partition == at
-        )
+        ranges = [each for window in windows.values() for each in window.ranges]
+        of_all = sorted(each for each in ranges if each.topic_partition.partition == at)
         assert [each.start for each in of_all] == [0, *(each.end for each in of_all[:-1])]
         assert of_all[-1].end == end
 
 
-@given(
-    waiting_ranges(),
-    st.text("node-1_é", max_size=5),
-    offsets,
-    offsets,
-    st.integers(0, 3),
-)
-def test_a_frozen_window_comes_back_as_it_was_written(
-    ranges,
-    node,
-    planned_at_ms,
-    size_bytes,
-    generation,
-):
+@given(waiting_ranges(), st.text("node-1_é", max_size=5), offsets, offsets, st.integers(0, 3))
+def test_a_frozen_window_comes_back_as_it_was_written(ranges, node, at_ms, size, generation):
     """JSON round trip."""
-    frozen = FrozenWindow(
-        "m-main-00000001",
-        tuple(ranges),
-        node,
-        planned_at_ms,
-        size_bytes,
-        {each.topic_partition: generation for each in ranges if generation},
-    )
+    generations = {each.topic_partition: generation for each in ranges if generation}
+    frozen = FrozenWindow("m-main-00000001", tuple(ranges), node, at_ms, size, generations)
     back = FrozenWindow.from_json(frozen.key, frozen.to_json())
     assert back == frozen
-    assert [
-        offset_range for window in back.windows(back.topics) for offset_range in window.ranges
-    ] == ranges
-    assert [window.topic for window in back.windows(back.topics)] == back.topics
+    windows = back.windows(back.topics)
+    assert [each for window in windows for each in window.ranges] == ranges
+    assert [window.topic for window in windows] == back.topics
 
 
 @given(st.lists(st.text(r"ab.\-_*|", max_size=5)))

@@ -63,18 +63,12 @@ class Record:
 
 
 def seen(decoded: Any) -> Record:
-    """A decoded record, comparable."""
     return Record(decoded.timestamp, decoded.key, decoded.value, decoded.headers)
 
 
 records = st.builds(Record, timestamps, payloads, payloads, record_headers)
-utf8_records = st.builds(
-    Record,
-    timestamps,
-    payloads,
-    payloads,
-    st.lists(st.tuples(utf8_names, header_values), max_size=4),
-)
+listed_headers = st.lists(st.tuples(utf8_names, header_values), max_size=4)
+utf8_records = st.builds(Record, timestamps, payloads, payloads, listed_headers)
 
 
 def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memoryview]:
@@ -154,17 +148,14 @@ def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int
             stamped = bytearray(data)
             stamped[22] |= timestamp_type
             found = list(records_module.records(memoryview(stamped)))
-            assert [(record.offset, seen(record)) for record in found] == [
-                (record.offset, seen(record)) for record in decode(memoryview(stamped))
+            decoded = [*decode(memoryview(stamped))]
+            assert [(each.offset, seen(each)) for each in found] == [
+                (each.offset, seen(each)) for each in decoded
             ]
             builder = records_module.Builder(codec, 1 << 20)
-            for record in decode(data):
-                assert (
-                    builder.append(
-                        record.offset, record.timestamp, record.key, record.value, record.headers
-                    )
-                    is not None
-                )
+            for each in decode(data):
+                fields = (each.offset, each.timestamp, each.key, each.value, each.headers)
+                assert builder.append(*fields) is not None
             assert builder.build() == data
 
 
@@ -270,42 +261,31 @@ def test_digests_are_equal_only_for_equal_records(one: Record, other: Record) ->
 
 def test_digests_of_names_that_are_utf8_stay() -> None:
     """Checkpoints hold them: a digest that changes would make every node a diverged one."""
-    assert (
-        digest(Record(1_700_000_000_000, b"k", None, [("Größe", b"1"), ("", None)]))
-        == "c0387f2bbcad3931"
-    )
+    named = Record(1_700_000_000_000, b"k", None, [("Größe", b"1"), ("", None)])
+    assert digest(named) == "c0387f2bbcad3931"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Record(1, None, b"v", []), Record(1, b"", b"v", [])),
-        (Record(1, b"k", None, []), Record(1, b"k", b"", [])),
-        (Record(1, b"ab", b"c", []), Record(1, b"a", b"bc", [])),
-        (Record(1, b"k", b"v", [("h", None)]), Record(1, b"k", b"v", [("h", b"")])),
-        (Record(1, b"k", b"v", [("h", b"x")]), Record(1, b"k", b"v", [("hx", b"")])),
-        (
-            Record(1, b"k", b"v", [("a", b"1"), ("b", b"2")]),
-            Record(1, b"k", b"v", [("b", b"2"), ("a", b"1")]),
-        ),
-        (Record(1, b"k", b"v", [("a", b"1"), ("a", b"1")]), Record(1, b"k", b"v", [("a", b"1")])),
-        (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
-        (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),
-        (Record(1, b"k", b"v", [("\udcff", b"")]), Record(1, b"k", b"v", [("\udcfe", b"")])),
-    ],
-    ids=[
-        "key",
-        "value",
-        "neighbours",
-        "header-value",
-        "header-name",
-        "order",
-        "count",
-        "timestamp",
-        "no-timestamp",
-        "not-utf8",
-    ],
-)
+A, B = ("a", b"1"), ("b", b"2")
+NEIGHBOURS = {
+    "key": (Record(1, None, b"v", []), Record(1, b"", b"v", [])),
+    "value": (Record(1, b"k", None, []), Record(1, b"k", b"", [])),
+    "neighbours": (Record(1, b"ab", b"c", []), Record(1, b"a", b"bc", [])),
+    **{
+        name: (Record(1, b"k", b"v", one), Record(1, b"k", b"v", other))
+        for name, one, other in (
+            ("header-value", [("h", None)], [("h", b"")]),
+            ("header-name", [("h", b"x")], [("hx", b"")]),
+            ("order", [A, B], [B, A]),
+            ("count", [A, A], [A]),
+            ("not-utf8", [("\udcff", b"")], [("\udcfe", b"")]),
+        )
+    },
+    "timestamp": (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
+    "no-timestamp": (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), NEIGHBOURS.values(), ids=NEIGHBOURS)
 def test_neighbours_have_digests_of_their_own(one: Record, other: Record) -> None:
     """Null is not empty, and bytes do not move from one field into the next."""
     assert digest(one) != digest(other)
@@ -314,9 +294,8 @@ def test_neighbours_have_digests_of_their_own(one: Record, other: Record) -> Non
 def test_an_answer_of_another_length_is_refused() -> None:
     """A cut answer to Produce acknowledges nothing, and its last bytes are no throttle time."""
     name = struct.pack(">h5s", 5, b"topic")
-    at_7 = struct.pack(">ihqqqi", 0, 0, 7, -1, 0, 1) + struct.pack(
-        ">ih3sh4s", 0, 3, b"bad", 4, b"why?"
-    )
+    at_7 = struct.pack(">ihqqqi", 0, 0, 7, -1, 0, 1)
+    at_7 += struct.pack(">ih3sh4s", 0, 3, b"bad", 4, b"why?")
     body = struct.pack(">i", 1) + name + struct.pack(">i", 1) + at_7 + struct.pack(">i", 20)
     assert producer.decode(memoryview(body)) == {(name, 0): (0, 7, "bad", 20)}
     for wrong in [*(body[:size] for size in range(len(body))), body + b"\0"]:

@@ -60,44 +60,21 @@ mirrors:
     give_up_after: 60s
     lanes: {{fast: {{topics: [a]}}}}
 """
+ODD_TEXTS = [
+    *("${SECRET}", "${EMPTY}", "${LIST}", "${ODD}", "${A:-${B}}", "${", "${file:.}"),
+    *("${file:a\0b}", "a" * 5_000, "9" * 5_000, "-1", "1e99", "\\1", "(", "[", "a:0", "__x"),
+    *("0s", "99999999d", "2026-02-30", "local[x]", "sc://h:abc", "a/b", "\udc80", "0x"),
+    *([], {}, [[]], [None], {"a": None}, {"x": {"y": []}}),
+]
 ODD = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=8),
-    st.dates(),
-    st.sampled_from(
-        [
-            *("${SECRET}", "${EMPTY}", "${LIST}", "${ODD}", "${A:-${B}}", "${", "${file:.}"),
-            *(
-                "${file:a\0b}",
-                "a" * 5_000,
-                "9" * 5_000,
-                "-1",
-                "1e99",
-                "\\1",
-                "(",
-                "[",
-                "a:0",
-                "__x",
-            ),
-            *("0s", "99999999d", "2026-02-30", "local[x]", "sc://h:abc", "a/b", "\udc80", "0x"),
-            *([], {}, [[]], [None], {"a": None}, {"x": {"y": []}}),
-        ]
-    ),
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates()),
+    st.sampled_from(ODD_TEXTS),
 )
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all values."""
-    pairs = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
+    pairs: Any = enumerate(tree) if isinstance(tree, list) else ()
+    pairs = tree.items() if isinstance(tree, dict) else pairs
     return [found for key, below in pairs for found in [(*path, key), *places(below, (*path, key))]]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from relay_pipelines.copy import copier, task
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.errors import MovedError, RelayError, SourceError, TransactionPendingError
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -31,9 +30,9 @@ from relay_pipelines.plan.owners import moved_id, own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.error_codes import CONCURRENT_TRANSACTIONS
-from tests.support.fake_cluster import FakeCluster, FakeSocket
+from tests.support.copies_in_memory import destination
+from tests.support.fake_cluster import FakeCluster, served
 from tests.support.filled import Clock, filled, values
 from tests.support.ten_topics import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
 
@@ -56,24 +55,6 @@ class Requests:
         return ""
 
 
-@contextmanager
-def served(
-    mishap: Callable[[], str], slow: Callable[[], str] | None = None, **clusters: FakeCluster
-) -> Iterator[None]:
-    """Serve these clusters; `slow` replaces `mishap` for the source."""
-
-    def connect(connection: Connection) -> FakeSocket:
-        name = connection.cluster.name
-        return FakeSocket(clusters[name], slow if slow and name == "source" else mishap)
-
-    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
-        yield
-
-
-def destination() -> FakeCluster:
-    return FakeCluster(*TOPICS, checkpoint.TOPIC, ledger_topic.TOPIC)
-
-
 def ranges(**changed: Any) -> list[CopyRange]:
     return [
         CopyRange(OffsetRange(at, 0, RECORDS), at, owner=OWNER, **changed)
@@ -82,18 +63,16 @@ def ranges(**changed: Any) -> list[CopyRange]:
 
 
 def copy(wanted: list[CopyRange], *others: Cluster) -> dict[str, Outcome]:
-    job = CopyJob(
-        "m", "run", SOURCE, DESTINATION, IMPATIENT, other_nodes=others, node_timeout_ms=1_000
-    )
+    more = {"other_nodes": others, "node_timeout_ms": 1_000}
+    job = CopyJob("m", "run", SOURCE, DESTINATION, IMPATIENT, **more)
     found = list(task.copy_ranges(job, wanted, Clock()))
     return {outcome.range.topic_partition.topic: outcome for outcome in found}
 
 
 def only_fails(outcomes: dict[str, Outcome], copies: FakeCluster, *failed: str) -> None:
     """The others are done and copied; the errors name what they are about."""
-    assert {topic for topic, outcome in outcomes.items() if outcome.status is not Status.DONE} == {
-        *failed
-    }
+    done = {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE}
+    assert outcomes.keys() - done == {*failed}
     for topic, outcome in outcomes.items():
         found = [record.value for record in copies.logs[topic].committed()]
         assert found == (values(topic, RECORDS) if topic not in failed else [])
@@ -104,7 +83,7 @@ def only_fails(outcomes: dict[str, Outcome], copies: FakeCluster, *failed: str) 
 @pytest.mark.parametrize("how", ["deleted", "leaderless"])
 def test_a_lost_destination_topic_stops_no_neighbour(how: str, failing: str) -> None:
     """It is deleted, or has no leader, from the beginning."""
-    copies = destination()
+    copies = destination(*TOPICS)
     getattr(copies, how).update(failing)
     with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         only_fails(copy(ranges()), copies, *failing)
@@ -113,7 +92,7 @@ def test_a_lost_destination_topic_stops_no_neighbour(how: str, failing: str) -> 
 @pytest.mark.parametrize("at_request", range(20, 100, 5))
 @pytest.mark.parametrize("how", ["deleted", "leaderless"])
 def test_a_topic_lost_in_the_middle_stops_no_neighbour(how: str, at_request: int) -> None:
-    copies = destination()
+    copies = destination(*TOPICS)
 
     def lose(count: int) -> None:
         if count == at_request:
@@ -128,7 +107,8 @@ def test_a_topic_lost_in_the_middle_stops_no_neighbour(how: str, at_request: int
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_source_without_a_leader_stops_no_neighbour(nodes: int) -> None:
-    source, other, copies = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS), destination()
+    source, other = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS)
+    copies = destination(*TOPICS)
     source.leaderless.add("e")
     other.leaderless.add("e")
     others = [Cluster("other", ("fake:3",))][: nodes - 1]
@@ -169,19 +149,12 @@ def test_neighbours_that_need_different_nodes_are_all_copied(
     how: str, there: str, here: str
 ) -> None:
     """Each range is read from a node that has it, and the others stay where they are."""
-    source, other, copies = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS), destination()
+    source, other = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS)
+    copies = destination(*TOPICS)
     only_here, only_there = set(there) - set(here), set(here) - set(there)
     damage(source, how, "".join(only_there))
     damage(other, how, "".join(only_here))
-
-    def connect(connection: Connection) -> FakeSocket:
-        if connection.address[0] == "down":
-            raise ConnectionRefusedError("down")
-        clusters = {"source": source, "other": other, "destination": copies}
-        return FakeSocket(clusters[connection.cluster.name], requests)
-
-    requests = Requests()
-    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+    with served(Requests(), source=source, other=other, destination=copies):
         outcomes = copy(ranges(), Cluster("other", ("fake:3",)))
     only_fails(outcomes, copies)
     nodes = {topic: outcome.node for topic, outcome in outcomes.items()}
@@ -191,7 +164,7 @@ def test_neighbours_that_need_different_nodes_are_all_copied(
 
 def test_a_fenced_group_names_each_range() -> None:
     """Another task takes the id again and again."""
-    copies = destination()
+    copies = destination(*TOPICS)
 
     def fence(count: int) -> None:
         if copies.ids and count % 20 == 0:
@@ -201,36 +174,27 @@ def test_a_fenced_group_names_each_range() -> None:
 
     with served(Requests(fence), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(ranges())
-    fenced = {
-        topic: outcome for topic, outcome in outcomes.items() if outcome.status is Status.FENCED
-    }
+    fenced = [topic for topic, each in outcomes.items() if each.status is Status.FENCED]
     assert len(fenced) > 1
-    for topic, outcome in fenced.items():
-        assert outcome.error.startswith(f"{topic}-0")
+    assert all(outcomes[topic].error.startswith(f"{topic}-0") for topic in fenced)
 
 
-def test_crossed_renames_blame_the_right_range() -> None:
-    """`a` is copied to `b`, and `b` to `c`; the copies of `b` are gone."""
-    copies = destination()
+@pytest.mark.parametrize("crossed", [True, False])
+def test_renames_blame_the_right_range(*, crossed: bool) -> None:
+    """`a` is copied to `b`, and `b` to `c`, whose copies are gone; or to no name of a source."""
     to = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
-    wanted = [
-        replace(
-            copy_range, destination=TopicPartition(to[copy_range.source.topic_partition.topic], 0)
-        )
-        for copy_range in ranges()
-    ]
-    at = TopicPartition("b", 0)
+    to = to if crossed else {topic: f"x{topic}" for topic in TOPICS}
+    copies, there = destination(*to.values()), TopicPartition(to["b"], 0)
     known = replace(
-        Checkpoint.initial("m", at, TopicPartition("c", 0), 0),
+        Checkpoint.initial("m", TopicPartition("b", 0), there, 0),
         node="source",
-        copies=DestinationPosition(TopicPartition("c", 0), 1_000),
+        copies=DestinationPosition(there, 1_000),
     )
-    wanted = [
-        replace(copy_range, checkpoint=known)
-        if copy_range.source.topic_partition == at
-        else copy_range
-        for copy_range in wanted
-    ]
+    wanted = []
+    for each in ranges():
+        topic = each.source.topic_partition.topic
+        renamed = replace(each, destination=TopicPartition(to[topic], 0))
+        wanted.append(replace(renamed, checkpoint=known if topic == "b" else None))
     with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(wanted)
     assert {topic for topic, outcome in outcomes.items() if outcome.error} == {"b"}
@@ -238,27 +202,6 @@ def test_crossed_renames_blame_the_right_range() -> None:
     for topic, outcome in outcomes.items():
         found = [record.value for record in copies.logs[to[topic]].committed()]
         assert found == ([] if outcome.error else values(topic, RECORDS))
-
-
-def test_renamed_neighbours_outlive_a_lost_copy() -> None:
-    """No destination is called like a source."""
-    copies = FakeCluster(*(f"x{topic}" for topic in TOPICS), checkpoint.TOPIC, ledger_topic.TOPIC)
-    known = replace(
-        Checkpoint.initial("m", TopicPartition("b", 0), TopicPartition("xb", 0), 0),
-        node="source",
-        copies=DestinationPosition(TopicPartition("xb", 0), 1_000),
-    )
-    wanted = [
-        replace(
-            copy_range,
-            destination=TopicPartition(f"x{copy_range.source.topic_partition.topic}", 0),
-            checkpoint=known if copy_range.source.topic_partition.topic == "b" else None,
-        )
-        for copy_range in ranges()
-    ]
-    with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
-        outcomes = copy(wanted)
-    assert {topic for topic, outcome in outcomes.items() if outcome.error} == {"b"}
 
 
 def claim(
@@ -277,7 +220,7 @@ def owned(copies: FakeCluster) -> set[bytes]:
 @pytest.mark.parametrize("mishap", ["lost", "unheard"])
 @pytest.mark.parametrize("at_request", range(1, 40))
 def test_a_claim_outlives_a_lost_connection(mishap: str, at_request: int) -> None:
-    copies, requests = destination(), Requests()
+    copies, requests = destination(*TOPICS), Requests()
 
     def fail() -> str:
         requests()
@@ -290,7 +233,7 @@ def test_a_claim_outlives_a_lost_connection(mishap: str, at_request: int) -> Non
 
 def test_lanes_that_start_together_all_get_their_ranges() -> None:
     """Others fence the claimant eight times."""
-    copies, add, left = destination(), FakeCluster._add, [8]
+    copies, add, left = destination(*TOPICS), FakeCluster._add, [8]
 
     def fenced(self: FakeCluster, asked: Any) -> Any:
         if left[0]:
@@ -306,7 +249,7 @@ def test_lanes_that_start_together_all_get_their_ranges() -> None:
 @pytest.mark.parametrize("at", ["_init", "_add"])
 def test_many_owners_are_held_before_one_look(at: str) -> None:
     """A rival claims from one of them before it is held, or after the look: nothing is skipped."""
-    copies, rival = destination(), TopicPartition("j", 0)
+    copies, rival = destination(*TOPICS), TopicPartition("j", 0)
     init, add = FakeCluster._init, FakeCluster._add
     inits, pending = [], [rival]
     own = {TopicPartition(topic, 0): own_id("m", TopicPartition(topic, 0)) for topic in TOPICS}
@@ -340,7 +283,7 @@ def test_many_owners_are_held_before_one_look(at: str) -> None:
 
 def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
     """Another run left a transaction with a topic-partition that has no leader any more."""
-    copies, init = destination(), FakeCluster._init
+    copies, init = destination(*TOPICS), FakeCluster._init
     kept = dict.fromkeys((TopicPartition("c", 0), TopicPartition("e", 0)), "stuck")
 
     def pending(self: FakeCluster, asked: Any) -> Any:
@@ -354,21 +297,19 @@ def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
         claim([replace(copy_range, owner="stuck") for copy_range in some])
         with patch.object(FakeCluster, "_init", pending):
             refused = claim(ranges(), kept)
-    assert {at: type(error) for at, error in refused.items()} == dict.fromkeys(
-        kept, TransactionPendingError
-    )
+    pending_errors = dict.fromkeys(kept, TransactionPendingError)
+    assert {at: type(error) for at, error in refused.items()} == pending_errors
     assert all(str(error).startswith(f"{at}: ") for at, error in refused.items())
     with served(Requests(), destination=copies):
-        owned_by = checkpoint.read_all(
-            ClusterClient(DESTINATION, SourceError, clock=Clock()), "m"
-        ).owners
+        client = ClusterClient(DESTINATION, SourceError, clock=Clock())
+        owned_by = checkpoint.read_all(client, "m").owners
     others = {TopicPartition(topic, 0) for topic in TOPICS} - kept.keys()
     assert owned_by == kept | dict.fromkeys(others, OWNER)
 
 
 def test_a_task_refuses_only_what_another_id_owns() -> None:
     """Its run was stopped before it copied, and another run has claimed two of its ranges."""
-    copies = destination()
+    copies = destination(*TOPICS)
     others = [replace(copy_range, owner="relay.m./2") for copy_range in ranges()[3:5]]
     with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         claim(ranges())
@@ -398,7 +339,7 @@ def test_a_waiting_source_leaves_no_transaction_open(
     first_bytes: int, topics: int, late_topic: bytes
 ) -> None:
     """Records that are fetched alone, or with others, are late; what is copied is committed."""
-    source, copies = filled(TOPICS, RECORDS), destination()
+    source, copies = filled(TOPICS, RECORDS), destination(*TOPICS)
     real, late, now = FakeCluster._fetch, [0, 0], [1000.0]
 
     def fetch(self: FakeCluster, body: bytes) -> bytes:
@@ -419,7 +360,7 @@ def test_a_waiting_source_leaves_no_transaction_open(
 
     job = CopyJob("m", "run", SOURCE, DESTINATION, replace(IMPATIENT, give_up_after_ms=60_000))
     with (
-        served(Requests(), wait, source=source, destination=copies),
+        served(Requests(), {"source": wait}, source=source, destination=copies),
         patch.object(FakeCluster, "_fetch", fetch),
         patch.object(reader, "_FIRST_PARTITION_BYTES", first_bytes),
         patch.object(copier, "_TOGETHER", 2),
@@ -434,7 +375,7 @@ def test_a_waiting_source_leaves_no_transaction_open(
 
 def test_what_has_moved_is_claimed_by_no_run() -> None:
     """Nor is it copied by tasks that were planned before, until the move is taken back."""
-    copies, sources = destination(), filled(TOPICS, RECORDS)
+    copies, sources = destination(*TOPICS), filled(TOPICS, RECORDS)
     moved = dict.fromkeys((TopicPartition("c", 0), TopicPartition("e", 0)), moved_id("m"))
     with served(Requests(), source=sources, destination=copies):
         claim(ranges())

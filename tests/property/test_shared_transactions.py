@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -32,8 +32,8 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.connection import Connection
-from tests.support.fake_cluster import FakeCluster, FakeSocket
+from tests.support.copies_in_memory import destination
+from tests.support.fake_cluster import served
 from tests.support.filled import Clock, chains, filled, values
 from tests.support.ten_topics import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
 
@@ -43,14 +43,13 @@ MOST_REQUESTS = 200_000
 class World:
     """Both clusters, and what happens to the requests.
 
-    Args:
-        rate: how often a request or a response fails, up to 12 times.
-        others: how often another run, or a zombie, acts in between, up to 4 times.
+    `rate` is how often a request or a response fails, up to 12 times; `others` how often another
+    run, or a zombie, acts in between, up to 4 times.
     """
 
     def __init__(self, seed: int, rate: float, others: float) -> None:
         self.source = filled(TOPICS, RECORDS)
-        self.destination = FakeCluster(*TOPICS, checkpoint.TOPIC, ledger_topic.TOPIC)
+        self.destination = destination(*TOPICS)
         self._random = Random(seed)
         self._rate, self._others = rate, others
         self._mishaps, self._visits = 12, 4
@@ -74,7 +73,6 @@ class World:
         return ""
 
     def calm(self) -> None:
-        """No mishaps from here on."""
         self._mishaps = self._visits = 0
         self.destination.deleted.clear()
         self.destination.leaderless.clear()
@@ -115,14 +113,12 @@ class World:
         fails_at: int = 0,
     ) -> list[Outcome]:
         home = TopicPartition(checkpoint.TOPIC, 0)
-        fails_spec = ClassSpec(
-            "tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})
-        )
+        spec = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at}))
         ranges = [
             CopyRange(
                 OffsetRange(at, 0, RECORDS),
                 at,
-                record_policy=RecordPolicy(filters=(fails_spec,) if topic in fails else ()),
+                record_policy=RecordPolicy(filters=(spec,) if topic in fails else ()),
                 checkpoint=known.checkpoints.get(at),
                 checkpoint_position=known.ends.get(home, 0),
                 owner=owner.format(slot=TOPICS.index(topic) % 3) or own_id("m", at),
@@ -131,24 +127,14 @@ class World:
             for at in [TopicPartition(topic, 0)]
         ]
         options = replace(OPTIONS, chunk_bytes=self._random.choice([700, 1_500, 6_000, 1 << 20]))
-        snapshot: Any = SimpleNamespace(
-            mirror="m",
-            checkpoints=known.checkpoints,
-            owners=known.owners,
-            destination=DESTINATION,
-        )
+        snapshot: Any = SimpleNamespace(mirror="m", destination=DESTINATION)
+        snapshot.checkpoints, snapshot.owners = known.checkpoints, known.owners
         owners.claim(snapshot, ranges, options, Clock())
         self.zombies.append((ranges, options))
         return list(copy_ranges(job(options), ranges, Clock())) if copies else []
 
-    def connecting(self) -> Callable[[Connection], FakeSocket]:
-        """Return what replaces `Connection._connect`."""
-
-        def connect(connection: Connection) -> FakeSocket:
-            cluster = self.source if connection.cluster.name == "source" else self.destination
-            return FakeSocket(cluster, self.mishap)
-
-        return connect
+    def served(self) -> AbstractContextManager[None]:
+        return served(self.mishap, source=self.source, destination=self.destination)
 
     def verify(self) -> None:
         """Each topic has its own first records, in order, up to its checkpoint."""
@@ -158,10 +144,8 @@ class World:
                 found = checkpoint.from_record(record.value)
                 assert found.next_offset >= reached.get(found.source.topic, 0)
                 reached[found.source.topic] = found.next_offset
-        entries = [
-            ledger_topic.from_record(record.value)
-            for record in self.destination.logs[ledger_topic.TOPIC].committed()
-        ]
+        records = self.destination.logs[ledger_topic.TOPIC].committed()
+        entries = [ledger_topic.from_record(record.value) for record in records]
         for topic in TOPICS:
             found = [record.value for record in self.destination.logs[topic].committed()]
             assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
@@ -177,10 +161,7 @@ class World:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    seed=st.integers(0, 1 << 32),
-    every=st.integers(25, 60),
-    times=st.integers(2, 8),
-    topics=st.sampled_from([TOPICS, "a"]),
+    st.integers(0, 1 << 32), st.integers(25, 60), st.integers(2, 8), st.sampled_from([TOPICS, "a"])
 )
 def test_other_runs_that_claim_again_and_again(
     seed: int, every: int, times: int, topics: str
@@ -200,11 +181,7 @@ def test_other_runs_that_claim_again_and_again(
         return ""
 
     world.mishap = claimed  # type: ignore[method-assign]
-    with (
-        patch.object(checkpoint, "PARTITIONS", 1),
-        patch.object(Connection, "_connect", world.connecting()),
-        patch.dict(globals(), OPTIONS=replace(OPTIONS, give_up_after_ms=5_000)),
-    ):
+    with world.served(), patch.dict(globals(), OPTIONS=replace(OPTIONS, give_up_after_ms=5_000)):
         outcomes = world.copy(topics, "relay.m./1", CheckpointSnapshot())
         assert [outcome.error for outcome in outcomes] == [""] * len(topics)
         world.verify()
@@ -227,10 +204,7 @@ def test_every_topic_is_copied_once(
 ) -> None:
     """Whatever fails, and whoever copies in between, under the same id or another."""
     world = World(seed, rate, others)
-    with (
-        patch.object(checkpoint, "PARTITIONS", 1),
-        patch.object(Connection, "_connect", world.connecting()),
-    ):
+    with world.served():
         for _ in range(2):
             outcomes: list[Outcome] = []
             with suppress(RelayError):
@@ -246,6 +220,5 @@ def test_every_topic_is_copied_once(
         assert all(outcome.status is Status.DONE for outcome in outcomes)
         world.verify()
         assert world.state().checkpoints.keys() == {TopicPartition(topic, 0) for topic in TOPICS}
-        assert all(
-            committed.next_offset == RECORDS for committed in world.state().checkpoints.values()
-        )
+        reached = {each.next_offset for each in world.state().checkpoints.values()}
+        assert reached == {RECORDS}

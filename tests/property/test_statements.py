@@ -34,7 +34,7 @@ from tests.support.copies_in_memory import (
     record,
     served,
 )
-from tests.support.fake_cluster import FakeCluster, put
+from tests.support.fake_cluster import put
 from tests.support.filled import chains
 from tests.support.findings import differences, notes
 from tests.support.world import MADE_AT, World
@@ -43,11 +43,8 @@ from tests.support.world import MADE_AT, World
 def public_key(folder: Path, key: Ed25519PrivateKey) -> Path:
     """Write the public key as `openssl pkey -pubout` does."""
     path = folder / "public.pem"
-    path.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    path.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, kind))
     return path
 
 
@@ -56,14 +53,11 @@ def test_what_a_statement_says(world: World) -> None:
     found = world.attest()
     (only,) = found["topic_partitions"]
     assert (found["mirror"], found["made_at"]) == ("m", MADE_AT)
-    assert (found["destination_cluster_id"], found["source_cluster_ids"]) == (
-        "fake",
-        {"source": "fake"},
-    )
+    ids = found["destination_cluster_id"], found["source_cluster_ids"]
+    assert ids == ("fake", {"source": "fake"})
     assert (only["topic"], only["partition"], only["records"], only["skipped"]) == ("a", 0, 15, {})
-    assert only["ranges"] == [
-        {"start": 0, "end": 15, "destination_topic": "a", "destination_partition": 0}
-    ]
+    there = {"destination_topic": "a", "destination_partition": 0}
+    assert only["ranges"] == [{"start": 0, "end": 15, **there}]
     hashes = [hashlib.sha256(entry.encode()).hexdigest() for entry in only["entries"]]
     committed_at_ms = json.loads(only["entries"][-1])["committed_at_ms"]
     assert only["head"] == {"number": 3, "hash": hashes[-1], "committed_at_ms": committed_at_ms}
@@ -132,15 +126,12 @@ class TestWhatIsForeign:
             found = world.audited()
             assert (differences(found), notes(found)) == ([], [f"{UNKNOWN} 10"])
             assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
-            assert (differences(world.audit()), notes(world.audit())) == (
-                [],
-                [f"a-0: {UNKNOWN} 10"],
-            )
+            found = world.audit()
+            assert (differences(found), notes(found)) == ([], [f"a-0: {UNKNOWN} 10"])
             world.write(99)
-            for found in (differences(world.audited())[0], *differences(world.audit())):
-                assert found.endswith(
-                    "records at the destination that this mirror did not write: 1"
-                )
+            ends = "records at the destination that this mirror did not write: 1"
+            for line in (differences(world.audited())[0], *differences(world.audit())):
+                assert line.endswith(ends)
 
     @pytest.mark.parametrize("days", [0, 365])
     def test_a_checkpoint_alone_excuses_nothing(self, world: World, days: int) -> None:
@@ -215,20 +206,19 @@ def truncate(entries: list[Any]) -> None:
     del entries[4:]
 
 
+FIRST, SECOND, THIRD = (
+    f"a-0[{at}, {at + 5}), copied to a-0[{to}, {to + 5}): " for at, to in ((0, 0), (5, 6), (10, 12))
+)
+
+
 @pytest.mark.parametrize(
     ("tamper", "expected"),
     [
-        (drop, {"a-0[5, 10), copied to a-0[6, 11): 5 records were committed, 0 are there"}),
-        (
-            change,
-            {"a-0[5, 10), copied to a-0[6, 11): chunks whose bytes differ from what was"},
-        ),
-        (insert, {"a-0[10, 15), copied to a-0[12, 17): records at the destination that this"}),
-        (
-            reorder,
-            {"a-0[0, 5), copied to a-0[0, 5): chunks", "a-0[5, 10), copied to a-0[6, 11): chunks"},
-        ),
-        (truncate, {"a-0[10, 15), copied to a-0[12, 17): 5 records were committed, 0 are there"}),
+        (drop, {f"{SECOND}5 records were committed, 0 are there"}),
+        (change, {f"{SECOND}chunks whose bytes differ from what was"}),
+        (insert, {f"{THIRD}records at the destination that this"}),
+        (reorder, {f"{FIRST}chunks", f"{SECOND}chunks"}),
+        (truncate, {f"{THIRD}5 records were committed, 0 are there"}),
     ],
 )
 def test_a_tampered_destination(
@@ -248,13 +238,8 @@ def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
     last, newest = checkpoints_of(world.copies)[-1], chains(world.copies)[AT].records[-1].entry
     moved = replace(last, next_offset=0, leader_epoch=-1, leader_epoch_end=-1, fingerprint=None)
     end = newest.destination.end
-    gap = replace(
-        newest,
-        source=OffsetRange(AT, 0, 0),
-        destination=OffsetRange(AT, end, end),
-        records=0,
-        gap="the topic was deleted and created again",
-    )
+    gap = replace(newest, source=OffsetRange(AT, 0, 0), destination=OffsetRange(AT, end, end))
+    gap = replace(gap, records=0, gap="the topic was deleted and created again")
     moved, entry = ledger_topic.chained(moved, gap)
     put(world.copies, ledger_topic.TOPIC, encode(*entry))
     put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
@@ -276,14 +261,10 @@ def test_a_ledger_that_was_written_anew(world: World) -> None:
         world.copies.logs[topic] = forged.copies.logs[topic]
     assert not world.ledger().breaks
     found = differences(world.audit())
-    assert [line.partition(",")[0] for line in found[:3]] == [
-        "a-0: ledger entry 1",
-        "a-0: ledger entry 2",
-        "a-0: ledger entry 3",
-    ]
-    assert any(
-        "whose bytes differ" in line or "records were committed" in line for line in found[3:]
-    )
+    entries = [f"a-0: ledger entry {number}" for number in (1, 2, 3)]
+    assert [line.partition(",")[0] for line in found[:3]] == entries
+    said = ("whose bytes differ", "records were committed")
+    assert any(text in line for line in found[3:] for text in said)
 
 
 def test_a_checkpoint_that_was_put_back(world: World) -> None:
@@ -308,7 +289,8 @@ def test_a_changed_ledger(world: World) -> None:
 
 
 def test_a_record_in_the_ledger_that_is_no_entry(world: World) -> None:
-    """It is one line, with its place."""
+    """It is one line, with its place; without it, the reader finds what the records show."""
+    assert world.ledger().chains[AT].records == chains(world.copies)[AT].records
     put(world.copies, ledger_topic.TOPIC, encode(b"m/a/0", b"rubbish", 0))
     with pytest.raises(TamperedError, match=r"__relay_ledger-0 at offset 6: a record of") as caught:
         world.ledger()
@@ -388,14 +370,23 @@ def test_other_files(world: World, changing: Callable[[dict[str, Any]], Any], li
     world.path.write_text(json.dumps(changing(world.attest())))
     with pytest.raises(ConfigError, match=line):
         world.audit()
+    # it is no difference: the newer version reads it
+    world.path.write_text(json.dumps(world.attest() | {"version": 2}))
+    with pytest.raises(UnsupportedError, match="was written by a newer relay_pipelines than"):
+        world.audit()
 
 
-def test_no_statement_and_no_json(world: World) -> None:
+def test_no_statement_no_json_and_nothing_to_attest(world: World, tmp_path: Path) -> None:
+    """Also of a topic that the mirror does not copy, and of a mirror that never copied."""
     with pytest.raises(ConfigError, match=r"cannot read the statement .*: No such file"):
         world.audit()
     world.path.write_text("{")
     with pytest.raises(ConfigError, match="it is no JSON"):
         world.audit()
+    with pytest.raises(RelayError, match="the ledger has no entries of topic 'b'"):
+        world.attest(topic="b")
+    with pytest.raises(RelayError, match="the ledger has no entries of this mirror"):
+        World(tmp_path).attest()
 
 
 def test_keys_that_sign_nothing(tmp_path: Path) -> None:
@@ -414,26 +405,3 @@ def test_keys_that_sign_nothing(tmp_path: Path) -> None:
             statement.read_key(path)
     path.write_bytes(private_pem(Ed25519PrivateKey.generate()))
     assert statement.read_key(path)
-
-
-def test_nothing_to_attest(tmp_path: Path) -> None:
-    """A mirror that never copied, a topic that it does not copy."""
-    world = World(tmp_path)
-    with pytest.raises(RelayError, match="the ledger has no entries of this mirror"):
-        world.attest()
-    world.copy(5)
-    with pytest.raises(RelayError, match="the ledger has no entries of topic 'b'"):
-        world.attest(topic="b")
-
-
-def test_ledgers_and_statements_agree(world: World) -> None:
-    """Verification through the reader finds what the records show."""
-    assert world.ledger().chains[AT].records == chains(world.copies)[AT].records
-    assert isinstance(world.copies, FakeCluster)
-
-
-def test_a_statement_of_a_newer_version(world: World) -> None:
-    """It is no difference: the newer version reads it."""
-    world.path.write_text(json.dumps(world.attest() | {"version": 2}))
-    with pytest.raises(UnsupportedError, match="was written by a newer relay_pipelines than"):
-        world.audit()

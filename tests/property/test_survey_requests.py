@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -35,25 +36,14 @@ def body(message: Any, version: int) -> bytes:
 @given(TOPICS, INT64, st.sampled_from([0, 1]))
 def test_list_offsets_asks(topics: dict[str, list[int]], timestamp: int, isolation: int) -> None:
     topic = ListOffsetsRequest.ListOffsetsTopic
-    expected = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=isolation,
-        topics=[
-            topic(
-                name=name,
-                partitions=[
-                    topic.ListOffsetsPartition(
-                        partition_index=number, current_leader_epoch=-1, timestamp=timestamp
-                    )
-                    for number in numbers
-                ],
-            )
-            for name, numbers in topics.items()
-        ],
-    )
-    version = offset_requests.LIST_OFFSETS[1]
+    part = partial(topic.ListOffsetsPartition, current_leader_epoch=-1, timestamp=timestamp)
+    asked = [
+        topic(name=name, partitions=[part(partition_index=number) for number in numbers])
+        for name, numbers in topics.items()
+    ]
+    expected = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=asked)
     written = offset_requests.encode_list_offsets(topics, timestamp, isolation)
-    assert written == body(expected, version)
+    assert written == body(expected, offset_requests.LIST_OFFSETS[1])
 
 
 @given(TOPICS, st.data())
@@ -64,76 +54,59 @@ def test_list_offsets_reads(topics: dict[str, list[int]], data: st.DataObject) -
         for number in numbers
     ]
     topic = ListOffsetsResponse.ListOffsetsTopicResponse
-    response = ListOffsetsResponse(
-        throttle_time_ms=5,
-        topics=[
-            topic(
-                name=name,
-                partitions=[
-                    topic.ListOffsetsPartitionResponse(
-                        partition_index=tp.partition,
-                        error_code=code,
-                        timestamp=7,
-                        offset=offset,
-                        leader_epoch=3,
-                    )
-                    for tp, code, offset in answers
-                    if tp.topic == name
-                ],
-            )
-            for name in topics
-        ],
-    )
+    part = partial(topic.ListOffsetsPartitionResponse, timestamp=7, leader_epoch=3)
+    answered = [
+        topic(
+            name=name,
+            partitions=[
+                part(partition_index=tp.partition, error_code=code, offset=offset)
+                for tp, code, offset in answers
+                if tp.topic == name
+            ],
+        )
+        for name in topics
+    ]
+    response = ListOffsetsResponse(throttle_time_ms=5, topics=answered)
     answer = memoryview(body(response, offset_requests.LIST_OFFSETS[1]))
     assert list(offset_requests.decode_list_offsets(answer)) == answers
 
 
 @given(TOPICS, st.data())
 def test_epoch_ends(topics: dict[str, list[int]], data: st.DataObject) -> None:
-    asked, answered = (
-        OffsetForLeaderEpochRequest.OffsetForLeaderTopic,
-        OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult,
-    )
+    asked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    answered = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     wanted = [
         TopicPartition(name, number) for name, numbers in topics.items() for number in numbers
     ]
     epochs = {tp: data.draw(INT32) for tp in wanted}
     answers = [(tp, data.draw(INT16), data.draw(INT64)) for tp in wanted]
     version = offset_requests.EPOCH_ENDS[1]
-    request = OffsetForLeaderEpochRequest(
-        replica_id=-1,
-        topics=[
-            asked(
-                topic=name,
-                partitions=[
-                    asked.OffsetForLeaderPartition(
-                        partition=number,
-                        current_leader_epoch=-1,
-                        leader_epoch=epochs[TopicPartition(name, number)],
-                    )
-                    for number in numbers
-                ],
-            )
-            for name, numbers in topics.items()
-        ],
-    )
+    part = partial(asked.OffsetForLeaderPartition, current_leader_epoch=-1)
+    wanted_topics = [
+        asked(
+            topic=name,
+            partitions=[
+                part(partition=number, leader_epoch=epochs[TopicPartition(name, number)])
+                for number in numbers
+            ],
+        )
+        for name, numbers in topics.items()
+    ]
+    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=wanted_topics)
     assert offset_requests.encode_epoch_ends(topics, epochs) == body(request, version)
-    response = OffsetForLeaderEpochResponse(
-        throttle_time_ms=0,
-        topics=[
-            answered(
-                topic=name,
-                partitions=[
-                    answered.EpochEndOffset(
-                        error_code=code, partition=tp.partition, leader_epoch=2, end_offset=end
-                    )
-                    for tp, code, end in answers
-                    if tp.topic == name
-                ],
-            )
-            for name in topics
-        ],
-    )
+    end_of = partial(answered.EpochEndOffset, leader_epoch=2)
+    ends = [
+        answered(
+            topic=name,
+            partitions=[
+                end_of(error_code=code, partition=tp.partition, end_offset=end)
+                for tp, code, end in answers
+                if tp.topic == name
+            ],
+        )
+        for name in topics
+    ]
+    response = OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=ends)
     answer = memoryview(body(response, version))
     assert list(offset_requests.decode_epoch_ends(answer)) == answers
 
@@ -149,49 +122,50 @@ def test_metadata_reads(data: st.DataObject) -> None:
     """Also more brokers than one byte counts, null names and topics without an id."""
     topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
     nodes = st.integers(0, 200).map(range).map(list)
+
+    def partition(number: int) -> Any:
+        known = {"leader_id": data.draw(INT32), "leader_epoch": data.draw(INT32)}
+        replicas = {"replica_nodes": data.draw(nodes), "isr_nodes": data.draw(nodes)}
+        return topic.MetadataResponsePartition(
+            error_code=0,
+            partition_index=number,
+            offline_replicas=data.draw(nodes),
+            **(known | replicas),
+        )
+
     topics = [
         topic(
             error_code=data.draw(INT16),
             name=name,
             topic_id=data.draw(st.one_of(st.none(), st.uuids(version=4))),
             is_internal=data.draw(st.booleans()),
-            partitions=[
-                topic.MetadataResponsePartition(
-                    error_code=0,
-                    partition_index=number,
-                    leader_id=data.draw(INT32),
-                    leader_epoch=data.draw(INT32),
-                    replica_nodes=data.draw(nodes),
-                    isr_nodes=data.draw(nodes),
-                    offline_replicas=data.draw(nodes),
-                )
-                for number in data.draw(PARTITIONS)
-            ],
+            partitions=[partition(number) for number in data.draw(PARTITIONS)],
         )
         for name in data.draw(st.lists(TEXT, max_size=3, unique=True))
     ]
-    response = MetadataResponse(
-        throttle_time_ms=1,
-        brokers=[
-            broker(
-                node_id=number, host=data.draw(TEXT), port=9092, rack=data.draw(st.none() | TEXT)
-            )
-            for number in range(data.draw(st.integers(0, 150)))
-        ],
-        cluster_id=data.draw(st.none() | TEXT),
-        controller_id=data.draw(INT32),
-        topics=topics,
-    )
+    brokers = [
+        broker(node_id=number, host=data.draw(TEXT), port=9092, rack=data.draw(st.none() | TEXT))
+        for number in range(data.draw(st.integers(0, 150)))
+    ]
+    ids = {"cluster_id": data.draw(st.none() | TEXT), "controller_id": data.draw(INT32)}
+    response = MetadataResponse(throttle_time_ms=1, brokers=brokers, topics=topics, **ids)
     written = body(response, metadata.VERSION)
     read = MetadataResponse.decode(written, version=metadata.VERSION)
     assert metadata.decode(memoryview(b"\0" + written)) == metadata.of_answer(read)
 
 
-def test_metadata_skips_tagged_fields() -> None:
-    """Newer brokers may add some."""
+def test_metadata_of_newer_brokers() -> None:
+    """Tagged fields are skipped; ids are compared as text with those in checkpoints."""
     written = bytearray(body(MetadataResponse(topics=[], brokers=[], cluster_id=""), 12))
     tags = b"\x01\x05\x03abc"
     assert metadata.decode(memoryview(tags + written)).topics == {}
+    known = uuid.UUID("0123abcd-4567-89ab-cdef-0123456789ab")
+    topic = MetadataResponse.MetadataResponseTopic(
+        error_code=0, name="a", topic_id=known, partitions=[]
+    )
+    response = MetadataResponse(brokers=[], cluster_id="c", topics=[topic])
+    found = metadata.decode(memoryview(b"\0" + body(response, metadata.VERSION)))
+    assert found.topics["a"].topic_id == str(known)
 
 
 CONFIGS = st.lists(
@@ -201,14 +175,9 @@ CONFIGS = st.lists(
 
 @given(st.lists(TEXT, max_size=5), st.lists(TEXT, max_size=5))
 def test_describe_configs_asks(topics: list[str], keys: list[str]) -> None:
-    resource = DescribeConfigsRequest.DescribeConfigsResource
-    request = DescribeConfigsRequest(
-        resources=[
-            resource(resource_type=2, resource_name=topic, configuration_keys=keys)
-            for topic in topics
-        ],
-        include_synonyms=False,
-    )
+    resource = partial(DescribeConfigsRequest.DescribeConfigsResource, configuration_keys=keys)
+    resources = [resource(resource_type=2, resource_name=topic) for topic in topics]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=False)
     assert config_requests.encode(topics, keys) == body(request, config_requests.VERSION)
 
 
@@ -219,63 +188,32 @@ def test_describe_configs_reads(
     """Topics with the same configuration, with others, and with errors in between."""
     result = DescribeConfigsResponse.DescribeConfigsResult
     value = result.DescribeConfigsResourceResult
+    codes, messages = st.sampled_from([0, 0, 29]), st.none() | TEXT
     drawn = [
-        (
-            topic,
-            data.draw(st.sampled_from([0, 0, 29])),
-            data.draw(st.none() | TEXT),
-            data.draw(st.sampled_from(kinds)),
-        )
+        (topic, data.draw(codes), data.draw(messages), data.draw(st.sampled_from(kinds)))
         for topic in topics
     ]
+
+    def config(name: str, text: str | None, source: int, synonyms: int) -> Any:
+        synonym = value.DescribeConfigsSynonym(name=name, value=text, source=source)
+        known = {"read_only": False, "is_sensitive": False, "synonyms": [synonym] * synonyms}
+        return value(name=name, value=text, config_source=source, **known)
+
     results = [
         result(
             error_code=code,
             error_message=message,
             resource_type=2,
             resource_name=topic,
-            configs=[
-                value(
-                    name=name,
-                    value=text,
-                    read_only=False,
-                    config_source=source,
-                    is_sensitive=False,
-                    synonyms=[
-                        value.DescribeConfigsSynonym(name=name, value=text, source=source)
-                        for _ in range(synonyms)
-                    ],
-                )
-                for name, text, source, synonyms in configs
-            ],
+            configs=[config(*each) for each in configs],
         )
         for topic, code, message, configs in drawn
     ]
     response = DescribeConfigsResponse(throttle_time_ms=0, results=results)
     answer = memoryview(body(response, config_requests.VERSION))
-    assert list(config_requests.decode(answer)) == [
-        (
-            topic,
-            code,
-            message or "",
-            {
-                name: ConfigValue(text, is_default=source == 5)
-                for name, text, source, _ in configs
-                if text is not None
-            },
-        )
-        for topic, code, message, configs in drawn
-    ]
-
-
-def test_ids_are_written_as_before() -> None:
-    """They are in checkpoints, which are compared as text."""
-    known = uuid.UUID("0123abcd-4567-89ab-cdef-0123456789ab")
-    topic = MetadataResponse.MetadataResponseTopic
-    response = MetadataResponse(
-        brokers=[],
-        cluster_id="c",
-        topics=[topic(error_code=0, name="a", topic_id=known, partitions=[])],
-    )
-    found = metadata.decode(memoryview(b"\0" + body(response, metadata.VERSION)))
-    assert found.topics["a"].topic_id == str(known)
+    expected = []
+    for topic, code, message, configs in drawn:
+        known = [each for each in configs if each[1] is not None]
+        values = {name: ConfigValue(text, is_default=of == 5) for name, text, of, _ in known}
+        expected.append((topic, code, message or "", values))
+    assert list(config_requests.decode(answer)) == expected

@@ -8,13 +8,7 @@ from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.model import (
-    Cluster,
-    CopyOptions,
-    LedgerEntry,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 
 AT, TO = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
 
@@ -24,19 +18,8 @@ def entry(start: int, end: int, to: int | None = None, **skipped: int) -> Ledger
     records = end - start - sum(skipped.values())
     first = start if to is None else to
     return LedgerEntry(
-        "m",
-        OffsetRange(AT, start, end),
-        OffsetRange(TO, first, first + records),
-        records,
-        100,
-        1,
-        0,
-        dict(skipped),
-        "",
-        "node1",
-        "",
-        "r",
-        0,
+        *("m", OffsetRange(AT, start, end), OffsetRange(TO, first, first + records), records),
+        *(100, 1, 0, dict(skipped), "", "node1", "", "r", 0),
     )
 
 
@@ -54,15 +37,16 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
     chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
     result = ChunkResult(chunk, "node1", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
-    return PartitionAudit(
-        covered,
-        Chain(AT),
-        Level.FULL,
-        TO,
-        rule="record by record",
-        chunks=[chunk],
-        results=[result],
-    )
+    rule = "record by record"
+    chunks = {"chunks": [chunk], "results": [result]}
+    return PartitionAudit(covered, Chain(AT), Level.FULL, TO, rule=rule, **chunks)
+
+
+def whole(difference: Difference | None = None) -> PartitionAudit:
+    """A topic-partition of which the ledger has everything."""
+    found = audited(difference)
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    return found
 
 
 def audit(found: PartitionAudit) -> Audit:
@@ -71,8 +55,5 @@ def audit(found: PartitionAudit) -> Audit:
     return Audit("m", AuditRequest(level=Level.FULL), job, {found.topic_partition: found})
 
 
-DIFFERENCE = Difference(
-    "1 record differs",
-    ShownRecord(15, 1_700_000_000_000, "k", BAD, "a=1"),
-    None,
-)
+SHOWN = ShownRecord(15, 1_700_000_000_000, "k", BAD, "a=1")
+DIFFERENCE = Difference("1 record differs", SHOWN, None)

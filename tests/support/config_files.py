@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +64,3 @@ def numbered_refusal(path: Path, environment: dict[str, str] | None = None) -> s
         load(path, environment or {})
     assert caught.value.exit_code == 2
     return str(caught.value)
-
-
-def cases(table: Iterable[tuple[str, dict[str, Any], str]]) -> list[Any]:
-    """Return parameters from title, changes and place; `@` and `@node` are as in `changed`."""
-    return [
-        pytest.param(
-            changes, place.replace("@node", NODE_PATH).replace("@", "mirrors.orders"), id=title
-        )
-        for title, changes, place in table
-    ]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
@@ -19,12 +17,10 @@ from relay_pipelines.model import (
     RecordPolicy,
     TopicPartition,
 )
-from relay_pipelines.protocol import idle_connections
 from relay_pipelines.protocol.batch import HEADER_BYTES, Batch, BatchHeader
-from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import BatchBuilder, Record
 from tests.copying import copy_as_it_is
-from tests.support.fake_cluster import FakeCluster, FakeSocket, put
+from tests.support.fake_cluster import FakeCluster, put, served
 from tests.support.filled import Clock
 
 SOURCE, OTHER, DESTINATION = (
@@ -75,33 +71,10 @@ def destination(*topics: str) -> FakeCluster:
     return FakeCluster(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
-@contextmanager
-def served(**clusters: FakeCluster) -> Iterator[None]:
-    """Serve these clusters by name, and refuse connections to others."""
-
-    def connect(connection: Connection) -> FakeSocket:
-        if connection.cluster.name not in clusters:
-            raise ConnectionRefusedError("down")
-        return FakeSocket(clusters[connection.cluster.name], lambda: "")
-
-    with (
-        patch.object(checkpoint, "PARTITIONS", 1),
-        patch.object(Connection, "_connect", connect),
-        patch.object(idle_connections, "_KEPT_SECONDS", -1.0),
-    ):
-        yield
-
-
 def job(*others: Cluster, **options: int | None) -> CopyJob:
-    return CopyJob(
-        "m",
-        "run",
-        SOURCE,
-        DESTINATION,
-        replace(OPTIONS, **options),
-        other_nodes=others,
-        node_timeout_ms=1_000,
-    )
+    own = replace(OPTIONS, **options)
+    more = {"other_nodes": others, "node_timeout_ms": 1_000}
+    return CopyJob("m", "run", SOURCE, DESTINATION, own, **more)
 
 
 def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
@@ -110,10 +83,8 @@ def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
 
 
 def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
-    return [
-        checkpoint.from_record(written.value)
-        for written in cluster.logs[checkpoint.TOPIC].committed()
-    ]
+    found = cluster.logs[checkpoint.TOPIC].committed()
+    return [checkpoint.from_record(each.value) for each in found if b"/owner" not in each.key]
 
 
 CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1)

@@ -7,10 +7,13 @@ timeouts, and producer epochs that fence. It has one broker, and topics of one p
 from __future__ import annotations
 
 import struct
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
@@ -36,6 +39,8 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
 )
 
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.protocol import idle_connections
 from relay_pipelines.protocol.batch import (
     CONTROL_BIT,
     HEADER,
@@ -44,13 +49,12 @@ from relay_pipelines.protocol.batch import (
     Batch,
     BatchHeader,
 )
+from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import decode
 
-FETCH, PRODUCE, API_VERSIONS = 1, 0, 18
-_SERVED = {
-    PRODUCE: 8, FETCH: 11, 2: 5, 3: 8, 10: 2, API_VERSIONS: 0, 22: 1, 23: 3, 24: 2, 26: 1, 32: 2,
-    35: 0,
-}  # fmt: skip
+FETCH, PRODUCE, METADATA, API_VERSIONS = 1, 0, 3, 18
+_SERVED = {PRODUCE: 8, FETCH: 11, METADATA: 8, API_VERSIONS: 0}
+_SERVED |= {2: 5, 10: 2, 22: 1, 23: 3, 24: 2, 26: 1, 32: 2, 35: 0}
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE, _INVALID_RECORD = 1, 47, 48, 87
 _UNKNOWN_TOPIC, _NOT_ATTEMPTED, _HIDDEN = 3, 55, 29
@@ -77,12 +81,10 @@ class Log:
     """The log of one topic-partition."""
 
     entries: list[Entry] = field(default_factory=list)
-    open_since: dict[int, int] = field(
-        default_factory=dict
-    )  # producer id -> first offset of its open transaction
-    aborted: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # producer id, first offset, offset of the marker
+    # producer id -> first offset of its open transaction
+    open_since: dict[int, int] = field(default_factory=dict)
+    # producer id, first offset, offset of the marker
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
     emptied_at: int = 0  # the end of a log without entries
 
     @property
@@ -158,6 +160,18 @@ class FakeCluster:
         self.unreadable: set[str] = set()  # topics that the user may only describe
         self.without_configs: set[str] = set()  # topics whose configuration the user may not see
         self.refused: set[str] = set()  # topics whose batches break a rule
+        self.topic_ids: dict[str, uuid.UUID] = {}  # as brokers since Kafka 2.8 have them
+
+    def create(self, topic: str) -> None:
+        """Make a topic without records."""
+        self.logs[topic] = Log()
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        """Move a log's start, as retention and DeleteRecords do; its end stays."""
+        log = self.logs[topic]
+        log.emptied_at = log.end
+        log.entries[:] = [each for each in log.entries if each.header.last_offset >= offset]
+        self.low_watermarks[topic] = offset
 
     def answer(self, frame: bytes) -> bytes:
         """Serve a request and return the response; both begin with their size."""
@@ -169,17 +183,18 @@ class FakeCluster:
             body = self._produce(frame[body_at:])
         else:
             body = self._control(api_key, version, frame)
+        if api_key == METADATA and version >= 9:  # a flexible header ends with tagged fields
+            body = b"\0" + body
         return struct.pack(">ii", len(body) + 4, correlation_id) + body
 
     def _control(self, api_key: int, version: int, frame: bytes) -> bytes:
         if api_key == API_VERSIONS:
-            triples = b"".join(
-                struct.pack(">hhh", key, 0, newest) for key, newest in _SERVED.items()
-            )
-            return struct.pack(">hi", 0, len(_SERVED)) + triples
+            served = _SERVED | ({METADATA: 12} if self.topic_ids else {})
+            triples = [struct.pack(">hhh", key, 0, newest) for key, newest in served.items()]
+            return struct.pack(">hi", 0, len(served)) + b"".join(triples)
         serve: dict[int, tuple[Any, Callable[[Any], Any]]] = {
             2: (ListOffsetsRequest, self._list_offsets),
-            3: (MetadataRequest, self._metadata),
+            METADATA: (MetadataRequest, self._metadata),
             10: (FindCoordinatorRequest, self._coordinator),
             22: (InitProducerIdRequest, self._init),
             23: (EpochRequest, self._epochs),
@@ -189,128 +204,87 @@ class FakeCluster:
             35: (DescribeLogDirsRequest, self._sizes),
         }
         kind, handle = serve[api_key]
-        return bytes(
-            handle(kind.decode(frame, version=version, header=True, framed=True)).encode(
-                version=version
-            )
-        )
+        asked = kind.decode(frame, version=version, header=True, framed=True)
+        return bytes(handle(asked).encode(version=version))
 
     def _metadata(self, asked: Any) -> Any:
-        topic, broker = (
-            MetadataResponse.MetadataResponseTopic,
-            MetadataResponse.MetadataResponseBroker,
-        )
+        topic = MetadataResponse.MetadataResponseTopic
+        broker = MetadataResponse.MetadataResponseBroker
 
         def partitions(name: str) -> list[Any]:
-            if name in self.deleted | self.hidden:
+            if name in errors:
                 return []
-            return [
-                topic.MetadataResponsePartition(
-                    error_code=0,
-                    partition_index=0,
-                    leader_id=-1 if name in self.leaderless else _NODE,
-                    leader_epoch=0,
-                    replica_nodes=[_NODE],
-                    isr_nodes=[_NODE],
-                )
-            ]
+            leader = -1 if name in self.leaderless else _NODE
+            places = {"leader_epoch": 0, "replica_nodes": [_NODE], "isr_nodes": [_NODE]}
+            found = topic.MetadataResponsePartition(
+                error_code=0, partition_index=0, leader_id=leader, **places
+            )
+            return [found]
 
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
+        unknown = self.deleted | set(names) - self.logs.keys()
+        errors = dict.fromkeys(self.hidden, _HIDDEN) | dict.fromkeys(unknown, _UNKNOWN_TOPIC)
         topics = [
             topic(
-                error_code=_UNKNOWN_TOPIC
-                if name in self.deleted
-                else _HIDDEN
-                if name in self.hidden
-                else 0,
+                error_code=errors.get(name, 0),
                 name=name,
+                topic_id=self.topic_ids.get(name),
                 is_internal=False,
                 partitions=partitions(name),
             )
             for name in names
         ]
         brokers = [broker(node_id=_NODE, host=_HOST, port=_PORT, rack=None)]
-        return MetadataResponse(
-            brokers=brokers, cluster_id=self.cluster_id, controller_id=_NODE, topics=topics
-        )
+        ids = {"cluster_id": self.cluster_id, "controller_id": _NODE}
+        return MetadataResponse(brokers=brokers, topics=topics, **ids)
 
     def _coordinator(self, _asked: Any) -> Any:
+        where = {"node_id": _NODE, "host": _HOST, "port": _PORT}
         return FindCoordinatorResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            error_message=None,
-            node_id=_NODE,
-            host=_HOST,
-            port=_PORT,
+            throttle_time_ms=0, error_code=0, error_message=None, **where
         )
 
     def _list_offsets(self, asked: Any) -> Any:
-        if asked.isolation_level == _READ_COMMITTED:
+        committed = asked.isolation_level == _READ_COMMITTED
+        if committed:
             self._time_out()
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
 
-        def offset(name: str, timestamp: int) -> int:
+        def answer(name: str, wanted: Any) -> Any:
             log = self.logs[name]
-            return (
-                self.low_watermarks.get(name, 0)
-                if timestamp == _EARLIEST
-                else log.stable_end
-                if asked.isolation_level == _READ_COMMITTED
-                else log.end
-            )
+            end = log.stable_end if committed else log.end
+            offset = self.low_watermarks.get(name, 0) if wanted.timestamp == _EARLIEST else end
+            known = {"timestamp": -1, "offset": offset, "leader_epoch": 0}
+            return topic.ListOffsetsPartitionResponse(partition_index=0, error_code=0, **known)
 
         topics = [
-            topic(
-                name=one.name,
-                partitions=[
-                    topic.ListOffsetsPartitionResponse(
-                        partition_index=0,
-                        error_code=0,
-                        timestamp=-1,
-                        offset=offset(one.name, each.timestamp),
-                        leader_epoch=0,
-                    )
-                    for each in one.partitions
-                ],
-            )
+            topic(name=one.name, partitions=[answer(one.name, each) for each in one.partitions])
             for one in asked.topics
         ]
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
     def _epochs(self, asked: Any) -> Any:
         topic = EpochResponse.OffsetForLeaderTopicResult
-        topics = [
-            topic(
-                topic=one.topic,
-                partitions=[
-                    topic.EpochEndOffset(
-                        error_code=0,
-                        partition=0,
-                        leader_epoch=0,
-                        end_offset=self.logs[one.topic].end,
-                    )
-                ],
+
+        def answer(name: str) -> Any:
+            known = {"leader_epoch": 0, "end_offset": self.logs[name].end}
+            return topic(
+                topic=name, partitions=[topic.EpochEndOffset(error_code=0, partition=0, **known)]
             )
-            for one in asked.topics
-        ]
+
+        topics = [answer(one.topic) for one in asked.topics]
         return EpochResponse(throttle_time_ms=0, topics=topics)
 
     def _configs(self, asked: Any) -> Any:
         result = DescribeConfigsResponse.DescribeConfigsResult
+        kind = {"read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
 
-        def values(topic: str) -> Any:
+        def values(topic: str) -> list[Any]:
             policy = "compact" if topic == "__relay_checkpoints" else self.cleanup_policy
-            return [of(*each) for each in {"cleanup.policy": policy, **self.configs}.items()]
-
-        def of(name: str, value: str) -> Any:
-            return result.DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                read_only=False,
-                config_source=1,
-                is_sensitive=False,
-                synonyms=[],
-            )
+            return [
+                result.DescribeConfigsResourceResult(name=name, value=value, **kind)
+                for name, value in {"cleanup.policy": policy, **self.configs}.items()
+            ]
 
         found = [
             result(
@@ -331,12 +305,8 @@ class FakeCluster:
         known = self.ids.setdefault(asked.transactional_id, Transactions(len(self.ids) + 1))
         known.epoch += 1
         self._finish(known, commit=False)
-        return InitProducerIdResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            producer_id=known.producer_id,
-            producer_epoch=known.epoch,
-        )
+        ids = {"producer_id": known.producer_id, "producer_epoch": known.epoch}
+        return InitProducerIdResponse(throttle_time_ms=0, error_code=0, **ids)
 
     def _add(self, asked: Any) -> Any:
         known = self.ids[asked.v3_and_below_transactional_id]
@@ -346,18 +316,16 @@ class FakeCluster:
             known.age = known.age if known.topics else 0
             known.topics |= {one.name for one in asked.v3_and_below_topics}
         topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+        result = topic.AddPartitionsToTxnPartitionResult
+
+        def code(name: str) -> int:
+            return _UNKNOWN_TOPIC if name in unknown else _NOT_ATTEMPTED if unknown else error
+
         results = [
             topic(
                 name=one.name,
                 results_by_partition=[
-                    topic.AddPartitionsToTxnPartitionResult(
-                        partition_index=each,
-                        partition_error_code=_UNKNOWN_TOPIC
-                        if one.name in unknown
-                        else _NOT_ATTEMPTED
-                        if unknown
-                        else error,
-                    )
+                    result(partition_index=each, partition_error_code=code(one.name))
                     for each in one.partitions
                 ],
             )
@@ -394,21 +362,22 @@ class FakeCluster:
         answer, size = struct.pack(">ihii", 0, 0, 0, topics), 0
         for _ in range(topics):
             name, at = _string(body, at)
-            count, _partition, _epoch, offset, _start, most = struct.unpack_from(
-                ">iiiqqi", body, at
-            )
+            count, _index, _epoch, offset, _start, most = struct.unpack_from(">iiiqqi", body, at)
             assert count == 1, "topics have one partition"
             at += 32
             records = self._records(name, offset, min(max_bytes, most), any_size=not size)
             max_bytes -= len(records)
             size += len(records)
             log = self.logs[name]
-            error = _OUT_OF_RANGE if offset > log.end else 0
+            low = self.low_watermarks.get(name, 0)
+            error = 0 if low <= offset <= log.end else _OUT_OF_RANGE
             if name in self.unreadable:
                 error, records = _HIDDEN, b""
             aborted = [(who, first) for who, first, marker in log.aborted if marker >= offset]
             answer += _written(name)
-            answer += struct.pack(">iihqqqi", 1, 0, error, log.end, log.stable_end, 0, len(aborted))
+            answer += struct.pack(
+                ">iihqqqi", 1, 0, error, log.end, log.stable_end, low, len(aborted)
+            )
             answer += b"".join(struct.pack(">qq", *one) for one in aborted)
             answer += struct.pack(">ii", -1, len(records)) + records
         return answer
@@ -526,6 +495,35 @@ class FakeSocket:
             size = 4 + int.from_bytes(self._sent[:4], "big")
             frame, self._sent = self._sent[:size], self._sent[size:]
             yield frame
+
+
+@contextmanager
+def served(
+    mishap: Callable[[], str] = lambda: "",
+    by_name: Mapping[str, Callable[[], str]] | None = None,
+    kind: type[FakeSocket] = FakeSocket,
+    **clusters: FakeCluster,
+) -> Iterator[None]:
+    """Serve these clusters by name, and refuse connections to others.
+
+    Args:
+        by_name: the mishaps of single clusters.
+        kind: of the sockets of the cluster `source`.
+    """
+
+    def connect(connection: Connection) -> FakeSocket:
+        name = connection.cluster.name
+        if name not in clusters or connection.address[0] == "down":
+            raise ConnectionRefusedError("down")
+        own = kind if name == "source" else FakeSocket
+        return own(clusters[name], (by_name or {}).get(name, mishap))
+
+    with (
+        patch.object(checkpoint, "PARTITIONS", 1),
+        patch.object(Connection, "_connect", connect),
+        patch.object(idle_connections, "_KEPT_SECONDS", -1.0),
+    ):
+        yield
 
 
 def put(cluster: FakeCluster, topic: str, batch: Batch) -> None:

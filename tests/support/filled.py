@@ -53,18 +53,20 @@ def filled(
     """
     cluster = FakeCluster(*topics)
     for topic in cluster.logs:
-        records = [
-            Record(0, _FIRST_MS + number, None, value, [])
-            for number, value in enumerate(values(topic, count))
-        ]
-        for first in range(0, count, _PER_BATCH):
-            if (markers or {}).get(topic) == first:
-                cluster.logs[topic].open_since[_STRANGER] = first
-                cluster.logs[topic].end_transaction(_STRANGER, commit=True)
-            builder = BatchBuilder(0, 1 << 20)
-            assert builder.extend(records[first : first + _PER_BATCH]) is None
-            put(cluster, topic, builder.build())
+        fill(cluster, topic, values(topic, count), (markers or {}).get(topic, -1))
     return cluster
+
+
+def fill(cluster: FakeCluster, topic: str, some: list[bytes], marker: int = -1) -> None:
+    """Append records of these values to a topic, in batches of five, a marker before one."""
+    records = [Record(0, _FIRST_MS + n, None, value, []) for n, value in enumerate(some)]
+    for first in range(0, len(records), _PER_BATCH):
+        if marker == first:
+            cluster.logs[topic].open_since[_STRANGER] = first
+            cluster.logs[topic].end_transaction(_STRANGER, commit=True)
+        builder = BatchBuilder(0, 1 << 20)
+        assert builder.extend(records[first : first + _PER_BATCH]) is None
+        put(cluster, topic, builder.build())
 
 
 def chains(destination: FakeCluster) -> dict[TopicPartition, Chain]:

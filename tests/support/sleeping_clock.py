@@ -6,8 +6,8 @@ from __future__ import annotations
 class SleepingClock:
     """A clock that only advances by sleeping."""
 
-    def __init__(self) -> None:
-        self.now = 100.0
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
         self.waits: list[float] = []
 
     def monotonic(self) -> float:

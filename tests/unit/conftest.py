@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.settings import Mirror, load
-from tests.support.config_files import changed, refusal
+from tests.support.config_files import changed
 from tests.support.wordings import Wordings
 
 
@@ -43,26 +43,3 @@ def wordings(request: pytest.FixtureRequest) -> Iterator[Wordings]:
     kept = Wordings(Path(__file__).parent / "settings_wordings.txt", updates=updates)
     yield kept
     kept.close()
-
-
-@pytest.fixture
-def assert_said(request: pytest.FixtureRequest, wordings: Wordings) -> Callable[[str], None]:
-    """Assert that a test case says what is kept of it."""
-    module = request.path.stem.removeprefix("test_settings_")
-    return lambda said: wordings.check(f"{module}: {request.node.callspec.id}", said)
-
-
-@pytest.fixture
-def assert_refused(
-    write_config: Callable[[str], Path], assert_said: Callable[[str], None]
-) -> Callable[[dict[str, Any], str], None]:
-    """Assert that a changed relay.yaml is refused in one line, which begins with the place."""
-
-    def check(changes: dict[str, Any], place: str) -> None:
-        path = write_config(changed(changes))
-        said = refusal(path).removeprefix(f"{path}: ")
-        assert said.partition(": ")[0] == place
-        assert "\n" not in said
-        assert_said(said)
-
-    return check

@@ -36,7 +36,7 @@ PREFIXES = {
 
 
 def test_a_verdict_says_what_was_followed() -> None:
-    """One mirror of several is looked at alone; a file with one mirror has nothing to say."""
+    """One mirror of several is looked at alone; a cluster is known by its id, at any address."""
     seen = survey(A=(AT_A, ["orders", "b.orders"]), B=(AT_B, ["orders", "a.orders"]))
     fine = "no copy comes back to where its records have been"
     assert said(PREFIXES, seen) == [
@@ -46,30 +46,6 @@ def test_a_verdict_says_what_was_followed() -> None:
         ("ok", f"mirrors: 1 topic followed by name over 1 of 2 mirrors: {fine}")
     ]
     assert said({"ab": PREFIXES["ab"]}, seen, count=1) == []
-
-
-def test_what_did_not_answer_is_no_pass() -> None:
-    assert said(PREFIXES, survey(A=(AT_A, ["orders"]))) == [
-        (
-            "warning",
-            (
-                "mirrors: 1 topic followed by name over 2 of 2 mirrors; nothing is known of b"
-                " (b-1:9092); see the errors above"
-            ),
-        )
-    ]
-
-
-def test_a_destination_that_did_not_answer_is_no_pass() -> None:
-    """It may be the cluster that another mirror reads at another address."""
-    mirrors = {"ab": mirror("a", AT_A, "b-2:9092"), "ba": mirror("b", AT_B, AT_A)}
-    seen = survey(A=(AT_A, ["orders"]), B=(AT_B, []))
-    ((severity, text),) = said(mirrors, seen)
-    assert (severity, "nothing is known of destination (b-2:9092)" in text) == ("warning", True)
-
-
-def test_a_cluster_is_known_by_its_id() -> None:
-    """Under another address, and where two nodes have the same name."""
     seen = survey(A=("a-2:9092", ["orders"]), B=(AT_B, []))
     seen.add(Cluster("any", (AT_A,)), "A", ["orders"])
     quarantines = {"on_record_error": "quarantine", "topics": {"rename": "x.{topic}"}}
@@ -87,3 +63,19 @@ def test_a_cluster_is_known_by_its_id() -> None:
             ),
         )
     ]
+
+
+def test_what_did_not_answer_is_no_pass() -> None:
+    assert said(PREFIXES, survey(A=(AT_A, ["orders"]))) == [
+        (
+            "warning",
+            (
+                "mirrors: 1 topic followed by name over 2 of 2 mirrors; nothing is known of b"
+                " (b-1:9092); see the errors above"
+            ),
+        )
+    ]
+    mirrors = {"ab": mirror("a", AT_A, "b-2:9092"), "ba": mirror("b", AT_B, AT_A)}
+    seen = survey(A=(AT_A, ["orders"]), B=(AT_B, []))
+    ((severity, text),) = said(mirrors, seen)
+    assert (severity, "nothing is known of destination (b-2:9092)" in text) == ("warning", True)

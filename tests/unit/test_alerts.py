@@ -42,7 +42,6 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def alerts(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What people are sent."""
     sent: list[str] = []
     monkeypatch.setattr(example, "alert", sent.append)
     return sent

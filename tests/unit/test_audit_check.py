@@ -19,7 +19,7 @@ from relay_pipelines.audit.checks import (
     numbers,
 )
 from relay_pipelines.audit.comparison import Difference, ShownRecord
-from relay_pipelines.audit.coverage import CoverageMap, coverage
+from relay_pipelines.audit.coverage import CoverageMap
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import RecountPart
@@ -29,7 +29,7 @@ from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.resources import KafkaResource
-from tests.support.audited import CHUNKS, audit, audited, wanted
+from tests.support.audited import audit, audited, wanted, whole
 from tests.support.findings import differences
 
 KAFKA = KafkaResource(config_path="/etc/relay config.yaml")
@@ -37,15 +37,7 @@ RECORD = ShownRecord(15, 1_700_000_000_000, "k", "one", "a=1")
 REQUEST = AuditRequest(("orders",), level=Level.FULL, share=100.0)
 
 
-def whole(difference: Difference | None = None) -> PartitionAudit:
-    """A topic-partition of which the ledger has everything."""
-    found = audited(difference)
-    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
-    return found
-
-
 def evaluated(found: PartitionAudit, request: AuditRequest = REQUEST) -> dg.AssetCheckEvaluation:
-    """The evaluation of the only topic."""
     whole = audit(found)
     whole.request = request
     (evaluation,) = evaluations(AuditReport("m", whole), KAFKA)
@@ -82,8 +74,8 @@ def test_the_first_difference(
     ]
 
 
-def test_what_the_ledger_says_has_no_record() -> None:
-    """The problem, the offsets, and the window in the command."""
+def test_what_is_first_without_a_record() -> None:
+    """The problem, the offsets and the window in the command; what others wrote; what is unread."""
     found = evaluated(audited(), replace(REQUEST, windows=("w",)))
     assert not found.passed
     assert found.partition == "w"
@@ -92,17 +84,11 @@ def test_what_the_ledger_says_has_no_record() -> None:
         "orders-0[0, 60): 5 source offsets are in no ledger entry: [40, 45)"
     )
     assert metadata["command that shows more"].endswith("--partition 0 --window w --level full")
-
-
-def test_records_of_others_have_a_destination_offset() -> None:
     found = whole()
     found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30))]
     metadata = values(evaluated(found))
     assert metadata["first difference: offset"] == 30
     assert str(metadata["first difference"]).startswith("copy.orders-0: records at the destination")
-
-
-def test_what_could_not_be_read_is_a_warning() -> None:
     found = whole()
     found.results = [replace(found.results[0], records=0, error="no answer")]
     evaluation = evaluated(found)
@@ -204,19 +190,23 @@ def test_a_run_that_copies_repeats_the_last_result() -> None:
 
 
 def test_a_topic_without_copies_is_a_warning() -> None:
+    """The share that was covered is that of chunks, not of topic-partitions."""
     audited_both = audit(whole())
     audited_both.request = replace(REQUEST, topics=("never", "orders"))
     (other, found) = evaluations(AuditReport("m", audited_both), KAFKA)
     assert (other.asset_key.path, other.passed) == (["m", "never"], False)
     assert other.severity is dg.AssetCheckSeverity.WARN
     assert found.passed
+    found = numbers([whole()])
+    assert found["chunks"] == len(whole().coverage.stretches)
+    assert (found["chunks compared"], found["compared by content (records)"]) == (1, 15)
+    assert found["covered (%)"] == round(100 / found["chunks"], 3)
+    assert numbers([])["covered (%)"] == 0
+    assert numbers([audited()])["differences"] == 1
 
 
 def test_an_audit_that_could_not_be_made() -> None:
-    """A cluster that is away is a warning; a ledger that somebody has changed is an error.
-
-    The error names a topic-partition of the ledger, and the check is that of the topic.
-    """
+    """A cluster that is away is a warning, a ledger that somebody has changed an error of it."""
     at = TopicPartition(ledger_topic.TOPIC, 3)
     (away,) = not_audited("m", REQUEST, SourceError("no answer"), KAFKA.clock)
     (tampered,) = not_audited(
@@ -228,13 +218,3 @@ def test_an_audit_that_could_not_be_made() -> None:
         dg.AssetCheckSeverity.ERROR,
     )
     assert (away.description, tampered.description) == ("no answer", "__relay_ledger-3: changed")
-
-
-def test_the_numbers_of_a_sample() -> None:
-    """The share that was covered is that of chunks, not of topic-partitions."""
-    found = numbers([whole()])
-    assert found["chunks"] == len(whole().coverage.stretches)
-    assert (found["chunks compared"], found["compared by content (records)"]) == (1, 15)
-    assert found["covered (%)"] == round(100 / found["chunks"], 3)
-    assert numbers([])["covered (%)"] == 0
-    assert numbers([audited()])["differences"] == 1

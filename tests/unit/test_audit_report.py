@@ -1,4 +1,4 @@
-"""The report of an audit in a terminal and as JSON."""
+"""The report of an audit: in a terminal, as JSON, metrics and HTML; mistakes in its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import xml.etree.ElementTree as ET
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,33 @@ from rich.table import Table
 
 from relay_pipelines.audit import metrics
 from relay_pipelines.audit import report as shown_as
+from relay_pipelines.audit.audit import PartitionAudit
 from relay_pipelines.audit.command import Written, report
-from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.page import page
+from relay_pipelines.audit.comparison import Difference
+from relay_pipelines.audit.coverage import Stretch, coverage
+from relay_pipelines.audit.page import HEIGHT, WIDTH, bars, mark, page
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.report import audit_document as document_of
 from relay_pipelines.audit.request import AuditRequest, Level
+from relay_pipelines.cli import main
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.invocation import Invocation
+from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.output.tables import show
-from tests.support.audited import BAD, CHUNKS, DIFFERENCE, audit, audited, wanted
+from tests.support.audited import (
+    AT,
+    BAD,
+    CHUNKS,
+    DIFFERENCE,
+    TO,
+    audit,
+    audited,
+    entry,
+    wanted,
+    whole,
+)
+from tests.support.config_files import MINIMAL
 from tests.support.doc_blocks import ROOT
 
 
@@ -41,33 +59,15 @@ def shown(made: Table) -> str:
 
 
 def test_a_row_per_topic_partition() -> None:
-    found = audited()
-    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    """And what differs, with both records."""
+    found = whole()
     found.uncompared["a reason"] = 10
     lines = shown(shown_as.audit_table(audit(found))).splitlines()
     title, _, row = [line.strip() for line in lines if line.strip("─ ")]
     assert title == "m: audit, level full"
-    assert row.split() == [
-        "orders-0",
-        "[0,",
-        "40)",
-        "copy.orders-0",
-        "40",
-        "25",
-        "15",
-        "0",
-        "10",
-        "9",
-        "aborted,",
-        "1",
-        "control,",
-        "5",
-        "filtered",
-        "agrees",
-    ]
-
-
-def test_what_differs() -> None:
+    assert " ".join(row.split()) == (
+        "orders-0 [0, 40) copy.orders-0 40 25 15 0 10 9 aborted, 1 control, 5 filtered agrees"
+    )
     found = audit(audited(DIFFERENCE))
     assert "differs" in shown(shown_as.audit_table(found))
     text = shown(shown_as.difference_table("orders-0", DIFFERENCE))
@@ -77,8 +77,7 @@ def test_what_differs() -> None:
 
 def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither does it agree, nor is it done."""
-    found = audited()
-    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found = whole()
     found.rule, found.chunks, found.results = "not compared: it is compacted", [], []
     found.uncompared["it is compacted"] = 25
     invocation = Invocation(tmp_path)
@@ -125,9 +124,8 @@ def test_a_failed_check_stays_until_the_whole_topic_passes(
 ) -> None:
     """What passes on a part of it has not looked at what failed."""
     textfile = tmp_path / "audit.prom"
-    bad, good = audit(audited(DIFFERENCE)), audit(audited())
+    bad, good = audit(audited(DIFFERENCE)), audit(whole())
     (partition,) = good.partitions.values()
-    partition.coverage = coverage(wanted(0, 40), CHUNKS, 40)
     partition.uncompared["retention"] = 10
     good.request = request = AuditRequest(**{"level": Level.FULL, **asked})
     partition.level = request.level
@@ -145,8 +143,7 @@ def test_a_failed_check_outlives_its_topic(tmp_path: Path) -> None:
     line = 'kafka_relay_check_failed{{mirror="m",topic="{}",check="audit"}} {}\n'
     known = [("gone", 1), ("passed", 0), ("asked", 0), ("", 1)]
     textfile.write_text("".join(line.format(*each) for each in known))
-    found = audited()
-    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found = whole()
     asked = AuditRequest(topics=("orders", "asked", "gone"))
     metrics.write(textfile, metrics.Audited("m", asked, audit(found)))
     failed = {"gone": 1, "asked": 1, "orders": 0}
@@ -236,7 +233,6 @@ def test_a_file_in_a_folder_that_cannot_be_written() -> None:
 
 
 def gauge(textfile: Path, name: str) -> dict[tuple[str, str], float]:
-    """Return its values by topic and its last label."""
     return {
         (
             sample.labels["topic"],
@@ -255,27 +251,25 @@ def test_a_strict_audit_passes_no_note(
     strict: bool,  # noqa: FBT001
 ) -> None:
     """What it notes is told as errors, and is exit code 4."""
-    found = audited()
-    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found = whole()
     found.uncompared["retention"] = 10
-    whole = audit(found)
-    whole.request = replace(whole.request, strict=strict)
+    audited_whole = audit(found)
+    audited_whole.request = replace(audited_whole.request, strict=strict)
     invocation = Invocation(tmp_path)
-    report(invocation, whole, as_json=False)
+    report(invocation, audited_whole, as_json=False)
     shown = capsys.readouterr()
     lines = [
         "m: orders-0: 10 records were not compared: retention",
         "m: not verified: 10 (retention); agrees: 15 of 25 records compared by content",
     ]
-    assert (invocation.exit_code, whole.exit_code) == (4 * strict, 4 * strict)
+    assert (invocation.exit_code, audited_whole.exit_code) == (4 * strict, 4 * strict)
     assert shown.err.splitlines() == ([f"error: {line}" for line in lines] if strict else [])
     assert all((line in shown.out) is not strict for line in lines)
 
 
 def test_what_compaction_has_removed_was_not_compared() -> None:
     """A record that is gone for a later one of its key is explained, and says so."""
-    found = audited()
-    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found = whole()
     (result,) = found.results
     found.results = [replace(result, superseded=4)]
     found.uncompared["retention"] = 10
@@ -300,39 +294,158 @@ def test_json() -> None:
     (partition,) = document["topic_partitions"]
     assert (document["mirror"], document["level"], document["share_percent"]) == ("m", "full", 5.0)
     assert partition["missing"] == [{"start": 40, "end": 45}]
-    assert partition["recount"] == {
-        "recorded": 25,
-        "counted": 25,
-        "foreign": 3,
-        "first_foreign_offset": 30,
-        "differing_chunks": 0,
-        "not_compared": {},
-        "not_verified": {},
-        "untimed": 0,
-        "uncopied": 0,
-    }
-    assert partition["comparison"] == {
-        "rule": "record by record",
-        "chunks": 1,
-        "compared": 1,
-        "records": 15,
-        "undecoded": 0,
-        "superseded": 0,
-        "untimed": 0,
-        "nodes": ["node1"],
-    }
+    counts = {"recorded": 25, "counted": 25, "foreign": 3, "first_foreign_offset": 30}
+    none = {"not_compared": {}, "not_verified": {}}
+    zero = dict.fromkeys(("differing_chunks", "untimed", "uncopied"), 0)
+    assert partition["recount"] == counts | none | zero
+    counts = {"chunks": 1, "compared": 1, "records": 15, "nodes": ["node1"]}
+    zero = dict.fromkeys(("undecoded", "superseded", "untimed"), 0)
+    assert partition["comparison"] == {"rule": "record by record"} | counts | zero
     first = partition["first_difference"]
     assert (first["start"], first["end"], first["destination"]) == (10, 30, None)
     assert (first["source"]["offset"], first["source"]["value"]) == (15, BAD)
     assert [each["severity"] for each in partition["findings"]] == ["difference"] * 4
-
-
-def test_json_of_the_ledger_alone() -> None:
     found = audited()
     found.rule, found.results, found.chunks = "", [], []
     (partition,) = document_of(audit(found))["topic_partitions"]
-    assert (partition["recount"], partition["comparison"], partition["first_difference"]) == (
-        None,
-        None,
-        None,
-    )
+    left_out = ("recount", "comparison", "first_difference")
+    assert [partition[key] for key in left_out] == [None] * 3
+
+
+class _Sources(HTMLParser):
+    """Collects what a browser would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.loaded += [str(value) for name, value in attrs if name in {"src", "href"}]
+
+
+def test_a_page_loads_nothing_and_says_what_was_found() -> None:
+    """It runs nothing: what records contain is text; its picture is well-formed."""
+    made = page([audit(audited(DIFFERENCE))], 1_700_000_000_000)
+    parser = _Sources()
+    parser.feed(made)
+    assert parser.loaded == []
+    assert "script" not in parser.tags
+    assert "&lt;script&gt;" in made
+    assert "url(" not in made
+    for text in (
+        "Made 2023-11-14T22:13:20Z",
+        "orders-0 → copy.orders-0",
+        "differs",
+        "1 record differs",
+        "no record",
+        "not yet",
+        "missing",
+    ):
+        assert text in made
+    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO)
+    assert "differs</span>" not in page([audit(agreeing)], 0)
+    picture = made[made.index("<svg") : made.index("</svg>") + len("</svg>")]
+    kinds = [child.tag for child in ET.fromstring(picture)]
+    assert kinds.count("rect") == 7
+    assert kinds.count("line") == 1
+
+
+def test_the_bars_fill_the_picture() -> None:
+    """Their areas are the shares of the offsets."""
+    made = list(bars(coverage(wanted(0, 40), CHUNKS, 40).stretches))
+    assert sum(bar.width * bar.height for bar in made) == pytest.approx(WIDTH * HEIGHT)
+    copied = sum(bar.width * bar.height for bar in made if "copied" in bar.title)
+    assert copied / (WIDTH * HEIGHT) == pytest.approx(25 / 40)
+    assert [bar.title for bar in made][:3] == [
+        "[0, 10): 10 copied",
+        "[10, 30): 15 copied",
+        "[10, 30): 5 filtered",
+    ]
+    (bar,) = bars([Stretch(5, 6, {"copied": 1})])
+    assert (bar.x, bar.width, bar.height) == (0, WIDTH, HEIGHT)
+    assert list(bars([])) == []
+
+
+def test_very_many_chunks_make_a_small_page() -> None:
+    chunks = [entry(start, start + 1) for start in range(50_000)]
+    found = PartitionAudit(coverage(wanted(0, 50_000), chunks, 50_000), Chain(AT), Level.FULL, TO)
+    assert len(page([audit(found)], 0)) < 200_000
+
+
+def test_where_the_first_difference_is() -> None:
+    assert mark(audited(DIFFERENCE)) == pytest.approx(WIDTH * 15 / 60)
+    assert mark(audited()) is None
+    without_record = Difference("the source has fewer", None, None)
+    assert mark(audited(without_record)) == pytest.approx(WIDTH * 10 / 60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--partition", "1"], "partition needs a topic; name one source topic"),
+        (["--offsets", "1:2"], "offsets needs a topic; name one source topic"),
+        *(
+            (
+                ["--topic", "t", "--offsets", text],
+                (
+                    f"--offsets: {text!r} is no range of offsets; write START:END, such as 100:200,"
+                    " 100: or :200"
+                ),
+            )
+            for text in ("5", "7:7", "9:3", "a:b", "-1:3")
+        ),
+        (
+            ["--since", "yesterday"],
+            "--since: 'yesterday' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z",
+        ),
+        (
+            ["--until", "31.1."],
+            "--until: '31.1.' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z",
+        ),
+        (
+            ["--window", "w", "--since", "2026-01-31"],
+            "a window names offsets by itself; leave out offsets, since and until",
+        ),
+        (
+            ["--topic", "t", "--offsets", "1:2", "--until", "2026-01-31"],
+            "offsets and dates exclude each other; leave one of them out",
+        ),
+        (
+            ["--client", "librdkafka"],
+            "client librdkafka is for comparing both sides; ask for the level full or sample",
+        ),
+        (["--key", "k.pem"], "--key needs --against; name the statement"),
+        (
+            ["--against", "s.json", "--topic", "t", "--level", "full"],
+            (
+                "--against audits what the statement says, and not a part of it; leave out"
+                " --topic, --level"
+            ),
+        ),
+        (
+            ["--against", "none.json"],
+            (
+                "cannot read the statement none.json: No such file or directory;"
+                " `relay attest --output FILE` writes one"
+            ),
+        ),
+        (["--html", "none/a.html"], "--html: there is no folder none; create it first"),
+        (["--html", "."], "--html: . cannot be written; name another file"),
+        (["--textfile", "none/a.prom"], "--textfile: there is no folder none; create it first"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "relay.yaml"
+    config.write_text(MINIMAL)
+    assert main(["--config", str(config), "audit", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
+def test_unknown_levels_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--level", "half"]) == 2
+    assert "'half'" in capsys.readouterr().err

@@ -39,45 +39,20 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert re.findall(r"^  (\w+)  ", shown.partition("Commands:")[2], re.MULTILINE) == [
-        "check",
-        "nodes",
-        "plan",
-        "run",
-        "status",
-        "exporter",
-        "ledger",
-        "attest",
-        "audit",
-        "replay",
-        "offsets",
-        "schemas",
-        "move",
-        "reset",
-        "restore",
-        "expectations",
-        "acls",
-        "init",
-        "spark",
-        "convert",
-        "demo",
-        "ui",
+        *("check", "nodes", "plan", "run", "status", "exporter", "ledger", "attest", "audit"),
+        *("replay", "offsets", "schemas", "move", "reset", "restore", "expectations", "acls"),
+        *("init", "spark", "convert", "demo", "ui"),
     ]
 
 
 def test_every_command_and_option_is_documented() -> None:
     """docs/cli.md has a section per command, with a row per option and all its spellings."""
-    sections = re.findall(
-        r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
+    text = PAGE.read_text()
+    sections = re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    rows = re.compile(r"^\| (`-[^|]*) \|", re.MULTILINE)
     documented = [
-        (
-            title,
-            [
-                re.findall(r"`(-[^` ]+)", cell)
-                for cell in re.findall(r"^\| (`-[^|]*) \|", text, re.MULTILINE)
-            ],
-        )
-        for title, text in sections
+        (title, [re.findall(r"`(-[^` ]+)", cell) for cell in rows.findall(section)])
+        for title, section in sections
     ]
     assert documented == list(commands())
 
@@ -87,13 +62,12 @@ def test_every_command_and_option_is_documented() -> None:
     [
         (["run", "--mirrors", "x"], r"No such option: --mirrors.*; see `relay run --help`"),
         (["copy"], r"No such command 'copy'.*; see `relay --help`"),
-        (
-            ["ledger", "--last", "0"],
-            r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`",
-        ),
-        (
-            ["ledger", "--last", "x"],
-            r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`",
+        *(
+            (
+                ["ledger", "--last", wrong],
+                r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`",
+            )
+            for wrong in "0x"
         ),
         (["run", "more"], r".*unexpected.*argument.*; see `relay run --help`"),
         (["-c"], r".*'?-c'?.* requires an argument; see `relay --help`"),
@@ -114,10 +88,10 @@ def test_bad_usage_is_one_line(
     assert re.fullmatch(f"error: {line}\n", (error := capsys.readouterr().err)), error
 
 
-def test_the_environment_may_name_the_configuration(
+def test_the_environment_may_name_the_configuration_or_be_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """RELAY_CONFIG names the file; --config wins."""
+    """RELAY_CONFIG_YAML replaces the file that RELAY_CONFIG names; --config wins."""
     monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
     assert main(["status"]) == 2
     assert main(["status", "-c", "given.yaml"]) == 2
@@ -125,13 +99,6 @@ def test_the_environment_may_name_the_configuration(
         "from-the-environment.yaml",
         "given.yaml",
     ]
-
-
-def test_the_environment_may_be_the_configuration(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """RELAY_CONFIG_YAML replaces the file that RELAY_CONFIG names; --config wins."""
-    monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
     monkeypatch.setenv("RELAY_CONFIG_YAML", "mirrors: 1")
     assert main(["status"]) == 2
     assert main(["status", "-c", "given.yaml"]) == 2
@@ -141,10 +108,10 @@ def test_the_environment_may_be_the_configuration(
     ]
 
 
-def test_a_bug_is_one_line_and_debug_shows_its_traceback(
+def test_a_bug_and_ctrl_c_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unexpected exception ends with exit code 1."""
+    """With exit codes 1 and 130; --debug shows the traceback of a bug."""
 
     def broken(*_: object, **__: object) -> int:
         return 1 // 0
@@ -157,12 +124,6 @@ def test_a_bug_is_one_line_and_debug_shows_its_traceback(
     )
     assert main(["status", "--debug"]) == 1
     assert "in broken" in capsys.readouterr().err
-
-
-def test_ctrl_c_in_a_command_that_writes_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The exit code is 130, and there is no traceback."""
 
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
@@ -186,10 +147,7 @@ def test_ctrl_c_in_a_command_that_writes_nothing(
 def test_slow_packages_are_imported_late(
     tmp_path: Path, arguments: list[str], slow: tuple[str, ...]
 ) -> None:
-    """No command imports Spark, Arrow or Dagster before it has records to copy.
-
-    None ever imports the clients of the Kafka libraries.
-    """
+    """None before it has records to copy; and none ever imports the Kafka libraries' clients."""
     (tmp_path / "relay.yaml").write_text(UNREACHABLE)
     program = (
         "import sys; from relay_pipelines.cli import main; code = main(sys.argv[1:])\n"
@@ -207,8 +165,8 @@ def test_slow_packages_are_imported_late(
     assert "Traceback" not in done.stderr
 
 
-def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
-    """`relay ... | head` ends without a traceback."""
+def test_processes_of_their_own(tmp_path: Path) -> None:
+    """A closed pipe ends it quietly; a user's module imports all of the Kafka libraries."""
     program = "import sys; from relay_pipelines.cli import main; sys.exit(main(['--help']))"
     reader, writer = os.pipe()
     os.close(reader)
@@ -222,20 +180,32 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+    program = (
+        "import relay_pipelines.protocol.security, relay_pipelines.protocol.records\n"
+        "import kafka.net, aiokafka\n"
+        "from kafka import KafkaProducer\n"
+        "from kafka.net import *\n"
+        "print(KafkaProducer.__name__, aiokafka.AIOKafkaConsumer.__name__,"
+        " KafkaConnection.__name__, kafka.protocol.metadata.MetadataRequest.__name__,"
+        " hasattr(kafka, 'other'))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [
+        *("KafkaProducer", "AIOKafkaConsumer", "KafkaConnection", "MetadataRequest", "False")
+    ], done.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "code", "error"),
     [
-        (
-            "--help >/dev/full",
-            1,
-            "the output cannot be written: No space left on device; write to another file",
-        ),
-        (
-            "init >/dev/full",
-            1,
-            "the output cannot be written: No space left on device; write to another file",
+        *(
+            (
+                f"{what} >/dev/full",
+                1,
+                "the output cannot be written: No space left on device; write to another file",
+            )
+            for what in ("--help", "init")
         ),
         ("--help >&-", 2, "stdout is closed; write to a file, or to /dev/null"),
         ("convert none.conf >&-", 2, "stdout is closed; .*"),
@@ -289,21 +259,3 @@ def test_one_cause_is_one_line():
     assert str(many) == "t-0, t-1, t-2 and 47 more topic-partitions: it is shorter"
     assert together([other]) == [other]
     assert {error.exit_code for error in together(lost)} == {3}
-
-
-def test_a_users_module_imports_the_clients_of_the_kafka_libraries() -> None:
-    """Relay imports parts of the packages alone, and whoever needs the rest gets it."""
-    program = (
-        "import relay_pipelines.protocol.security, relay_pipelines.protocol.records\n"
-        "import kafka.net, aiokafka\n"
-        "from kafka import KafkaProducer\n"
-        "from kafka.net import *\n"
-        "print(KafkaProducer.__name__, aiokafka.AIOKafkaConsumer.__name__,"
-        " KafkaConnection.__name__, kafka.protocol.metadata.MetadataRequest.__name__,"
-        " hasattr(kafka, 'other'))"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == [
-        *("KafkaProducer", "AIOKafkaConsumer", "KafkaConnection", "MetadataRequest", "False")
-    ], done.stderr

@@ -1,13 +1,22 @@
-"""Both sides of a chunk, compared as bytes or record by record, up to the first difference."""
+"""Both sides of a chunk: as bytes, record by record, or, where compacted, key by key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from relay_pipelines.audit.comparison import BatchSide, Side, compare, excerpts
+from relay_pipelines.audit.comparison import BatchSide, Comparison, Side, compare, excerpts
+from relay_pipelines.audit.key_comparison import (
+    AT_SOURCE,
+    ON_BOTH_SIDES,
+    Compaction,
+    compare_keys,
+    decoded,
+)
 from relay_pipelines.errors import CorruptBatchError
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import CRC_END, TIMESTAMP_TYPE_BIT, split
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import Record
@@ -52,16 +61,11 @@ def test_the_same_records(source: Batches, destination: Batches, undecoded: int)
     assert (found.records, found.undecoded, found.difference) == (10, undecoded, None)
 
 
-def test_nothing_on_either_side() -> None:
+def test_batches_that_are_compressed_or_none() -> None:
+    """Only those that one side has recompressed are decoded."""
     assert compare(side(), side()).difference is None
-
-
-def test_recompressed_records_are_the_same() -> None:
     found = compare(side(RECORDS, codec=1), side(RECORDS))
     assert (found.records, found.undecoded, found.difference) == (10, 0, None)
-
-
-def test_compressed_batches_need_no_decoding() -> None:
     assert compare(side(RECORDS, codec=1), side(RECORDS, codec=1)).undecoded == 10
 
 
@@ -77,8 +81,22 @@ def test_a_range_that_cuts_batches() -> None:
 
 
 def change(**changes: object) -> list[Record]:
-    """The records with another one in the middle."""
     return [*RECORDS[:5], RECORDS[5]._replace(**changes), *RECORDS[6:]]
+
+
+ADDED = "1 record is at the destination, but not in the source"
+
+
+TWO = "2 records are at the destination, but not in the source"
+
+
+BOTH = "2 records are missing at the destination, and 1 record is there, but not in the source"
+
+
+CUT = "the copies end here: {} records are missing"
+
+
+FIVE = RECORDS[5]._replace
 
 
 TAMPERED = {
@@ -86,56 +104,30 @@ TAMPERED = {
     "two dropped": (RECORDS[:5] + RECORDS[7:], "2 records are missing at the destination", 5, 5),
     "inserted": (
         [*RECORDS[:5], RECORDS[0]._replace(value=b"new"), *RECORDS[5:]],
-        "1 record is at the destination, but not in the source",
-        5,
-        5,
+        *(ADDED, 5, 5),
     ),
-    "doubled": (
-        [*RECORDS[:5], *RECORDS[4:]],
-        "1 record is at the destination, but not in the source",
-        5,
-        5,
-    ),
+    "doubled": ([*RECORDS[:5], *RECORDS[4:]], ADDED, 5, 5),
     "inserted, in the place of the last ones": (
         [*RECORDS[:5], *RECORDS[:2], *RECORDS[5:8]],
-        "2 records are at the destination, but not in the source",
-        5,
-        5,
+        *(TWO, 5, 5),
     ),
-    "changed and dropped": (
-        [*RECORDS[:5], RECORDS[5]._replace(key=None), *RECORDS[7:]],
-        ("2 records are missing at the destination, and 1 record is there, but not in the source"),
-        5,
-        5,
-    ),
-    "appended": (
-        [*RECORDS, RECORDS[0]],
-        "1 record is at the destination, but not in the source",
-        None,
-        10,
-    ),
+    "changed and dropped": ([*RECORDS[:5], FIVE(key=None), *RECORDS[7:]], BOTH, 5, 5),
+    "appended": ([*RECORDS, RECORDS[0]], ADDED, None, 10),
     "reordered": (
         [*RECORDS[:5], RECORDS[6], RECORDS[5], *RECORDS[7:]],
-        "the same records are in another order",
-        5,
-        5,
+        *("the same records are in another order", 5, 5),
     ),
-    "truncated": (RECORDS[:5], "the copies end here: 5 records are missing", 5, None),
-    "emptied": ([], "the copies end here: 10 records are missing", 0, None),
-    "value": (change(value=b"value X"), "1 record differs", 5, 5),
-    "null value": (change(value=None), "1 record differs", 5, 5),
-    "empty value": (change(value=b""), "1 record differs", 5, 5),
-    "key": (change(key=None), "1 record differs", 5, 5),
-    "timestamp": (change(timestamp=1_700_000_000_006), "1 record differs", 5, 5),
-    "header": (change(headers=[("n", b"6")]), "1 record differs", 5, 5),
-    "header name": (change(headers=[("m", b"5")]), "1 record differs", 5, 5),
-    "no headers": (change(headers=[]), "1 record differs", 5, 5),
-    "all": (
-        [record._replace(value=b"") for record in RECORDS],
-        "10 records differ",
-        0,
-        0,
-    ),
+    "truncated": (RECORDS[:5], CUT.format(5), 5, None),
+    "emptied": ([], CUT.format(10), 0, None),
+    **{
+        f"another {field}: {value!r}": (change(**{field: value}), "1 record differs", 5, 5)
+        for field, value in (
+            *(("value", b"value X"), ("value", None), ("value", b""), ("key", None)),
+            *(("timestamp", 1_700_000_000_006), ("headers", [("n", b"6")])),
+            *(("headers", [("m", b"5")]), ("headers", [])),
+        )
+    },
+    "all": ([record._replace(value=b"") for record in RECORDS], "10 records differ", 0, 0),
 }
 
 
@@ -157,8 +149,8 @@ def test_the_first_difference(
     assert (found.destination and found.destination.offset) == at_destination
 
 
-def test_a_changed_record_with_the_old_crc() -> None:
-    """CRC-32C can be forged, so the bytes themselves are compared."""
+def test_changes_that_headers_hide() -> None:
+    """A forged CRC, and timestamps that count from the first one in the header."""
     other = change(value=b"valuE 5")
     found = compare(side(RECORDS), side(other))
     assert found.difference is not None
@@ -168,10 +160,6 @@ def test_a_changed_record_with_the_old_crc() -> None:
     (run,) = split(memoryview(bytes(damaged)))
     with pytest.raises(CorruptBatchError):
         compare(side(RECORDS), BatchSide([[span(run)]]))
-
-
-def test_batches_that_begin_at_another_time_differ() -> None:
-    """Their bytes are the same, because timestamps count from the first one in the header."""
     later = [record._replace(timestamp=record.timestamp + 1) for record in RECORDS]
     found = compare(side(RECORDS), side(later)).difference
     assert found is not None
@@ -218,39 +206,37 @@ def test_records_of_another_producer_between_the_copies() -> None:
     assert found.what == "2 records are at the destination, but not in the source"
 
 
-class TestFiltered:
-    """Of what a filter left out, only the number is known."""
+FILTERED = {
+    "the kept records match": ([RECORDS[1:4], RECORDS[5:9]], 3, ""),
+    "all are left out": ([], 10, ""),
+    "one more is missing": (
+        [RECORDS[1:4], RECORDS[6:9]],
+        *(3, "more records are missing at the destination than the ledger says that were left out"),
+    ),
+    "a changed record": (
+        [change(value=b"other")[1:]],
+        *(1, "the destination holds a record that the source does not have here"),
+    ),
+    "fewer were left out": (
+        [RECORDS],
+        *(2, "the source has 2 records fewer than the ledger says that were left out"),
+    ),
+}
 
-    def test_the_kept_records_match(self) -> None:
-        found = compare(side(RECORDS), side(RECORDS[1:4], RECORDS[5:9]), 3)
-        assert (found.records, found.left_out, found.difference) == (7, 3, None)
 
-    def test_all_are_left_out(self) -> None:
-        found = compare(side(RECORDS), side(), 10)
-        assert (found.records, found.left_out, found.difference) == (0, 10, None)
-
-    def test_one_more_is_missing(self) -> None:
-        found = compare(side(RECORDS), side(RECORDS[1:4], RECORDS[6:9]), 3).difference
-        assert found is not None
-        assert found.what == (
-            "more records are missing at the destination than the ledger says that were left out"
-        )
-
-    def test_a_changed_record(self) -> None:
-        """It is shown as it is at the destination; nothing tells which it was at the source."""
-        copies = change(value=b"other")[1:]
-        found = compare(side(RECORDS), side(copies), 1).difference
-        assert found is not None
-        assert found.what == "the destination holds a record that the source does not have here"
-        assert found.destination is not None
-        assert (found.destination.value, found.destination.offset) == ("other", 4)
-
-    def test_fewer_were_left_out(self) -> None:
-        found = compare(side(RECORDS), side(RECORDS), 2).difference
-        assert found is not None
-        assert found.what == (
-            "the source has 2 records fewer than the ledger says that were left out"
-        )
+@pytest.mark.parametrize(("destination", "left_out", "what"), FILTERED.values(), ids=FILTERED)
+def test_of_what_a_filter_left_out_only_the_number_is_known(
+    destination: Batches, left_out: int, what: str
+) -> None:
+    """A changed record is shown as it is there; nothing tells which it was at the source."""
+    found = compare(side(RECORDS), side(*destination), left_out)
+    assert (found.difference.what if found.difference else "") == what
+    if found.difference is None:
+        assert (found.records, found.left_out) == (10 - left_out, left_out)
+    elif "holds" in what:
+        assert found.difference.destination is not None
+        shown = found.difference.destination
+        assert (shown.value, shown.offset) == ("other", 4)
 
 
 class TestExcerpts:
@@ -259,14 +245,13 @@ class TestExcerpts:
     @pytest.mark.parametrize(
         ("one", "other", "expected"),
         [
-            (b"one", b"two", ("one", "two")),
-            (b"one", None, ("one", "null")),
-            (b"", None, ("", "null")),
-            ("größe".encode(), b"x", ("größe", "x")),
-            (b"\x00\xff", b"ab", ("00 ff", "61 62")),
-            (b"a\nb", b"ab", ("61 0a 62", "61 62")),
+            pytest.param(b"one", b"two", ("one", "two"), id="text"),
+            pytest.param(b"one", None, ("one", "null"), id="null"),
+            pytest.param(b"", None, ("", "null"), id="empty"),
+            pytest.param("größe".encode(), b"x", ("größe", "x"), id="UTF-8"),
+            pytest.param(b"\x00\xff", b"ab", ("00 ff", "61 62"), id="binary"),
+            pytest.param(b"a\nb", b"ab", ("61 0a 62", "61 62"), id="control characters"),
         ],
-        ids=["text", "null", "empty", "UTF-8", "binary", "control characters"],
     )
     def test_short_values(
         self, one: bytes | None, other: bytes | None, expected: tuple[str, str]
@@ -290,12 +275,134 @@ class TestExcerpts:
         assert "€Y€" in second
         assert "€… (" in first
 
-    def test_bytes_that_are_not_utf8_at_the_end(self) -> None:
-        """Only what is cut may be left out."""
+    def test_what_is_cut_of_two_ends(self) -> None:
+        """Only what is cut may be left out of bytes that are not UTF-8 at the end."""
         assert excerpts(b"abc\xe2", b"abc") == ("61 62 63 e2", "61 62 63")
-
-    def test_a_long_value_and_its_beginning(self) -> None:
         assert excerpts(b"a" * 100, b"a" * 90) == (
             "…" + "a" * 34 + " (100 bytes, from 66)",
             "…" + "a" * 24 + " (90 bytes, from 66)",
         )
+
+
+AT = TopicPartition("orders", 0)
+
+
+Pair = tuple[str | None, str | None]
+
+
+Log = list[list[FetchedSpan]]
+
+
+def kept(*pairs: Pair, at: int = 0, attributes: int = 0) -> Log:
+    """A log of these keys and values, in one batch that begins at an offset."""
+    records = [
+        Record(
+            n,
+            1_700_000_000_000,
+            None if key is None else key.encode(),
+            None if value is None else value.encode(),
+            [],
+        )
+        for n, (key, value) in enumerate(pairs)
+    ]
+    return [[span(batch(records, at, attributes=attributes))]] if records else []
+
+
+def compared(
+    source: Log, destination: Log, start: int = 0, end: int = 100, **rules: Any
+) -> Comparison:
+    """Compare logs of which a range was copied to the same offsets."""
+    copied = OffsetRange(AT, start, end)
+    rules = {"records": 2} | rules
+    return compare_keys(decoded(source), decoded(destination), Compaction(copied, copied, **rules))
+
+
+def differs(source: Log, destination: Log, **rules: Any) -> str:
+    found = compared(source, destination, **rules).difference
+    return "" if found is None else found.what
+
+
+ONE_KEY, TWO_KEYS = "the records of 1 key differ", "the records of 2 keys differ"
+
+
+KEYLESS = "the records without a key differ"
+
+
+OF_EACH_KEY = {
+    "the same": ([("a", "1"), ("b", "2")], [("a", "1"), ("b", "2")], ""),
+    "cleaned at the destination": ([("a", "0"), ("a", "1")], [("a", "1")], ""),
+    "cleaned at the source": ([("a", "1")], [("a", "0"), ("a", "1")], ""),
+    "tombstone cleaned at the destination": ([("a", "1"), ("a", None)], [], ""),
+    "tombstone cleaned at the source": ([], [("a", "1"), ("a", None)], ""),
+    "before a tombstone": ([("a", "1"), ("a", None)], [("a", None)], ""),
+    "another value": ([("a", "1")], [("a", "2")], ONE_KEY),
+    "deleted at the destination": ([("a", "1")], [("a", None)], ONE_KEY),
+    "deleted at the source": ([("a", None)], [("a", "1")], ONE_KEY),
+    "missing": ([("a", "1"), ("b", "1")], [("a", "1")], ONE_KEY),
+    "added": ([("a", "1")], [("a", "1"), ("b", "1")], ONE_KEY),
+    "another order": ([("a", "1"), ("a", "2")], [("a", "2"), ("a", "1")], ONE_KEY),
+    "the tombstone alone is missing": ([("a", "1"), ("a", None)], [("a", "1")], ONE_KEY),
+    "an older record is another": ([("a", "0"), ("a", "1")], [("a", "x"), ("a", "1")], ONE_KEY),
+    "a gap between two records": ([("a", n) for n in "012"], [("a", "0"), ("a", "2")], ONE_KEY),
+    "two keys": ([("a", "1"), ("b", "1")], [("a", "2"), ("b", "2")], TWO_KEYS),
+    "empty is no tombstone": ([("a", "")], [("a", None)], ONE_KEY),
+    "no keys": ([(None, "1"), (None, "2")], [(None, "1"), (None, "2")], ""),
+    "another value without a key": ([(None, n) for n in "12"], [(None, n) for n in "13"], KEYLESS),
+    "one without a key is missing": ([(None, "1"), (None, "2")], [(None, "2")], KEYLESS),
+    "a null value without a key is no tombstone": ([(None, "1"), (None, None)], [], KEYLESS),
+    "without a key cleaned at the source": ([(None, "2")], [(None, "1"), (None, "2")], ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "expected"), OF_EACH_KEY.values(), ids=OF_EACH_KEY
+)
+def test_the_records_of_each_key(
+    source: list[Pair], destination: list[Pair], expected: str
+) -> None:
+    assert differs(kept(*source), kept(*destination)) == expected
+
+
+def test_nothing_is_missing_where_the_topic_is_not_compacted() -> None:
+    """Only compaction removes a record for a later one of its key."""
+    both, last = kept(("a", "0"), ("a", "1")), kept(("a", "1"))
+    assert differs(both, last, at_destination=False) == ONE_KEY
+    assert differs(last, both, at_source=False) == ONE_KEY
+    assert differs(both, last, at_source=False) == differs(last, both, at_destination=False) == ""
+
+
+def test_what_became_of_the_records() -> None:
+    """Each is compared, explained or not verified; the first difference is shown."""
+    source = kept(("a", "0"), ("a", "1"), ("b", "2"))
+    destination = kept(("a", "1"), ("b", "0"), ("b", "1"), ("b", "2"))
+    found = compared(source, destination, records=7)
+    assert (found.difference, found.records, found.superseded) == (None, 3, 1)
+    assert found.not_verified == {AT_SOURCE: 2, ON_BOTH_SIDES: 2}
+    source = kept(("a", "1"), ("b", "1"), ("c", "1"))
+    found = compared(source, kept(("a", "1"), ("b", "2"))).difference
+    assert found is not None
+    assert found.source is not None
+    assert found.destination is not None
+    assert (found.source.key, found.source.offset, found.destination.offset) == ("b", 1, 1)
+    assert found.source.value.startswith("digest ")
+    assert found.source.value != found.destination.value
+
+
+def test_what_counts_beside_keys() -> None:
+    """Later and earlier records of a key, and timestamps unless the destination sets them."""
+    later = kept(("a", "9"), at=50)
+    source, without = kept(("a", "1"), ("b", "1")), kept(("b", "1"))
+    assert differs([*without, *later], source, end=50) == ""
+    assert differs(source, [*without, *later], end=50) == ""
+    assert differs([*source, *later], without, end=50) == ONE_KEY
+    assert differs(without, [*source, *later], end=50) == ONE_KEY
+    assert differs([*without, *later], source) == ONE_KEY
+    source = [*kept(("a", "1")), *kept(("b", "1"), at=10)]
+    destination = [*kept(("c", "1")), *kept(("b", "1"), at=10)]
+    assert differs(source, destination, start=10) == ""
+    assert differs(source, destination) == TWO_KEYS
+    later = [Record(0, 1_800_000_000_000, b"a", b"1", [])]
+    source = kept(("a", "1"))
+    assert differs(source, [[span(batch(later))]]) == ONE_KEY
+    found = compared(source, [[span(batch(later, attributes=TIMESTAMP_TYPE_BIT))]], records=1)
+    assert (found.difference, found.records, found.untimed) == (None, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,69 +80,67 @@ a = last
 """
 
 
-def converted(
-    folder: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> tuple[dict[str, Any], str]:
+Convert = Callable[[str], tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Convert:
     """Convert a text; return the parsed relay.yaml, and its comments as one line."""
-    given = folder / "given"
-    given.write_text(text)
-    assert main(["convert", str(given)]) == 0
-    written = capsys.readouterr().out
-    comments = re.findall(r"^# ?(.*)$", written, re.MULTILINE)
-    return yaml.safe_load(written), re.sub(r"\s+", " ", " ".join(comments))
+
+    def convert(text: str) -> tuple[dict[str, Any], str]:
+        given = tmp_path / "given"
+        given.write_text(text)
+        assert main(["convert", str(given)]) == 0
+        written = capsys.readouterr().out
+        comments = re.findall(r"^# ?(.*)$", written, re.MULTILINE)
+        return yaml.safe_load(written), re.sub(r"\s+", " ", " ".join(comments))
+
+    return convert
 
 
-def test_a_mirrormaker_in_both_directions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mirrormaker_in_both_directions(converted: Convert) -> None:
     """Each enabled flow is a mirror that does not copy the other's copies back."""
-    tree, comments = converted(tmp_path, MIRRORMAKER2, capsys)
+    tree, comments = converted(MIRRORMAKER2)
+    scram = {"mechanism": "SCRAM-SHA-512", "username": "mirror", "password": "${EU_PASSWORD}"}
+    tls = {"ca_location": "/etc/kafka/ca.pem", "verify_hostname": False}
     eu = {
         "bootstrap_servers": ["eu1:9092", "eu2:9092"],
-        "security": {
-            "protocol": "SASL_SSL",
-            "mechanism": "SCRAM-SHA-512",
-            "username": "mirror",
-            "password": "${EU_PASSWORD}",
-            "ca_location": "/etc/kafka/ca.pem",
-            "verify_hostname": False,
-        },
+        "security": {"protocol": "SASL_SSL", **scram, **tls},
     }
+    tokens = {"token_provider": "msk_tokens:signed"}
+    tokens["token_provider_config"] = {"region": "eu-west-1"}
     us = {
         "bootstrap_servers": ["us1:9092"],
-        "security": {
-            "protocol": "SASL_SSL",
-            "mechanism": "OAUTHBEARER",
-            "token_provider": "msk_tokens:signed",
-            "token_provider_config": {"region": "eu-west-1"},
-        },
+        "security": {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", **tokens},
     }
-    assert tree == {
-        "mirrors": {
-            "eu-us": {
-                "source": {"nodes": [{"name": "eu", **eu}]},
-                "destination": us | {"replication_factor": 3},
-                "topics": {
-                    "allow": [r"orders\..*", "payments"],
-                    "rename": "eu.{topic}",
-                    "deny": [r".*\.tmp", r".*[\-\.]internal", r"(.*\.)?us\..*"],
-                    "sync_configs": True,
-                },
-                "start": "latest",
-                "copy": {"parallelism": 4},
-            },
-            "us-eu": {
-                "source": {"nodes": [{"name": "us", **us}]},
-                "destination": eu | {"replication_factor": 3},
-                "topics": {
-                    "allow": [".*"],
-                    "rename": "us.{topic}",
-                    "deny": [r".*[\-\.]internal", r".*\.replica", r"(.*\.)?eu\..*"],
-                    "sync_configs": True,
-                },
-                "copy": {"parallelism": 4},
-            },
-        }
+    internal = r".*[\-\.]internal"
+    to_us = {
+        "allow": [r"orders\..*", "payments"],
+        "rename": "eu.{topic}",
+        "deny": [r".*\.tmp", internal, r"(.*\.)?us\..*"],
+        "sync_configs": True,
+    }
+    to_eu = {
+        "allow": [".*"],
+        "rename": "us.{topic}",
+        "deny": [internal, r".*\.replica", r"(.*\.)?eu\..*"],
+        "sync_configs": True,
+    }
+    copies = {"copy": {"parallelism": 4}}
+    assert tree["mirrors"] == {
+        "eu-us": {
+            "source": {"nodes": [{"name": "eu", **eu}]},
+            "destination": us | {"replication_factor": 3},
+            "topics": to_us,
+            "start": "latest",
+            **copies,
+        },
+        "us-eu": {
+            "source": {"nodes": [{"name": "us", **us}]},
+            "destination": eu | {"replication_factor": 3},
+            "topics": to_eu,
+            **copies,
+        },
     }
     assert "hunter" not in comments + str(tree)
     for key in (
@@ -171,13 +170,14 @@ def test_a_mirrormaker_in_both_directions(
 THREE = (
     "clusters=a,b,c\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\nc.bootstrap.servers=c:1\n"
 )
+TWO = THREE.replace(",c", "").partition("c.")[0] + "a->b.enabled=true\n"
 
 
-def test_a_ring_of_flows_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ring_of_flows_ends(converted: Convert, tmp_path: Path) -> None:
     """No record comes back by way of a third cluster: each round would copy it again."""
     text = THREE + "a->b.enabled=true\nb->c.enabled=true\nc->a.enabled=true\n"
     written = tmp_path / "ring.yaml"
-    written.write_text(yaml.safe_dump(converted(tmp_path, text, capsys)[0]))
+    written.write_text(yaml.safe_dump(converted(text)[0]))
     topics: dict[str, set[str]] = {"a": {"x"}, "b": set(), "c": set()}
     for _ in range(4):
         for name, mirror in load(written).mirrors.items():
@@ -196,12 +196,10 @@ def test_a_ring_of_flows_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("[a-z&&[^b]]", [r".*[\-\.]internal"]),
     ],
 )
-def test_topics_that_are_never_copied(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], excluded: str, deny: list[str]
-) -> None:
+def test_topics_that_are_never_copied(converted: Convert, excluded: str, deny: list[str]) -> None:
     """An empty list excludes nothing, and MirrorMaker's own topics are excluded by all lists."""
     text = f"{THREE}a->b.enabled=true\ntopics.exclude={excluded}\n"
-    tree, comments = converted(tmp_path, text, capsys)
+    tree, comments = converted(text)
     assert tree["mirrors"]["a-b"]["topics"]["deny"] == [*deny, r"(.*\.)?b\..*"]
     assert ("topics.exclude: Python refuses" in comments) == ("&&" in excluded)
 
@@ -215,36 +213,25 @@ def test_topics_that_are_never_copied(
     ],
 )
 def test_the_names_of_a_replication_policy(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    policy: str,
-    rename: str | None,
-    noted: str,
+    converted: Convert, policy: str, rename: str | None, noted: str
 ) -> None:
-    text = (
-        "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\na->b.enabled=true\n"
-        f"replication.policy.class={policy}\nreplication.policy.separator=_\n"
-    )
-    tree, comments = converted(tmp_path, text, capsys)
+    text = f"{TWO}replication.policy.class={policy}\nreplication.policy.separator=_\n"
+    tree, comments = converted(text)
     assert tree["mirrors"]["a-b"]["topics"].get("rename") == rename
     assert noted in comments
 
 
-def test_flows_whose_names_are_the_same_as_mirrors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flows_whose_names_are_the_same_as_mirrors(converted: Convert) -> None:
     """None is left out; what is no number is noted."""
     servers = "".join(f"{name}.bootstrap.servers={name}:1\n" for name in ("a", "a-b", "b-c", "c"))
     flows = "a->b-c.enabled=true\na-b->c.enabled=true\n"
     text = f"clusters=a,a-b,b-c,c\n{servers}{flows}tasks.max=many\n"
-    tree, comments = converted(tmp_path, text, capsys)
+    tree, comments = converted(text)
     assert list(tree["mirrors"]) == ["a-b-c", "a-b-c_2"]
     assert "tasks.max: 'many' is no whole number" in comments
 
 
-def test_a_user_name_of_a_config_provider(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_name_of_a_config_provider(converted: Convert) -> None:
     """Relay has no such providers; clusters of similar names have variables of their own."""
     text = "clusters=a-b,a_b\na-b->a_b.enabled=true\nconfig.providers=file\n"
     for name in ("a-b", "a_b"):
@@ -253,7 +240,7 @@ def test_a_user_name_of_a_config_provider(
             f"{name}.bootstrap.servers={name}:1\n{name}.security.protocol=SASL_SSL\n"
             f"{name}.sasl.mechanism=PLAIN\n{name}.sasl.jaas.config=Plain required {user};\n"
         )
-    tree, comments = converted(tmp_path, text, capsys)
+    tree, comments = converted(text)
     assert "${file" not in comments
     (mirror,) = tree["mirrors"].values()
     sides = mirror["destination"], mirror["source"]["nodes"][0]
@@ -261,7 +248,7 @@ def test_a_user_name_of_a_config_provider(
     assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
 
 
-def test_kerberos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kerberos(converted: Convert, tmp_path: Path) -> None:
     """Principal, keytab and service name are taken; what is not there is one note, and no guess."""
     keytab, login = tmp_path / "relay.keytab", "com.sun.security.auth.module.Krb5LoginModule"
     keytab.touch()
@@ -277,7 +264,7 @@ def test_kerberos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             f"{name}.sasl.kerberos.service.name=broker\n{name}.sasl.jaas.config={login} required"
             f' useKeyTab=true storeKey=true keyTab="{file}" {own};\n'
         )
-    tree, comments = converted(tmp_path, text, capsys)
+    tree, comments = converted(text)
     sources = [mirror["source"]["nodes"][0]["security"] for mirror in tree["mirrors"].values()]
     nobody = {"protocol": "SASL_SSL", "mechanism": "GSSAPI", "service_name": "broker"}
     expected = nobody | {"principal": "relay@EXAMPLE.COM"}
@@ -289,14 +276,14 @@ def test_kerberos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert no_name in " ".join(comments.replace("#", "").split())
 
 
-def test_names_in_single_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_single_quotes(converted: Convert) -> None:
     """Java reads both kinds of quotes, also in one value."""
     text = (
-        "clusters=a,b\na->b.enabled=true\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\n"
-        "a.security.protocol=SASL_SSL\na.sasl.mechanism=PLAIN\na.sasl.jaas.config=Plain required"
+        f"{TWO}a.security.protocol=SASL_SSL\na.sasl.mechanism=PLAIN\n"
+        "a.sasl.jaas.config=Plain required"
         " password='pass\"word' username='o\"neil' other=\"it's\";\n"
     )
-    tree, comments = converted(tmp_path, text, capsys)
+    tree, comments = converted(text)
     assert tree["mirrors"]["a-b"]["source"]["nodes"][0]["security"]["username"] == 'o"neil'
     assert 'pass"word' not in f"{tree} {comments}"
 
@@ -306,9 +293,7 @@ def test_the_output_is_a_new_file_that_loads(
 ) -> None:
     """A file that exists is never replaced."""
     given, written = tmp_path / "mm2.properties", tmp_path / "relay.yaml"
-    given.write_text(
-        "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\na->b.enabled=true"
-    )
+    given.write_text(TWO)
     command = ["convert", str(given), "-o", str(written)]
     assert main(command) == 0
     assert load(written).mirror("a-b").nodes[0].bootstrap_servers == ("a:1",)
@@ -351,12 +336,5 @@ def test_what_cannot_be_converted_is_one_line(
 
 def test_properties_are_read_as_java_reads_them() -> None:
     """Separators, comments, continued lines and escapes."""
-    assert parse(JAVA) == {
-        "a": "last",
-        "b": "2",
-        "c": "3",
-        "d e": "x\ty",
-        "f": "one, two",
-        "g": "A\\",
-        "h": "",
-    }
+    expected = {"a": "last", "b": "2", "c": "3", "d e": "x\ty", "f": "one, two", "g": "A\\"}
+    assert parse(JAVA) == expected | {"h": ""}

@@ -39,7 +39,6 @@ EVERY = {"state": ["healthy", "behind", "unavailable", "quarantined", *State]}
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    """The real one; it is downloaded once."""
     done = subprocess.run(
         [ROOT / "scripts" / "promtool.sh"], capture_output=True, text=True, check=False, timeout=240
     )
@@ -55,7 +54,6 @@ def run(promtool: str, *arguments: str | Path) -> None:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Where each expression is, and its text."""
     for rule in RULES:
         yield rule["alert"], rule["expr"]
     for name, dashboard in DASHBOARDS.items():
@@ -92,22 +90,16 @@ class TestAlerts:
 
     @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
     def test_each_has_a_runbook(self, rule: dict[str, Any]) -> None:
-        """It is named after the alert, and says what it means, what to look at and what to do."""
+        """It says what it means, what to look at and what to do; there are no others."""
         annotations = rule["annotations"]
         named = errors.page(rule["alert"])  # a URL once the documentation has one
         key = "runbook_url" if "://" in named else "runbook"
         assert set(annotations) == {"summary", "description", key}
         assert annotations[key] == named
         page = (ROOT / "docs" / "runbooks" / f"{rule['alert']}.md").read_text()
-        assert re.findall(r"^(##? .*)$", page, re.MULTILINE) == [
-            f"# {rule['alert']}",
-            "## What it means",
-            "## Look at",
-            "## Do",
-        ]
+        parts = [f"# {rule['alert']}", "## What it means", "## Look at", "## Do"]
+        assert re.findall(r"^(##? .*)$", page, re.MULTILINE) == parts
         assert rule["labels"]["severity"] in {"warning", "critical"}
-
-    def test_there_are_no_other_runbooks(self) -> None:
         pages = {page.stem for page in (ROOT / "docs" / "runbooks").glob("*.md")}
         assert pages == {rule["alert"] for rule in RULES}
 
@@ -164,7 +156,10 @@ class TestDashboards:
 
     @pytest.mark.parametrize("name", list(DASHBOARDS))
     def test_grafana_can_load_it(self, name: str) -> None:
-        """Ids are unique, panels have a unit and do not overlap, and the data source is chosen."""
+        """Ids are unique, panels have a unit and do not overlap, and the data source is chosen.
+
+        Its variables ask for labels that exist.
+        """
         dashboard = DASHBOARDS[name]
         panels = dashboard["panels"]
         assert len({panel["id"] for panel in panels}) == len(panels)
@@ -191,10 +186,7 @@ class TestDashboards:
                 and one["y"] < other["y"] + other["h"]
                 and other["y"] < one["y"] + one["h"]
             ), (one, other)
-
-    @pytest.mark.parametrize("name", list(DASHBOARDS))
-    def test_its_variables_ask_for_labels_that_exist(self, name: str) -> None:
-        for variable in DASHBOARDS[name]["templating"]["list"]:
+        for variable in variables.values():
             if variable["type"] == "query":
                 query = variable["query"]["query"]
                 found = re.fullmatch(rf"label_values\(({PREFIX}\w+)(?:\{{.*\}})?, (\w+)\)", query)

@@ -72,27 +72,20 @@ def test_a_stream_refuses_to_skip_records(read: dict[TopicPartition, int], line:
         refuse_losses(read, low, ends)
 
 
-def test_a_stream_refuses_topics_that_were_created_again() -> None:
-    """An id that a broker does not know says nothing."""
+def test_what_a_checkpoint_of_a_stream_keeps() -> None:
+    """Topics that were created again are refused; its text does not depend on order."""
     refuse_other_topics({"t": "a", "u": "", "v": "b"}, {"t": "a", "u": "c", "v": ""})
     with pytest.raises(
         DataLossError, match=r"^topic t was created again since the stream has read"
     ):
         refuse_other_topics({"s": "a", "t": "a"}, {"s": "a", "t": "b"})
-
-
-def test_a_checkpoint_keeps_topics_and_partitions() -> None:
-    """What Spark keeps as JSON is the same afterwards, and its text does not depend on order."""
     begin, following = offsets(t10=1, t2=0, u0=7), offsets(u0=9, t2=5, t10=1)
     kept = StreamOffsets(begin, following, {"t": "a", "u": ""})
     text = json.dumps(kept.as_json())
     assert StreamOffsets.from_json(json.loads(text)) == kept
     assert text == json.dumps(StreamOffsets.from_json(json.loads(text)).as_json())
-    assert json.loads(text)["t"] == {
-        "id": "a",
-        "begin": {"2": 0, "10": 1},
-        "next": {"2": 5, "10": 1},
-    }
+    begins, nexts = {"2": 0, "10": 1}, {"2": 5, "10": 1}
+    assert json.loads(text)["t"] == {"id": "a", "begin": begins, "next": nexts}
 
 
 @pytest.mark.parametrize(
@@ -199,27 +192,26 @@ def test_an_option_that_there_is_not(options: Mapping[str, str], line: str) -> N
     [
         ({"what": "all"}, "option what: 'all' is neither records nor ledger"),
         ({"what": "ledger", "side": "source"}, "with what=ledger, the format relay has no option"),
+        ({"includeHeaders": "1"}, "option includeHeaders: '1' is neither true nor false"),
     ],
 )
 def test_a_wrong_option(options: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
-        KafkaRangeDataSource(options).reader(StructType())
+        _opened(options)
 
 
-def test_whether_there_are_headers_is_true_or_false() -> None:
-    with pytest.raises(ConfigError, match="option includeHeaders: '1' is neither true nor false"):
-        KafkaRangeDataSource({"includeHeaders": "1"}).schema()
+def _opened(options: dict[str, str]) -> object:
+    source = KafkaRangeDataSource(options)
+    if "includeHeaders" in options:
+        return source.schema()
+    return source.reader(StructType())
 
 
 def test_options_have_two_names() -> None:
     """In any case, as Spark passes them."""
     given = {"subscribe": "t", "STARTINGOFFSETS": "1", "endingoffsets": "2", "minPartitions": "3"}
-    assert option_names.our_names(given) == {
-        "topic": "t",
-        "start": "1",
-        "end": "2",
-        "minPartitions": "3",
-    }
+    expected = {"topic": "t", "start": "1", "end": "2", "minPartitions": "3"}
+    assert option_names.our_names(given) == expected
     with pytest.raises(
         ConfigError, match=r"^options end and endingOffsets mean the same; give one"
     ):

@@ -43,18 +43,20 @@ def texts(steps: list[Instruction], name: str) -> list[str]:
     return [step.text for step in steps if step.name == name]
 
 
-def test_base_images_are_pinned(steps):
+def test_how_the_image_is_built(steps):
+    """Pinned, not as root by a number that Kubernetes checks, and no shell before commands."""
     images = [text.partition(" AS ")[0] for text in texts(steps, "FROM")]
     assert all(PINNED.fullmatch(image) for image in images)
     assert len(set(images)) == 1, "the environment is copied, so its Python must be the same"
-
-
-def test_the_image_does_not_run_as_root(steps):
-    """Its user is a number, because Kubernetes checks `runAsNonRoot` before it starts it."""
     after_last_stage = [step for step in steps if step.name in {"FROM", "USER", "CMD"}][-2:]
     assert [step.name for step in after_last_stage] == ["USER", "CMD"]
     (user,) = texts(steps, "USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    (apt,) = [run for run in texts(steps, "RUN") if "apt-get" in run]
+    assert "--no-install-recommends" in apt
+    assert apt.endswith("rm -rf /var/lib/apt/lists/*")
+    assert "openjdk-17-jre-headless" in apt
+    assert all(text.startswith("[") for text in texts(steps, "ENTRYPOINT") + texts(steps, "CMD"))
 
 
 def test_nothing_unpinned_is_downloaded(steps):
@@ -68,19 +70,8 @@ def test_nothing_unpinned_is_downloaded(steps):
             assert from_the_lock_file or own_wheel, command
 
 
-def test_debian_packages_leave_nothing_behind(steps):
-    (apt,) = [run for run in texts(steps, "RUN") if "apt-get" in run]
-    assert "--no-install-recommends" in apt
-    assert apt.endswith("rm -rf /var/lib/apt/lists/*")
-    assert "openjdk-17-jre-headless" in apt
-
-
-def test_commands_are_lists(steps):
-    """A shell between them would keep signals from the command."""
-    assert all(text.startswith("[") for text in texts(steps, "ENTRYPOINT") + texts(steps, "CMD"))
-
-
 def test_what_is_copied_exists_and_is_sent_to_docker(steps):
+    """With what links of the package lead to: else a wheel has no files for `relay init`."""
     *rules, _ = IGNORED.read_text().splitlines()
     sent = [rule[1:] for rule in rules if rule.startswith("!")]
     assert rules[0] == "*"
@@ -92,10 +83,6 @@ def test_what_is_copied_exists_and_is_sent_to_docker(steps):
     ]
     assert sorted(copied) == sorted(sent)
     assert all((ROOT / source).exists() for source in copied)
-
-
-def test_what_links_of_the_package_lead_to_is_copied(steps):
-    """A wheel that is built without them has no files for `relay init`."""
     links = [path for path in (ROOT / "relay_pipelines").rglob("*") if path.is_symlink()]
     targets = {str(link.resolve().relative_to(ROOT)) for link in links}
     assert targets
@@ -118,13 +105,10 @@ def test_prometheus_scrapes_the_exporter_and_loads_the_alerts():
     assert job["job_name"] in {each["job_name"] for each in own["scrape_configs"]}
 
 
-def test_the_compose_file_follows_the_specification():
+def test_the_compose_file_follows_the_specification_and_pins_what_is_tested():
     schema = json.loads((ROOT / "tests/support/compose_spec/compose-spec.json").read_text())
     checker = jsonschema.validators.validator_for(schema)(schema)
     assert [f"{error.json_path}: {error.message}" for error in checker.iter_errors(compose())] == []
-
-
-def test_images_are_pinned_to_what_is_tested():
     images = {name: service["image"] for name, service in compose()["services"].items()}
     assert all(PINNED.fullmatch(image) for image in images.values())
     assert images["source"] == images["destination"] == f"apache/kafka:{KAFKA_VERSION}"
@@ -132,8 +116,8 @@ def test_images_are_pinned_to_what_is_tested():
     assert {image for image in images.values() if image.startswith(IMAGE)} == {f"{IMAGE}:{VERSION}"}
 
 
-def test_dagsters_database_has_the_driver_that_dagster_brings():
-    """With the bare `postgresql://`, SQLAlchemy takes another one, and Dagster does not start."""
+def test_the_instances_of_dagster():
+    """The database's driver is the one that Dagster brings; they differ in where data is alone."""
     instance = yaml.safe_load((DEPLOY / "dagster.postgres.yaml").read_text())
     database = instance["storage"]["postgres"]["postgres_db"]
     values = {key: value for key, value in database.items() if isinstance(value, str)}
@@ -141,10 +125,6 @@ def test_dagsters_database_has_the_driver_that_dagster_brings():
     assert create_engine(get_conn_string(**values, **unset)).driver == "psycopg2"
     chart = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
     assert chart["postgresql"]["postgresqlScheme"] == values["scheme"]
-
-
-def test_the_instances_differ_in_where_data_is_alone():
-    """Neither evaluates freshness policies, which no asset has: that costs with each asset."""
     places = {"storage", "local_artifact_storage", "compute_logs"}
     with_sqlite, with_postgres = (
         {key: value for key, value in yaml.safe_load(path.read_text()).items() if key not in places}
@@ -154,22 +134,16 @@ def test_the_instances_differ_in_where_data_is_alone():
     assert with_sqlite["freshness"] == {"enabled": False}
 
 
-def test_ports_are_published_on_this_machine_alone():
+def test_what_compose_publishes_and_mounts():
+    """Ports of this machine alone; brokers that differ in their names alone (a test starts one)."""
     ports = [port for one in compose()["services"].values() for port in one.get("ports", [])]
     assert ports
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
-
-
-def test_the_brokers_differ_in_their_names_alone():
-    """A test starts the source."""
     source, destination = (compose()["services"][name] for name in ("source", "destination"))
     renamed = json.dumps(source["environment"]).replace("source", "destination").replace("9094", "")
     given = json.dumps(destination["environment"]).replace("9094", "").replace("9095", "")
     identity = source["environment"]["CLUSTER_ID"], destination["environment"]["CLUSTER_ID"]
     assert renamed.replace(*identity) == given
-
-
-def test_what_is_mounted_exists_or_is_a_volume():
     volumes = compose()["volumes"]
     for service in compose()["services"].values():
         for mounted in service.get("volumes", []):
@@ -213,10 +187,7 @@ VERBS = {
 
 
 def test_the_role_has_what_sparks_driver_asks_for():
-    """The resources and verbs that the driver's classes ask for, and no others.
-
-    Services are switched off. Other allocators of pods, which we do not use, are left out.
-    """
+    """Services are switched off; other allocators of pods, which we do not use, are left out."""
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
     with zipfile.ZipFile(jar) as classes:
         found = {

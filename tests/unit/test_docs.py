@@ -72,13 +72,9 @@ def test_the_reference_is_current(name: str) -> None:
     assert (reference.FOLDER / name).read_text() == reference.pages()[name]
 
 
-def test_the_picture_of_the_architecture_is_current() -> None:
-    """Run `.venv/bin/python -m scripts.architecture` if this fails."""
+def test_pages_are_current() -> None:
+    """Pictures (run `python -m scripts.architecture`), names of files, and sections of errors."""
     assert architecture.PICTURE.read_text() == architecture.picture()
-
-
-def test_the_pages_name_files_that_exist() -> None:
-    """A file that is named with its folder is where the page says."""
     missing = [
         f"{page}: {name}"
         for page in ("docs/architecture.md", "docs/transactions.md", "CONTRIBUTING.md", "README.md")
@@ -86,6 +82,9 @@ def test_the_pages_name_files_that_exist() -> None:
         if not any((folder / name).exists() for folder in (ROOT, ROOT / "relay_pipelines"))
     ]
     assert missing == []
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    named = re.findall(r"^## (\w+)$", text, re.MULTILINE)
+    assert named == [error.__name__ for error in reference.all_errors()]
 
 
 def test_the_reference_has_every_key_metric_and_error() -> None:
@@ -99,15 +98,8 @@ def test_the_reference_has_every_key_metric_and_error() -> None:
     assert '"previous": "start"' in pages["formats.md"]
 
 
-def test_troubleshooting_has_a_section_per_error() -> None:
-    """The sections are those of the error tree, in its order."""
-    text = (ROOT / "docs" / "troubleshooting.md").read_text()
-    named = re.findall(r"^## (\w+)$", text, re.MULTILINE)
-    assert named == [error.__name__ for error in reference.all_errors()]
-
-
 def test_only_what_cannot_run_is_marked() -> None:
-    """A command that is not run begins with one that no test can run, for a reason."""
+    """It begins with what no test can run; commands under other names would escape the tests."""
     unmarked = [
         f"{block}: {command}"
         for block in blocks("console")
@@ -116,10 +108,6 @@ def test_only_what_cannot_run_is_marked() -> None:
         if not command.startswith(tuple(CANNOT_RUN))
     ]
     assert unmarked == []
-
-
-def test_console_blocks_are_the_only_ones_with_commands() -> None:
-    """Shell commands under another name would escape the tests."""
     assert [str(block) for block in blocks("bash", "sh", "shell", "zsh", "terminal")] == []
     assert [str(block) for block in blocks("console") if not block.commands] == []
 
@@ -142,10 +130,5 @@ def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("python", "toml", "properties", "json"), ids=str)
 def test_other_blocks_can_be_read(block: Block) -> None:
-    readers = {
-        "python": ast.parse,
-        "toml": tomllib.loads,
-        "properties": parse,
-        "json": yaml.safe_load,
-    }
-    assert readers[block.language](block.text)
+    readers = {"python": ast.parse, "toml": tomllib.loads, "properties": parse}
+    assert readers.get(block.language, yaml.safe_load)(block.text)

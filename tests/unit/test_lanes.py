@@ -49,12 +49,10 @@ BIG = {
 class TestLanes:
     """The topics of a mirror, by lane."""
 
-    def test_all_topics_share_one_lane_by_default(self):
-        """Each run costs the start of Spark, so one run copies a window of all topics."""
+    def test_topics_share_one_lane_by_default(self):
+        """Each run costs the start of Spark; a mirror without known topics discovers them."""
         (lane,) = lanes_of("m", mirror(), ["b", "a"])
         assert (lane.name, lane.topics) == (MAIN, ("a", "b"))
-
-    def test_a_mirror_without_known_topics_has_a_lane_that_discovers_them(self):
         (lane,) = lanes_of("m", mirror(), [])
         assert (lane.topics, lane.belongs("new")) == ((), True)
 
@@ -67,8 +65,6 @@ class TestLanes:
             "rest": ("x",),
         }
         assert by_name(lanes_of("m", mirror(lanes=BIG), [])) == {MAIN: (), "big": (), "rest": ()}
-
-    def test_a_lane_has_its_own_window_or_that_of_the_mirror(self):
         lanes = lanes_of("m", mirror(lanes=BIG, window={"max_records": 7}), [])
         assert [lane.window.max_records for lane in lanes] == [7, 5, 7]
 
@@ -127,11 +123,10 @@ class TestShares:
     @pytest.mark.parametrize(
         ("loaded", "expected"),
         [
-            ({MAIN, "big", "rest"}, {MAIN: [], "big": [], "rest": []}),
-            ({MAIN, "big"}, {MAIN: ["rest"], "big": []}),
-            ({MAIN, "gone"}, {MAIN: ["big", "rest"]}),
+            pytest.param({MAIN, "big", "rest"}, {MAIN: [], "big": [], "rest": []}, id="all"),
+            pytest.param({MAIN, "big"}, {MAIN: ["rest"], "big": []}, id="a lane is missing"),
+            pytest.param({MAIN, "gone"}, {MAIN: ["big", "rest"]}, id="all but main are missing"),
         ],
-        ids=["all", "a lane is missing", "all but main are missing"],
     )
     def test_every_lane_is_copied_by_one_that_is_loaded(self, loaded, expected):
         """A planner can request only jobs that are loaded; no topic may have none, or two."""
@@ -143,7 +138,7 @@ class TestShares:
             assert len([share for share in found if share.belongs(topic)]) == 1
 
 
-NEW = ["new", "bignew", "new.rest", "x"]
+NEW = ["new", "bignew", "new.rest", "x", "bigrest"]
 
 
 class TestBelongs:
@@ -152,23 +147,19 @@ class TestBelongs:
     @pytest.mark.parametrize("known", [[], ["a", "big1"], ["a.b", "a-b"]], ids=len)
     @pytest.mark.parametrize("topic", NEW)
     def test_exactly_one_lane_takes_a_new_topic(self, known, topic):
-        """It is the one that will list it after the next loading of the definitions."""
+        """It is the one that will list it after the next loading; of two patterns, the first."""
         lanes = lanes_of("m", mirror(lanes=BIG), known)
-        expected = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest"}[topic]
+        homes_of_new = dict(zip(NEW, [MAIN, "big", "rest", "rest", "big"], strict=True))
+        expected = homes_of_new[topic]
         assert [lane.name for lane in lanes if lane.belongs(topic)] == [expected]
         assert homes(lanes_of("m", mirror(lanes=BIG), [*known, topic]))[topic] == expected
-
-    def test_a_topic_that_matches_two_patterns_belongs_to_the_first(self):
-        """This is true for a topic that is not known yet, too."""
-        lanes = lanes_of("m", mirror(lanes=BIG), [])
-        assert [lane.name for lane in lanes if lane.belongs("bigrest")] == ["big"]
 
 
 class TestKeys:
     """The names in Dagster."""
 
-    def test_names_in_dagster_have_no_dashes(self):
-        """Ops, sensors, jobs and pools cannot; asset keys and sets of windows keep the name."""
+    def test_names_in_dagster(self):
+        """Without dashes, which it does not have; windows sort by time, as they are shown."""
         (lane,) = lanes_of("to-eu", mirror(), [])
         assert lane.identifier == "to_eu__main"
         assert naming.group("to-eu") == "to_eu"
@@ -179,9 +170,6 @@ class TestKeys:
         assert naming.windows_asset("to-eu", MAIN).path == ["to-eu", "main", "windows"]
         assert naming.mirrored_asset("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
         assert naming.replayed_asset("m", "windows") != naming.windows_asset("m", "replays")
-
-    def test_window_keys_sort_by_time(self):
-        """Dagster shows and backfills them in this order."""
         made = [
             naming.window_key(planned_at_ms, number)
             for planned_at_ms in (0, 1_000, 1_800_000_000_000)
@@ -201,13 +189,10 @@ def catalog(tmp_path: Path) -> Catalog:
 class TestCatalog:
     """The topics that were seen at the sources."""
 
-    def test_is_empty_without_a_file(self, catalog):
-        """Reading does not create the file."""
+    def test_learns_the_topics_that_are_new(self, catalog):
+        """They are returned, sorted; without a file it is empty, and reading creates none."""
         assert catalog.topics("m") == []
         assert not catalog.path.parent.exists()
-
-    def test_learns_the_topics_that_are_new(self, catalog):
-        """They are returned, sorted."""
         assert catalog.learn("m", ["z", "b"]) == ["b", "z"]
         assert catalog.learn("m", ["a", "z", "a"]) == ["a"]
         assert catalog.learn("m", ["a", "b"]) == []
@@ -218,16 +203,8 @@ class TestCatalog:
     @pytest.mark.parametrize(
         "text",
         [
-            "",
-            "{",
-            "\x00\xff",
-            "[]",
-            "null",
-            "5",
-            '"m"',
-            '{"m": null}',
-            '{"m": "abc"}',
-            '{"m": {"a": 1}}',
+            *("", "{", "\x00\xff", "[]", "null", "5", '"m"'),
+            *('{"m": null}', '{"m": "abc"}', '{"m": {"a": 1}}'),
         ],
     )
     def test_a_corrupt_file_counts_as_missing(self, catalog, text):
@@ -238,11 +215,15 @@ class TestCatalog:
         assert catalog.learn("m", ["a"]) == ["a"]
         assert catalog.topics("m") == ["a"]
 
-    def test_a_corrupt_mirror_does_not_affect_others(self, catalog):
+    def test_what_is_known_of_a_mirror(self, catalog):
+        """A corrupt one does not affect others; relay.yaml names some before they are seen."""
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_text('{"m": null, "other": ["b"]}')
         assert catalog.learn("m", ["a"]) == ["a"]
         assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
+        catalog.learn("m", ["seen", "a.b"])
+        allow = [r"z", r"a\.b", ".*"]
+        assert catalog.known("m", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
 
     def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
         """Sensors run in threads of one process, and runs in other processes."""
@@ -262,12 +243,6 @@ class TestCatalog:
             f"t{number}.{topic}" for number in range(threads) for topic in range(each)
         }
 
-    def test_literal_topics_are_known_before_they_are_seen(self, catalog):
-        """relay.yaml names them."""
-        catalog.learn("m", ["seen", "a.b"])
-        allow = [r"z", r"a\.b", ".*"]
-        assert catalog.known("m", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
-
     def test_is_next_to_the_configuration(self, tmp_path, monkeypatch):
         """RELAY_CATALOG overrides that; the configuration's path may be relative."""
         monkeypatch.delenv("RELAY_CATALOG", raising=False)
@@ -279,15 +254,7 @@ class TestCatalog:
 
 def test_checks_of_expectations_have_names_of_their_own() -> None:
     """Dagster gives the check of `a` the same name as a topic `a_keys_not_null`."""
-    mirror = Mirror.model_validate(
-        {
-            "source": {"nodes": [{"name": "a", "bootstrap_servers": "a:1"}]},
-            "destination": {"bootstrap_servers": "b:1"},
-            "expectations": ["keys_not_null"],
-        }
-    )
-    (lane,) = lanes_of("m", mirror, ["a", "a.keys-not-null", "b"])
-    assert [topics for _, topics in ops("window", lane, mirror)] == [
-        ["a", "b"],
-        ["a.keys-not-null"],
-    ]
+    checked = mirror(expectations=["keys_not_null"])
+    (lane,) = lanes_of("m", checked, ["a", "a.keys-not-null", "b"])
+    found = [topics for _, topics in ops("window", lane, checked)]
+    assert found == [["a", "b"], ["a.keys-not-null"]]

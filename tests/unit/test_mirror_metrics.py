@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import PartitionLag
+from tests.support.independent import until
 from tests.support.run_plans import snapshot_of
 
 MIRROR = Mirror.model_validate(
@@ -59,6 +59,7 @@ def values(found: Look, name: str, *, by_partition: bool = True) -> dict[tuple[s
 
 
 def test_each_partition_has_its_own_values() -> None:
+    """A topic adds up its partitions, or shows the worst."""
     found = look()
     assert values(found, "lag_records") == {
         ("orders", "0"): 0,
@@ -71,10 +72,6 @@ def test_each_partition_has_its_own_values() -> None:
     assert values(found, "open_transaction_records")[("orders", "1")] == 5
     assert values(found, "open_transaction_seconds")[("orders", "1")] == 20.0
     assert values(found, "commit_timestamp_seconds") == {}, "never committed"
-
-
-def test_a_topic_adds_up_its_partitions_or_shows_the_worst() -> None:
-    found = look()
     lag = values(found, "lag_records", by_partition=False)
     assert lag == {("orders", ""): 10, ("urgent", ""): 70}
     assert values(found, "lag_seconds", by_partition=False)[("orders", "")] == 7.0
@@ -83,30 +80,29 @@ def test_a_topic_adds_up_its_partitions_or_shows_the_worst() -> None:
     assert opened[("orders", "")] == 20.0
 
 
-def test_an_age_that_is_unknown_is_left_out() -> None:
+def test_ages_targets_and_checks() -> None:
+    """An unknown age is left out; a topic has its lane's target; checks of configs and topics."""
     found = look()
     unknown = {at: replace(lag, seconds=None) for at, lag in found.lags.items() if lag.records}
     found = replace(found, lags={**found.lags, **unknown})
     assert values(found, "lag_seconds") == {("orders", "0"): 0.0}
+    assert values(look(), "lag_target_seconds") == {("orders",): 600.0, ("urgent",): 30.0}
+    assert values(look(), "check_failed") == {("", "configs"): 0, ("", "source_topics"): 0}
+    deleted = replace(look(deleted={"old": "old"}), config_differences=2)
+    assert values(deleted, "check_failed") == {("", "configs"): 1, ("", "source_topics"): 1}
 
 
 def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
+    """A hidden topic is held back without a partition."""
     found = look()
     key = ("urgent", "0", "RetentionPassedError")
     assert values(found, "held_back") == {key: 1}
     healthy = look(positions=POSITIONS[:2])
     assert values(healthy, "held_back") == {}
-
-
-def test_a_hidden_topic_is_held_back_without_a_partition() -> None:
     hidden = {TopicPartition("hidden", 0): PermissionDeniedError("no")}
     for by_partition in (True, False):
         found = values(look(unreadable=hidden), "held_back", by_partition=by_partition)
         assert found["hidden", "", "PermissionDeniedError"] == 1
-
-
-def test_each_topic_has_the_target_of_its_lane() -> None:
-    assert values(look(), "lag_target_seconds") == {("orders",): 600.0, ("urgent",): 30.0}
 
 
 @pytest.mark.parametrize(
@@ -126,13 +122,6 @@ def test_a_node_has_one_state(verdict: Mapping[str, Any], state: str) -> None:
     assert len(states) == 4
     assert values(found, "node_read") == {("one",): True}
     assert (("one",) in values(found, "node_behind_records")) == verdict["eligible"]
-
-
-def test_checks() -> None:
-    """Of configurations, and of topics that the source no longer has."""
-    assert values(look(), "check_failed") == {("", "configs"): 0, ("", "source_topics"): 0}
-    deleted = replace(look(deleted={"old": "old"}), config_differences=2)
-    assert values(deleted, "check_failed") == {("", "configs"): 1, ("", "source_topics"): 1}
 
 
 def test_the_number_of_series_is_bounded() -> None:
@@ -223,10 +212,7 @@ class TestExporter:
         return exporter.registry.get_sample_value(f"kafka_relay_{name}", labels)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        ends = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        until(condition, "the exporter's values")
 
     def test_a_mirror_that_hangs_delays_no_other(self, looks: Looks) -> None:
         exporter = looks.exporter("hangs", "m")

@@ -83,6 +83,8 @@ def group(offset: int | None = 5, rereads: int = 0, why: str = "", **more: Any) 
 
 
 def test_a_gate_that_nobody_could_look_at_does_not_hold() -> None:
+    """A group that nobody may see fails it."""
+
     def refused() -> Gate:
         raise SourceError("it is away")
 
@@ -92,17 +94,15 @@ def test_a_gate_that_nobody_could_look_at_does_not_hold() -> None:
     assert (unseen.state, str(reason).startswith("gate x")) == (GateState.NOT_SEEN, True)
     assert Gate("x").state is GateState.HOLDS
     assert Gate("x", "", [fails("", "no", "do it")]).state is GateState.FAILS
+    gate = group_gate(Groups(errors={"g": PermissionDeniedError("it may not be seen")}))
+    assert (gate.state, gate.findings[0].where) == (GateState.FAILS, "group g")
 
 
 @pytest.mark.parametrize(
     ("found", "state", "text"),
     [
         (group(), GateState.HOLDS, ""),
-        (
-            group(rereads=3, why="an old entry"),
-            GateState.HOLDS,
-            "re-reads at most 3 records of a-0",
-        ),
+        (group(rereads=3, why="old"), GateState.HOLDS, "re-reads at most 3 records of a-0"),
         (group(offset=None, why="it is lost"), GateState.FAILS, "a-0: it is lost"),
     ],
 )
@@ -110,11 +110,6 @@ def test_each_position_has_an_answer(found: GroupPosition, state: GateState, tex
     gate = group_gate(Groups([found]))
     assert gate.state is state
     assert text in " ".join(map(str, gate.findings))
-
-
-def test_a_group_that_nobody_may_see_fails_the_gate() -> None:
-    gate = group_gate(Groups(errors={"g": PermissionDeniedError("it may not be seen")}))
-    assert (gate.state, gate.findings[0].where) == (GateState.FAILS, "group g")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +146,8 @@ def test_no_group_has_been_started_at_the_destination(more: dict[str, Any], text
     assert text in " ".join(map(str, gate.findings))
 
 
-def test_an_open_transaction_has_a_name() -> None:
+def test_the_gate_of_writers_says_what_brokers_can_show() -> None:
+    """A producer without an id shows in ends that move, and in nothing else."""
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000, open_from=4)]}, {9: "orders"})
     assert SourceEnds({AT: 5, TO: 3}, {AT: 4, TO: 3}).open == [AT]
     opened = NodeLook(SourceEnds({AT: 5}, {AT: 4}), active)
@@ -159,10 +155,6 @@ def test_an_open_transaction_has_a_name() -> None:
     (found,) = gate.findings
     assert found.where == "a-0 at node two"
     assert "a transaction is open: producer id 9 with transactional id orders" in found.text
-
-
-def test_the_gate_of_writers_says_what_brokers_can_show() -> None:
-    """A producer without an id shows in ends that move, and in nothing else."""
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000)]}, {9: "orders"})
     gate = writer_gate({"one": NodeLook(NOTHING, active, seconds=1.5)}, 3_600_000)
     assert gate.state is GateState.HOLDS
@@ -247,8 +239,8 @@ class _Source:
         return self.acls
 
 
-def test_which_acls_a_fence_creates() -> None:
-    """Those that are there stay somebody's, and a topic without any is refused."""
+def test_how_a_fence_is_made() -> None:
+    """ACLs that are there stay somebody's, a topic without any is refused; a command may fail."""
     source: Any = _Source([ALLOWED])
     assert acls_to_deny(source, ["a"]) == [DENIED]
     source.acls = [ALLOWED, DENIED]
@@ -258,9 +250,6 @@ def test_which_acls_a_fence_creates() -> None:
     source.acls = None
     with pytest.raises(ConfigError, match="has no authorizer"):
         acls_to_deny(source, ["a"])
-
-
-def test_a_command_that_fails_ends_the_step() -> None:
     run_command("true")
     with pytest.raises(SourceError, match="ended with exit code 1"):
         run_command("false")
@@ -275,13 +264,11 @@ def entry(run: str, at_ms: int, records: int) -> LedgerEntry:
     )
 
 
-def test_the_rate_is_that_of_the_runs() -> None:
+def test_a_rehearsal_and_a_cut_in_lines() -> None:
+    """The cut without the source says what is missing, or that nobody knows."""
     entries = [entry("r", 0, 100), entry("r", 1_000, 100), entry("other", 9_000, 7)]
     assert records_per_second(entries) == 200.0
     assert records_per_second([entry("r", 5, 1)]) == 0.0
-
-
-def test_a_rehearsal_in_a_line() -> None:
     groups = Groups([group(), group(rereads=380, why="x")], records_per_second=50.0)
     found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], {}, groups, seconds=2.0)
     assert found.summary == (
@@ -290,9 +277,6 @@ def test_a_rehearsal_in_a_line() -> None:
     )
     unknown = replace(found, groups=replace(groups, records_per_second=0.0))
     assert "nobody knows for how long" in unknown.summary
-
-
-def test_a_cut_without_the_source_says_what_is_missing() -> None:
     known = CutPartition(AT, 7, 3, TO, 9, 2, "ff")
     record = MoveRecord("m", cut=(known, replace(known, missing=UNKNOWN)), is_without_source=True)
     (line,) = cut.lines(record)

@@ -1,16 +1,26 @@
-"""The record of a move: which state allows what, and that each record follows from the last one."""
+"""The record of a move, the mirror of its way back, and the job that makes its steps."""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import dagster as dg
 import pytest
 
+import relay_pipelines as relay
 from relay_pipelines.errors import ConfigError, DestinationError, FencedError
 from relay_pipelines.json_codec import to_json
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
+from relay_pipelines.ledger.checkpoint import is_way_back
+from relay_pipelines.model import Acl, Checkpoint, Operation, Permission, TopicPartition
+from relay_pipelines.move.gates import GATES, Gate, fails
+from relay_pipelines.move.inventory import Groups, Writers
+from relay_pipelines.move.move import Move, MoveResult
 from relay_pipelines.move.record import (
     CutPartition,
     Fence,
@@ -20,9 +30,13 @@ from relay_pipelines.move.record import (
     next_state,
     require,
 )
+from relay_pipelines.move.rehearsal import Rehearsal
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
+from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
+from relay_pipelines.orchestration import naming
 from relay_pipelines.request import filled
+from relay_pipelines.settings import Mirror
 from tests.support.moves import RecordsInMemory, Store
 
 ALLOWED = {
@@ -46,21 +60,14 @@ def test_what_each_state_allows(action: Action, state: State) -> None:
     assert "relay move" in refused.value.remedy
 
 
-def test_every_state_leads_back() -> None:
-    """From each state that may have changed anything, `back` is allowed."""
-    assert {s for s in State if MoveRecord("m", state=s).is_under_way} <= ALLOWED[Action.BACK]
-
-
-def test_a_move_keeps_its_topics() -> None:
+def test_a_move_keeps_its_topics_and_its_time() -> None:
     """Another command may leave the topics out, or name the same; after the move, any."""
     record = MoveRecord("m", state=State.FENCED, topics=("a", "b"))
     require(record, Action.CUT, ("b", "a"))
     with pytest.raises(ConfigError, match="with other topics: a, b"):
         require(record, Action.CUT, ("a",))
     require(replace(record, state=State.BACK), Action.FENCE, ("c",))
-
-
-def test_the_time_of_a_state_is_that_of_its_first_record() -> None:
+    assert {s for s in State if MoveRecord("m", state=s).is_under_way} <= ALLOWED[Action.BACK]
     record = next_state(MoveRecord("m"), State.FENCING, 5)
     assert next_state(record, State.FENCING, 9).state_since_ms == 5
     assert next_state(record, State.FENCED, 9).state_since_ms == 9
@@ -83,7 +90,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 def test_each_record_follows_from_the_last_one() -> None:
-    """Somebody who has read an older record writes none, and is told who was faster."""
+    """Who has read an older one writes none; a lost answer is not taken for somebody else's."""
     store = Store()
     ann, bob = RecordsInMemory(store, "ann"), RecordsInMemory(store, "bob")
     before = ann.read()
@@ -99,10 +106,6 @@ def test_each_record_follows_from_the_last_one() -> None:
     with pytest.raises(FencedError):
         bob.require_own(first)
     ann.require_own(taken)
-
-
-def test_two_writers_at_the_same_moment() -> None:
-    """One that is fenced between its look and its commit commits nothing."""
     store = Store()
     ann, bob = RecordsInMemory(store, "ann"), RecordsInMemory(store, "bob")
     nothing = ann.read()
@@ -112,10 +115,6 @@ def test_two_writers_at_the_same_moment() -> None:
     with pytest.raises(FencedError, match="bob@host"):
         ann.write(nothing, replace(nothing, state=State.FENCING))
     assert store.record.writer == "bob"
-
-
-def test_a_commit_of_which_the_answer_was_lost() -> None:
-    """The next attempt finds its own record, and does not take it for somebody else's."""
     store = Store()
     ann = RecordsInMemory(store, "ann")
     ann.after_commit = _raise_once(DestinationError("lost"))
@@ -155,3 +154,167 @@ def _twice(ask: Any) -> Any:
         return ask()
     except DestinationError:
         return ask()
+
+
+NODES = [{"name": "n1", "bootstrap_servers": ["here:9092"]}]
+
+
+def a_mirror(**changes: Any) -> Mirror:
+    return Mirror.model_validate(
+        {
+            "source": {"nodes": NODES},
+            "destination": {"bootstrap_servers": ["there:9092"], "replication_factor": 3},
+            "where": "true",
+            "topics": {"rename": "copy.{topic}", "sync_configs": True},
+        }
+        | changes
+    )
+
+
+def a_record(**changes: Any) -> MoveRecord:
+    cut = CutPartition(TopicPartition("a", 1), 7, 0, TopicPartition("copy.a", 1), 9, 2, "ff")
+    return MoveRecord(
+        "m", **{"number": 4, "state": State.CUT, "topics": ("a",), "cut": (cut,)} | changes
+    )
+
+
+def test_it_is_the_mirror_turned_round() -> None:
+    """It reads from the cut on, renames back, and changes neither records nor configurations.
+
+    One move has one name, also if somebody else goes on with it; the next move has another.
+    """
+    own = reversed_mirror(a_mirror(), a_record())
+    assert [node.bootstrap_servers for node in own.source.nodes] == [("there:9092",)]
+    assert own.destination_cluster.bootstrap_servers == ("here:9092",)
+    assert own.topics.rename == {"copy.a": "a"}
+    assert (own.topics.config_keys, own.topics.sync_configs) == ((), False)
+    assert own.start.by_topic_partition == {TopicPartition("copy.a", 1): 9}
+    assert not own.record_policy("copy.a").where
+    assert name_of(a_record()) == "m.back@4"
+    assert name_of(a_record(number=9, way_back=WayBack("m.back@4"))) == "m.back@4"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"source": {"nodes": [*NODES, {**NODES[0], "name": "n2"}]}}, "has several nodes"),
+        ({"topics": {"rename": {"a": "all:0"}}}, "the topic a is pinned to a partition"),
+        ({"topics": {}}, "relay.yaml has a copied to a, and it has moved to copy.a"),
+    ],
+)
+def test_what_cannot_be_turned_round(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        reversed_mirror(a_mirror(**changes), a_record())
+
+
+@pytest.mark.parametrize(
+    ("name", "reads", "is_own"),
+    [
+        ("m.back@4", "there", True),
+        ("m.back@4", "elsewhere", False),  # of a mirror of this name to another cluster
+        ("m2.back@4", "there", False),
+        ("m", "there", False),
+    ],
+)
+def test_whose_way_back_it_is(name: str, reads: str, *, is_own: bool) -> None:
+    """A mirror goes on after what its own way back has brought home, and no other one."""
+    tp = TopicPartition("copy.a", 1)
+    found = replace(Checkpoint.initial(name, tp, tp, 9), cluster_ids={"destination": reads})
+    assert is_way_back(found, "m", "there") is is_own
+
+
+RELAY_YAML = """
+mirrors:
+  shop:
+    source: {nodes: [{name: a, bootstrap_servers: ["127.0.0.1:1"]}]}
+    destination: {bootstrap_servers: ["127.0.0.1:2"]}
+    topics: {allow: [orders]}
+    move: {schedule: "0 3 * * *", by: hand}
+"""
+
+
+FOUND = {
+    "writers": Gate("writers", "1 producer", [fails("a-0", "a transaction is open", "end it")]),
+    "schemas": Gate("schemas", is_seen=False),
+}
+
+
+GATED = [FOUND.get(gate, Gate(gate, "looked at")) for gate in GATES]
+
+
+REHEARSAL = Rehearsal(MoveRecord("shop"), ["orders"], [], 7, GATED, Writers(), Groups())
+
+
+@pytest.fixture
+def definitions(tmp_path: Path) -> Iterator[dg.Definitions]:
+    (tmp_path / "relay.yaml").write_text(RELAY_YAML)
+    with patch.object(Move, "rehearse", return_value=REHEARSAL):
+        yield relay.definitions(tmp_path / "relay.yaml")
+
+
+def launch(definitions: dg.Definitions, **config: Any) -> dg.ExecuteInProcessResult:
+    run_config = {"ops": {"step_of_move": {"config": config}}}
+    job = definitions.get_repository_def().get_job("move")
+    return job.execute_in_process(run_config=run_config, raise_on_error=True)
+
+
+def materialized(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = (e for e in result.all_events if e.is_step_materialization)
+    assert event.asset_key == naming.move_asset("shop")
+    return dict(event.step_materialization_data.materialization.metadata)
+
+
+def test_the_schedule_reports_gates_and_changes_nothing(definitions: dg.Definitions) -> None:
+    """One that nobody could look at is a warning, and not passed; the run does not fail."""
+    schedule = definitions.get_repository_def().get_schedule_def("rehearse_move_shop")
+    now = dt.datetime(2026, 11, 1, 3, tzinfo=dt.UTC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_schedule_context(instance, scheduled_execution_time=now)
+        (request,) = schedule.evaluate_tick(context).run_requests or ()
+    config = request.run_config["ops"]["step_of_move"]["config"]
+    assert config == {"mirror": "shop", "step": "rehearse", "by": "hand"}
+    result = launch(definitions, **config)
+    checks = result.get_asset_check_evaluations()
+    failed = {found.check_name: found.severity for found in checks if not found.passed}
+    error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+    assert failed == {"writers": error, "schemas": warning}
+    assert len(checks) == len(GATES)
+    shown = materialized(result)
+    rows = {row.data["gate"]: row.data["state"] for row in shown["gates"].records}
+    assert [rows[gate] for gate in ("writers", "schemas", "topics")] == [
+        *("fails", "could not be looked at", "holds"),
+    ]
+    assert shown["offsets to copy"].value == 7
+
+
+def test_the_button_of_the_checks_rehearses(definitions: dg.Definitions) -> None:
+    asset = naming.move_asset("shop")
+    keys = [dg.AssetCheckKey(asset, gate) for gate in ("topics", "schemas")]
+    job = dg.define_asset_job("gates", selection=dg.AssetSelection.checks(*keys))
+    merged = dg.Definitions.merge(definitions, dg.Definitions(jobs=[job]))
+    result = merged.resolve_job_def("gates").execute_in_process()
+    found = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert found == {"topics": True, "schemas": False}
+
+
+def test_a_step_needs_the_name_of_the_mirror(definitions: dg.Definitions) -> None:
+    done = MoveResult(MoveRecord("shop", state=State.CUT), ["cut"])
+    with patch.object(Move, "cut", return_value=done) as cut:
+        with pytest.raises(dg.DagsterInvalidConfigError, match="mirror"):
+            launch(definitions, step="cut")
+        for config, refusal in (
+            ({"mirror": "shp"}, "no mirror is called 'shp'"),
+            ({"mirror": "shop", "step": "turn"}, "there is no step 'turn'"),
+            ({"mirror": "shop", "by": "command", "command": "true"}, "a job runs no commands"),
+        ):
+            with pytest.raises(dg.Failure, match=refusal):
+                launch(definitions, **{"step": "cut"} | config)
+        cut.assert_not_called()
+        result = launch(definitions, mirror="shop", step="cut", by="hand")
+    assert materialized(result)["state"].value == "cut"
+    refused = MoveResult(MoveRecord("shop"), [], [fails("", "it is not", "do it")])
+    with (
+        patch.object(Move, "cut", return_value=refused),
+        pytest.raises(dg.Failure, match="it is not; do it"),
+    ):
+        launch(definitions, mirror="shop", step="cut", by="hand")

@@ -130,108 +130,113 @@ FORMER = r"what follows there was copied before \(recreated\), and has no source
 AFTER_RESET = *TWO, RESET, entry(4, 40, 50, 11, generation=1)
 
 
+TO_DESTINATION = {
+    "two chunks": (
+        translation(*TWO),
+        {10: "exact", 15: "5 exact", 20: "11 exact", 39: "30 exact", 40: "41 exact"}
+        | {
+            41: "cannot, because it is copied up to offset 40 only: wait.*",
+            9: r"cannot, because the mirror has copied only what is from offset 10 on \(0\)",
+        },
+    ),
+    "without the first": (
+        translation(TWO[1]),
+        {20: "11 exact", 5: "re-reads at most 5: the ledger no longer has .* before 20"},
+    ),
+    "without the first, from 3 on": (
+        translation(TWO[1], log=replace(LOG, low=3)),
+        {5: r"cannot, because the ledger no longer has .*the destination begins at 3 \(3\)"},
+    ),
+    "without the first, from 30 on": (
+        translation(TWO[1], log=replace(LOG, low=30)),
+        {5: r"cannot, because retention at the destination has removed .* from 11 on \(30\)"},
+    ),
+    "from 8 on": (
+        translation(*TWO, log=replace(LOG, low=8)),
+        {
+            15: r"cannot, because retention at the destination has removed .* from 5 on \(8\)",
+            18: "8 exact",
+        },
+    ),
+    "after a loss": (
+        translation(*AFTER_LOSS),
+        {
+            20: r"11 exact the source had lost \[20, 50\) before.*",
+            35: r"11 exact the source had lost \[35, 50\) before.*",
+            50: "11 exact",
+        },
+    ),
+    "after a reset": (
+        translation(*AFTER_RESET),
+        {
+            39: r"cannot, because .* only what is from offset 40 on \(reset to .*\) \(11\)",
+            40: "11 exact",
+        },
+    ),
+    "entries lost": (
+        translation(entry(9, 20, 20, 0, records=0, gap=ENTRIES_LOST), TWO[1]),
+        {15: "re-reads at most 11: the ledger no longer has .*"},
+    ),
+    "no log": (
+        translation(*TWO, log=None),
+        {15: "cannot, because the destination topic does not exist, or has no leader"},
+    ),
+    "another log": (
+        translation(*TWO, log=replace(LOG, topic_id="another")),
+        {15: "cannot, because the destination topic was created again, without the copies"},
+    ),
+    "the known source": (translation(*TWO, source_topic_id="known"), {15: "5 exact"}),
+    "another source": (
+        translation(*TWO, source_topic_id="another"),
+        {15: "cannot, because the source topic was created again, or is on a node that.*"},
+    ),
+    "tampered": (
+        translation(*TWO, breaks=[ChainBreak(Tampering.CHANGED, HERE, 1, 1, None)]),
+        {15: "cannot, because its ledger is not what was committed: ledger entry 1: .*"},
+    ),
+    "filtered": (
+        translation(entry(1, 10, 20, 0, records=4, skipped={"filtered": 6})),
+        {14: "re-reads.*"},
+    ),
+    "all filtered": (
+        translation(entry(1, 10, 20, 0, records=0, skipped={"filtered": 10})),
+        {14: "41 exact"},
+    ),
+}
+LOST_THERE = rf"cannot, because {FORMER} \(0\)"
+TO_SOURCE = {
+    "two chunks": (
+        translation(*TWO),
+        {0: "10 exact", 5: "15 exact", 10: "20 exact", 11: "20 exact", 31: "40 exact"}
+        | {41: "40 exact", 42: "cannot, because eu.orders-0 ends at offset 41"},
+    ),
+    "without the first": (
+        translation(TWO[1]),
+        {5: "cannot, because the ledger no longer has .* before 20", 11: "20 exact"},
+    ),
+    "after a loss": (translation(*AFTER_LOSS), {10: "50 exact"}),
+    # 31 is offset 0
+    "recreated": (translation(*RECREATED), {5: LOST_THERE, 31: "exact", 35: "3 exact"}),
+    "recreated, no chunk": (translation(*RECREATED[:3]), {5: LOST_THERE, 41: "exact"}),
+    "recreated, no earlier chunk": (translation(*RECREATED[2:]), {5: LOST_THERE}),
+}
+
+
 @pytest.mark.parametrize(
-    ("found", "offset", "expected"),
+    ("found", "answers", "back"),
     [
-        (translation(*TWO), 10, "exact"),
-        (translation(*TWO), 15, "5 exact"),
-        (translation(*TWO), 20, "11 exact"),
-        (translation(*TWO), 39, "30 exact"),
-        (translation(*TWO), 40, "41 exact"),
-        (translation(*TWO), 41, "cannot, because it is copied up to offset 40 only: wait.*"),
-        (
-            translation(*TWO),
-            9,
-            r"cannot, because the mirror has copied only what is from offset 10 on \(0\)",
-        ),
-        (translation(TWO[1]), 20, "11 exact"),
-        (translation(TWO[1]), 5, "re-reads at most 5: the ledger no longer has .* before 20"),
-        (
-            translation(TWO[1], log=replace(LOG, low=3)),
-            5,
-            r"cannot, because the ledger no longer has .*the destination begins at 3 \(3\)",
-        ),
-        (
-            translation(TWO[1], log=replace(LOG, low=30)),
-            5,
-            r"cannot, because retention at the destination has removed .* from 11 on \(30\)",
-        ),
-        (
-            translation(*TWO, log=replace(LOG, low=8)),
-            15,
-            r"cannot, because retention at the destination has removed .* from 5 on \(8\)",
-        ),
-        (translation(*TWO, log=replace(LOG, low=8)), 18, "8 exact"),
-        (translation(*AFTER_LOSS), 20, r"11 exact the source had lost \[20, 50\) before.*"),
-        (translation(*AFTER_LOSS), 35, r"11 exact the source had lost \[35, 50\) before.*"),
-        (translation(*AFTER_LOSS), 50, "11 exact"),
-        (
-            translation(*AFTER_RESET),
-            39,
-            r"cannot, because .* only what is from offset 40 on \(reset to .*\) \(11\)",
-        ),
-        (translation(*AFTER_RESET), 40, "11 exact"),
-        (
-            translation(entry(9, 20, 20, 0, records=0, gap=ENTRIES_LOST), TWO[1]),
-            15,
-            "re-reads at most 11: the ledger no longer has .*",
-        ),
-        (
-            translation(*TWO, log=None),
-            15,
-            "cannot, because the destination topic does not exist, or has no leader",
-        ),
-        (
-            translation(*TWO, log=replace(LOG, topic_id="another")),
-            15,
-            "cannot, because the destination topic was created again, without the copies",
-        ),
-        (translation(*TWO, source_topic_id="known"), 15, "5 exact"),
-        (
-            translation(*TWO, source_topic_id="another"),
-            15,
-            "cannot, because the source topic was created again, or is on a node that.*",
-        ),
-        (
-            translation(*TWO, breaks=[ChainBreak(Tampering.CHANGED, HERE, 1, 1, None)]),
-            15,
-            "cannot, because its ledger is not what was committed: ledger entry 1: .*",
-        ),
-        (translation(entry(1, 10, 20, 0, records=4, skipped={"filtered": 6})), 14, "re-reads.*"),
-        (translation(entry(1, 10, 20, 0, records=0, skipped={"filtered": 10})), 14, "41 exact"),
+        pytest.param(*case, back, id=f"{'back' if back else 'there'}: {title}")
+        for back, cases in ((False, TO_DESTINATION), (True, TO_SOURCE))
+        for title, case in cases.items()
     ],
-    ids=lambda value: "" if isinstance(value, Translation) else str(value),
 )
-def test_to_the_destination(found: Translation, offset: int, expected: str) -> None:
+def test_every_offset_has_an_answer(
+    found: Translation, answers: dict[int, str], *, back: bool
+) -> None:
     """Exact, a bound, or a reason with the nearest offset: never a guess."""
-    assert re.fullmatch(expected, asked(found, offset)), asked(found, offset)
-
-
-@pytest.mark.parametrize(
-    ("found", "offset", "expected"),
-    [
-        (translation(*TWO), 0, "10 exact"),
-        (translation(*TWO), 5, "15 exact"),
-        (translation(*TWO), 10, "20 exact"),
-        (translation(*TWO), 11, "20 exact"),
-        (translation(*TWO), 31, "40 exact"),
-        (translation(*TWO), 41, "40 exact"),
-        (translation(*TWO), 42, "cannot, because eu.orders-0 ends at offset 41"),
-        (translation(TWO[1]), 5, "cannot, because the ledger no longer has .* before 20"),
-        (translation(TWO[1]), 11, "20 exact"),
-        (translation(*AFTER_LOSS), 10, "50 exact"),
-        (translation(*RECREATED), 5, rf"cannot, because {FORMER} \(0\)"),
-        (translation(*RECREATED), 31, "exact"),  # offset 0
-        (translation(*RECREATED), 35, "3 exact"),
-        (translation(*RECREATED[:3]), 5, rf"cannot, because {FORMER} \(0\)"),
-        (translation(*RECREATED[:3]), 41, "exact"),
-        (translation(*RECREATED[2:]), 5, rf"cannot, because {FORMER} \(0\)"),
-    ],
-    ids=lambda value: "" if isinstance(value, Translation) else str(value),
-)
-def test_to_the_source(found: Translation, offset: int, expected: str) -> None:
-    """The same the other way."""
-    assert re.fullmatch(expected, asked(found, offset, back=True)), asked(found, offset, back=True)
+    for offset, expected in answers.items():
+        answer = asked(found, offset, back=back)
+        assert re.fullmatch(expected, answer), (offset, answer)
 
 
 def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
@@ -247,10 +252,15 @@ def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
     assert found.comparison is Comparison.DIFFERS
 
 
-def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can tell which one is meant; what both of them mean is committed."""
+def there(**more: Any) -> ClusterClient:
+    """Return a client of a destination that is never asked."""
+    return ClusterClient(Cluster("destination", ("a:1",)), DestinationError, **more)
+
+
+def test_positions_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of a group that do not mean the same; those of a log that is gone."""
     monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
-    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    client = there()
     logs = {THERE: apply._Log(0)}
     positions = [ConsumerPosition(HERE, offset, group) for offset, group in ((7, "g"), (9, "g"))]
     answers = [*(Answer(each, THERE, each.offset) for each in positions)]
@@ -261,6 +271,16 @@ def test_two_positions_of_a_group_in_a_topic_partition(monkeypatch: pytest.Monke
     same = [replace(answer, offset=7) for answer in answers]
     for each in move({"g": same}, execute=False)["g"]:
         assert each.state is State.WOULD
+    monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
+    client = there()
+    found = translation(*TWO).to_destination([ConsumerPosition(HERE, 12, "g")])
+    for topic_id, state in (("id", State.WOULD), ("", State.WOULD), ("other", State.REFUSED)):
+        logs = {THERE: apply._Log(0, topic_id)}
+        (applied,) = apply._move(
+            client, {"g": found}, logs, Side.DESTINATION, execute=False, backwards=False
+        )["g"]
+        assert applied.state is state, applied.why
+    assert applied.why == f"the topic of {THERE} was created again since it was translated"
 
 
 def test_a_group_that_the_user_may_not_see_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +288,7 @@ def test_a_group_that_the_user_may_not_see_stops_no_other(monkeypatch: pytest.Mo
     hidden = PermissionDeniedError("the user lacks Describe on group hidden")
     commits = {"ok": {HERE: CommittedOffset(7)}}
     monkeypatch.setattr(groups, "group_commits", lambda *_: (commits, {"hidden": hidden}))
-    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    client = there()
     positions, failed = committed_positions(client, ["ok", "hidden"], "")
     assert (positions, failed) == ([ConsumerPosition(HERE, 7, "ok")], {"hidden": hidden})
     answers = {
@@ -355,24 +375,10 @@ def test_a_group_is_moved_when_its_coordinator_answers_again(
 
     monkeypatch.setattr(groups, "commit_offsets", commit_offsets)
     monkeypatch.setattr(apply, "_logs", logs)
-    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError, clock=Clock())
+    client = there(clock=Clock())
     answers = [Answer(ConsumerPosition(HERE, 9, group), THERE, 9) for group in ("ok", "late")]
     apply.apply(client, answers, Side.DESTINATION, execute=True, backwards=False)
     assert committed == ["ok", "late", "late"]
-
-
-def test_a_topic_that_was_created_again_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An offset of a log that is gone means nothing in the next one."""
-    monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
-    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
-    found = translation(*TWO).to_destination([ConsumerPosition(HERE, 12, "g")])
-    for topic_id, state in (("id", State.WOULD), ("", State.WOULD), ("other", State.REFUSED)):
-        logs = {THERE: apply._Log(0, topic_id)}
-        (applied,) = apply._move(
-            client, {"g": found}, logs, Side.DESTINATION, execute=False, backwards=False
-        )["g"]
-        assert applied.state is state, applied.why
-    assert applied.why == f"the topic of {THERE} was created again since it was translated"
 
 
 @pytest.mark.parametrize("found", [None, 8])
@@ -382,7 +388,7 @@ def test_what_is_read_back_is_compared(monkeypatch: pytest.MonkeyPatch, found: i
     reads = iter([({}, {}), ({"g": after}, {})])
     monkeypatch.setattr(groups, "group_commits", lambda *_: next(reads))
     monkeypatch.setattr(groups, "commit_offsets", lambda *_: {"g": {}})
-    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError)
+    client = there()
     answers = {"g": [Answer(ConsumerPosition(HERE, 9, "g"), THERE, 9)]}
     moved = apply._move(
         client, answers, {THERE: apply._Log(0)}, Side.DESTINATION, execute=True, backwards=False
@@ -466,8 +472,8 @@ def test_coordinators_that_load_are_waited_for_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(groups, "group_commits", group_commits)
     mirror: Any = SimpleNamespace(copy_options=None)
-    looker, clock = GroupLooker("m", mirror, SystemClock()), Clock()
-    client = ClusterClient(Cluster("destination", ("a:1",)), DestinationError, clock=clock)
+    looker = GroupLooker("m", mirror, SystemClock())
+    client = there(clock=Clock())
     assert looker._asked(client, ["g"], {}) == ({"g": {}}, {})
     assert len(asked) == 3
     looker._logs = ()
@@ -511,43 +517,31 @@ def test_both_sides_are_asked_at_once_and_of_each_group_the_destination_first(
         assert answered.index(("there", name)) < answered.index(("source", name))
 
 
-def test_what_status_says_of_groups() -> None:
-    """A mirror that follows groups and finds none says so."""
-    look = GroupLook("invoices", Following.FOLLOWED)
-    assert list(lines_of([], follows=False)) == []
-    (line,) = lines_of([], follows=True)
-    assert line.endswith("nothing is known")
-    (line,) = lines_of([look], follows=True)
-    assert line == "groups: 1 followed; 0 moved"
-
-
-def test_a_table_shows_each_offset_as_it_is() -> None:
-    """Also the largest one, which is no float."""
-    answer = Answer(ConsumerPosition(HERE, (1 << 63) - 1), THERE, (1 << 53) + 1)
-    cells = [
-        [*column.cells] for column in table("m", OffsetsRequest(groups=("g",)), [answer]).columns
-    ]
-    assert ["9,223,372,036,854,775,807"] in cells
-    assert ["9,007,199,254,740,993"] in cells
-
-
-def test_what_is_not_mirrored_has_an_answer() -> None:
-    """A group reads other topics, too."""
+def test_how_answers_are_shown() -> None:
+    """Of what is not mirrored, too, and of a mirror that follows groups and finds none."""
     (there,) = translation(*TWO).to_destination([ConsumerPosition(THERE, 1)])
     (back,) = translation(*TWO).to_source([ConsumerPosition(HERE, 1)])
     assert [there.why, back.why] == [
         "this mirror has copied nothing of it",
         "this mirror has copied nothing to it",
     ]
-
-
-def test_an_entry_from_before_is_read() -> None:
-    """One that knows nothing of maps is an entry, and its answers are bounds."""
     _, value, _ = to_record(TWO[0])
     text = value.decode()
     old = text.replace(',"source_runs":"","destination_runs":""', "").encode()
     assert old != value
     assert from_record(old) == TWO[0]
+    look = GroupLook("invoices", Following.FOLLOWED)
+    assert list(lines_of([], follows=False)) == []
+    (line,) = lines_of([], follows=True)
+    assert line.endswith("nothing is known")
+    (line,) = lines_of([look], follows=True)
+    assert line == "groups: 1 followed; 0 moved"
+    answer = Answer(ConsumerPosition(HERE, (1 << 63) - 1), THERE, (1 << 53) + 1)
+    cells = [
+        [*column.cells] for column in table("m", OffsetsRequest(groups=("g",)), [answer]).columns
+    ]
+    assert ["9,223,372,036,854,775,807"] in cells
+    assert ["9,007,199,254,740,993"] in cells
 
 
 @pytest.mark.parametrize(
@@ -581,34 +575,25 @@ def test_groups_of_any_name(group: str, tmp_path: Path) -> None:
 def test_offsets_of_a_stream_of_spark(tmp_path: Path) -> None:
     """Spark writes a topic's partitions as an object."""
     (tmp_path / "offsets").write_text('{"orders": {"0": 7, "3": 9}}')
-    assert OffsetsRequest(file=str(tmp_path / "offsets")).positions() == [
-        ConsumerPosition(HERE, 7),
-        ConsumerPosition(TopicPartition("orders", 3), 9),
-    ]
+    expected = [ConsumerPosition(HERE, 7), ConsumerPosition(TopicPartition("orders", 3), 9)]
+    assert OffsetsRequest(file=str(tmp_path / "offsets")).positions() == expected
+
+
+FIRST = "topic,partition,offset"
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "orders,0,7\n",
-        "topic,partition,offset\norders,0\n",
-        "topic,partition,offset\norders,x,1\n",
-        "topic,partition,offset\norders,0,-1\n",
-        "topic,partition,offset\n",
-        "[]",
-        '{"orders": {}}',
-        "{}x",
-        '{"orders": 7}',
-        "[7]",
-        "topic,partition,offset\norders,0,5,000\n",
-        "topic,partition,offset,offset\norders,0,5,6\n",
-        'topic,partition,offset\n"orders,0,5\n',
-        f"topic,partition,offset\n{'a' * 200_000},0,5\n",
-        '{"orders": {"0": 7}, "orders": {"0": 9}}',
+        *("orders,0,7\n", f"{FIRST}\norders,0\n", f"{FIRST}\norders,x,1\n"),
+        f"{FIRST}\norders,0,-1\n",
+        *(f"{FIRST}\n", "[]", '{"orders": {}}', "{}x", '{"orders": 7}', "[7]"),
+        *(f"{FIRST}\norders,0,5,000\n", f"{FIRST},offset\norders,0,5,6\n"),
+        f'{FIRST}\n"orders,0,5\n',
+        *(f"{FIRST}\n{'a' * 200_000},0,5\n", '{"orders": {"0": 7}, "orders": {"0": 9}}'),
         '[{"topic": ["orders"], "partition": 0, "offset": 7}]',
         '[{"topic": "orders", "partition": 0, "offset": 7, "group": ["g"]}]',
-        r'[{"topic": "orders", "partition": 0, "offset": 7, "group": "\udcff"}]',
-        "[" * 100_000,
+        *(r'[{"topic": "orders", "partition": 0, "offset": 7, "group": "\udcff"}]', "[" * 100_000),
     ],
     ids=range(19),
 )

@@ -1,4 +1,6 @@
-"""What a run that was killed has left of a window: the next run finds what it has copied."""
+"""What a run leaves to the next one: an open window, and topics that rest."""
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
@@ -7,17 +9,25 @@ from dataclasses import replace
 from dagster import DagsterInstance
 
 from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
+from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.run.result import RunResult
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore, lanes_without_runs
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
 from tests.support.run_plans import snapshot_of
 
 LANE = Lane("m", "main", WindowSettings(), ("a", "b", "c", "d"))
+
+
 A, B, C, D = (TopicPartition(topic, 0) for topic in LANE.topics)
+
+
 LOG = logging.getLogger(__name__)
 
 
@@ -45,14 +55,21 @@ def left(found: OpenWindow | None) -> list[tuple[str, int, int]]:
     return [(each.topic_partition.topic, each.start, each.end) for each in ranges]
 
 
-def test_what_the_lane_copies_no_longer_was_copied_up_to_its_checkpoint() -> None:
-    """Another lane has its topic now, or it has no leader; nothing of it is missing here."""
+def test_what_was_left_open() -> None:
+    """What the lane copies no longer was copied up to its checkpoint; addresses may change."""
     with DagsterInstance.ephemeral() as instance:
         assert OpenWindowStore(instance, LANE).write(window(A, B, C, D))
         found = OpenWindowStore(instance, LANE).load(
             snapshot({A: 17}, checkpoints={A: 17, B: 14, D: 25}), LOG
         )
     assert left(found) == [("a", 10, 17), ("b", 10, 14), ("d", 10, 20)]
+    moved = replace(snapshot({A: 20}), destination=Cluster("destination", ("c:1", "b:1")))
+    with DagsterInstance.ephemeral() as instance:
+        assert OpenWindowStore(instance, LANE).write(window(A))
+        assert left(OpenWindowStore(instance, LANE).load(moved, LOG)) == [("a", 10, 20)]
+        other = replace(moved, at_destination=Metadata("another"))
+        assert OpenWindowStore(instance, LANE).load(other, LOG) is None
+        assert OpenWindowStore(instance, LANE).is_empty()
 
 
 def test_lanes_that_relay_yaml_has_no_longer() -> None:
@@ -74,12 +91,27 @@ def test_lanes_that_relay_yaml_has_no_longer() -> None:
     assert [(each.path, each.name) for each in found] == [("m_1", "gone"), ("m_1", "renamed")]
 
 
-def test_a_destination_is_known_by_its_cluster() -> None:
-    """Its addresses may change while no run copies."""
-    moved = replace(snapshot({A: 20}), destination=Cluster("destination", ("c:1", "b:1")))
-    with DagsterInstance.ephemeral() as instance:
-        assert OpenWindowStore(instance, LANE).write(window(A))
-        assert left(OpenWindowStore(instance, LANE).load(moved, LOG)) == [("a", 10, 20)]
-        other = replace(moved, at_destination=Metadata("another"))
-        assert OpenWindowStore(instance, LANE).load(other, LOG) is None
-        assert OpenWindowStore(instance, LANE).is_empty()
+def report(**failures: str) -> WindowReport:
+    topics = [TopicReport(topic, failure=failure) for topic, failure in failures.items()]
+    window = FrozenWindow(key="", ranges=(), node="", planned_at_ms=0)
+    return WindowReport(window, "", topics, RunResult("m", "run", {}))
+
+
+def test_rests_double_from_run_to_run() -> None:
+    """A topic that recovers is forgotten; what a run found out replaces what it was told."""
+    rests, text = [], ""
+    for now in range(0, 10_000, 1000):
+        failed = FailedTopics.load({naming.TAG_RESTING: text})
+        assert failed.left_out(now) == set()
+        failed.note(report(bad="too large", good=""), now)
+        assert failed.left_out(now) == {"bad"}
+        text = failed.dump()
+        rests.append(FailedTopics.load({naming.TAG_FAILED_TOPICS: text}).until["bad"] - now)
+    assert rests == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    failed = FailedTopics.load({naming.TAG_RESTING: text})
+    failed.note(report(bad=""), 10_000)
+    assert failed.dump() == ""
+    told = FailedTopics({"bad": 1}, {"bad": 9.0}).dump()
+    assert FailedTopics.load({naming.TAG_RESTING: told}).failed == {"bad": 1}
+    assert FailedTopics.load({naming.TAG_RESTING: told, naming.TAG_FAILED_TOPICS: ""}).failed == {}
+    assert FailedTopics.load({}).failed == {}

@@ -32,6 +32,7 @@ from relay_pipelines.snapshot.lag import PartitionLag
 from scripts import reference
 from tests.support.doc_blocks import ROOT
 from tests.support.run_plans import snapshot_of
+from tests.support.tables import titled
 
 NOW = 10_000_000
 MIRROR = Mirror.model_validate(
@@ -93,45 +94,27 @@ def recreated(topic: str, partition: int = 0) -> Position:
     return Position(at(topic, partition), 0, 5, 108, recreated=True, mirror="m")
 
 
+QUEUED = {"a": 700}
 STATES_FOUND = [
     ("nothing waits", [copied("a")], {}, {"a": 7_200}, State.UP_TO_DATE, []),
     ("a commit a moment ago", [waiting("a")], {"a": 300}, {"a": 4}, State.COPYING, []),
-    (
-        "an idle topic has just got a record",
-        [waiting("a")],
-        {"a": 2},
-        {"a": 999},
-        State.COPYING,
-        [],
-    ),
+    ("an idle topic just got a record", [waiting("a")], {"a": 2}, {"a": 999}, State.COPYING, []),
     ("nobody commits", [waiting("a")], {"a": 90}, {"a": 80}, State.NOT_COPYING, []),
     ("nobody ever has", [waiting("a")], {"a": None}, {}, State.NOT_COPYING, []),
     ("nobody ever has, and it is new", [waiting("a")], {"a": 2}, {}, State.NOT_COPYING, []),
     ("a topic is new", [waiting("a"), copied("b")], {"a": 2}, {"b": 30}, State.COPYING, []),
     ("too slow", [waiting("a")], {"a": 601}, {"a": 4}, State.BEHIND, []),
     (
-        "one topic fails in each run",
-        [waiting("a"), copied("b")],
-        {"a": 700},
-        {"a": 800, "b": 3},
-        State.UP_TO_DATE,
-        ["NotCopied a"],
+        *("one topic fails in each run", [waiting("a"), copied("b")], {"a": 700}),
+        *({"a": 800, "b": 3}, State.UP_TO_DATE, ["NotCopied a"]),
     ),
     (
-        "one topic fails, and another one is late",
-        [waiting("a"), waiting("b")],
-        {"a": 700, "b": 700},
-        {"a": 800, "b": 3},
-        State.BEHIND,
-        ["NotCopied a"],
+        *("one topic fails, and another one is late", [waiting("a"), waiting("b")]),
+        *({"a": 700, "b": 700}, {"a": 800, "b": 3}, State.BEHIND, ["NotCopied a"]),
     ),
     (
-        "a guard does not make the others stand still",
-        [recreated("a"), copied("b")],
-        {"a": 5_000},
-        {"a": 5_000, "b": 5_000},
-        State.UP_TO_DATE,
-        ["TopicRecreatedError a"],
+        *("a guard does not make the others stand still", [recreated("a"), copied("b")]),
+        *({"a": 5_000}, {"a": 5_000, "b": 5_000}, State.UP_TO_DATE, ["TopicRecreatedError a"]),
     ),
     (
         "a guard holds all",
@@ -145,11 +128,7 @@ STATES_FOUND = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("positions", "ages", "committed", "state", "held"),
-    [case[1:] for case in STATES_FOUND],
-    ids=[case[0] for case in STATES_FOUND],
-)
+@titled("positions, ages, committed, state, held", STATES_FOUND)
 def test_the_state(positions, ages, committed, state, held) -> None:
     """It is that of what nothing holds back; a mirror copies if somebody commits."""
     page = page_of(look_at(positions, ages, committed), MIRROR)
@@ -157,20 +136,17 @@ def test_the_state(positions, ages, committed, state, held) -> None:
     assert [f"{each.reason} {' '.join(each.topics)}" for each in page.held] == held
 
 
-def test_every_state_can_be_found() -> None:
-    """Those that need no cluster are in the table; of the others nothing is known."""
+def test_what_no_cluster_says_is_unknown() -> None:
+    """An outage, a wrong configuration, or nodes in quarantine; so each state is found."""
+    for error, state, command in (
+        (SourceError("no answer"), State.UNKNOWN, "relay check --mirror m"),
+        (ConfigError("a loop"), State.REFUSED, "relay check --mirror m"),
+        (DivergedNodeError("others"), State.DIVERGED, "relay nodes --mirror m"),
+    ):
+        page = page_unreachable("m", error, NOW, NOW - 60_000)
+        assert (page.state, page.command) == (state, command)
     away_states = {State.UNKNOWN, State.REFUSED, State.DIVERGED}
     assert {case[4] for case in STATES_FOUND} | away_states == set(State)
-
-
-def test_what_no_cluster_says_is_unknown() -> None:
-    """Also why: an outage, a wrong configuration, or nodes that all are in quarantine."""
-    lost = page_unreachable("m", SourceError("no answer"), NOW, NOW - 60_000)
-    assert (lost.state, lost.command) == (State.UNKNOWN, "relay check --mirror m")
-    refused = page_unreachable("m", ConfigError("a loop"), NOW)
-    assert (refused.state, refused.command) == (State.REFUSED, "relay check --mirror m")
-    diverged = page_unreachable("m", DivergedNodeError("others"), NOW)
-    assert (diverged.state, diverged.command) == (State.DIVERGED, "relay nodes --mirror m")
 
 
 def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
@@ -185,17 +161,13 @@ def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
     assert (alone.state, alone.held) == (State.BEHIND, ())
 
 
-def test_a_topic_that_is_not_copied_although_others_are() -> None:
-    """What is known is said, and not guessed why: the others may only have come first."""
+def test_who_copies() -> None:
+    """What is known is said, not guessed; a reset shows no copier."""
     look = look_at([waiting("a"), copied("b")], {"a": 700}, {"a": 800, "b": 3})
     (held,) = page_of(look, MIRROR).held
     assert held.what == (
         "nothing of it was committed for longer than its lag target; others are copied"
     )
-
-
-def test_a_move_of_the_driver_is_no_copy() -> None:
-    """A reset, or a loss that was accepted, does not show that somebody copies."""
     look = look_at([waiting("a")], {"a": 90}, {"a": 1})
     moved = {
         place: replace(each, run_id=BY_DRIVER) for place, each in look.snapshot.checkpoints.items()
@@ -215,24 +187,18 @@ class TestHeld:
         assert (first.lag, second.topics) == (PartitionLag(10, 30), ["b"])
         assert first.command == "relay ledger --mirror m --topic a --last 5"
 
-    def test_one_reason_for_all_topics_is_one_item(self) -> None:
-        """A command that is about the whole mirror is said once."""
+    def test_reasons(self) -> None:
+        """One for all topics is one item; losses come first; a refused topic is held as a whole."""
         lost = [replace(copied(name), ledger_lost=True, mirror="m") for name in "abcde"]
         (held,) = page_of(look_at(lost), MIRROR).held
         assert (held.reason, held.command) == ("LedgerLostError", "relay restore --mirror m")
         where = page_view.where(held)
         assert where == "a, b, c and 2 topics more (5 topic-partitions, nothing waits)"
-
-    def test_the_worst_comes_first(self) -> None:
-        """Lost records come before what only cannot be read now."""
         unreadable = {at("a"): SourceError("it has no leader")}
         page = page_of(look_at([copied("b"), recreated("z")], unreadable=unreadable), MIRROR)
         assert [each.reason for each in page.held] == ["TopicRecreatedError", "SourceError"]
         assert page.held[1].lag is None
         assert page.lag.records == 5
-
-    def test_a_refused_topic_is_held_back(self) -> None:
-        """With all its topic-partitions: nothing of it is copied."""
         refused = {"a": ConfigError("another mirror copies there").of(at("a"))}
         positions = [waiting("a"), Position(at("a", 1), 0, 9, 0), copied("b")]
         (held,) = page_of(look_at(positions, refused=refused), MIRROR).held
@@ -258,10 +224,7 @@ class TestHeld:
         [
             ("x", "kafka-transactions.sh --bootstrap-server b:1 abort"),
             ("", "kafka-transactions.sh --bootstrap-server b:1 abort"),
-            (
-                "relay.m.main/1",
-                "the page 'RelayHiddenCopies' of the documentation says how to end it",
-            ),
+            ("relay.m.main/1", "the page 'RelayHiddenCopies' of the documentation says how to end"),
         ],
     )
     def test_a_transaction_of_a_mirror_is_not_to_be_aborted(self, producer: str, then: str) -> None:
@@ -274,13 +237,29 @@ class TestHeld:
 class TestText:
     """How `relay status` reads."""
 
-    def test_a_healthy_mirror_is_three_lines(self) -> None:
+    def test_lines(self) -> None:
+        """Three of a healthy mirror; an open transaction, no copier, a node that is behind."""
         page = page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0}), MIRROR)
         assert list(page_view.text(page)) == [
             "m: copying",
             "  waiting    60 records, the oldest 4.0 s old",
             "  copied by  run run-1 from node one; last commit 3.0 s ago",
         ]
+        opened = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
+        page = page_of(look_at([opened], {}, {"a": 3}), MIRROR)
+        assert list(page_view.text(page))[2] == (
+            "  open       50 records, the oldest 9.0 s old:"
+            " a transaction at the source has not ended"
+        )
+        lines = list(page_view.text(page_of(look_at([waiting("a")], {"a": 90}), MIRROR)))
+        assert lines[0] == "m: not copying"
+        assert lines[2] == "  copied by  nobody yet; node one would be read"
+        assert lines[3:] == [
+            "  next       relay run --mirror m",
+            "  read       the page 'RelayStalled' of the documentation",
+        ]
+        page = replace(page_of(look_at([copied("a")], {}, {"a": 1}), MIRROR), node_behind=1_020)
+        assert "from node one, itself 1,020 behind; last commit" in page_view.copier(page)
 
     def test_what_is_held_back_stands_first(self) -> None:
         """With the reason, what to do in the end, the command to begin with, and where to read."""
@@ -301,29 +280,6 @@ class TestText:
             "  copied by  run run-1 from node one; last commit 3.0 s ago",
         ]
 
-    def test_an_open_transaction_is_said_before_it_is_late(self) -> None:
-        """What waits for it does not count as lag, and somebody may wait for the end of a copy."""
-        opened = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
-        page = page_of(look_at([opened], {}, {"a": 3}), MIRROR)
-        assert list(page_view.text(page))[2] == (
-            "  open       50 records, the oldest 9.0 s old:"
-            " a transaction at the source has not ended"
-        )
-
-    def test_nobody_copies(self) -> None:
-        """Who never copied is not invented, and the next command is there."""
-        lines = list(page_view.text(page_of(look_at([waiting("a")], {"a": 90}), MIRROR)))
-        assert lines[0] == "m: not copying"
-        assert lines[2] == "  copied by  nobody yet; node one would be read"
-        assert lines[3:] == [
-            "  next       relay run --mirror m",
-            "  read       the page 'RelayStalled' of the documentation",
-        ]
-
-    def test_newer_records_of_another_node_are_said(self) -> None:
-        page = replace(page_of(look_at([copied("a")], {}, {"a": 1}), MIRROR), node_behind=1_020)
-        assert "from node one, itself 1,020 behind; last commit" in page_view.copier(page)
-
     def test_a_node_that_cannot_be_read_is_named(self) -> None:
         """The copy goes on from another one, and nobody else says that it is the last."""
         verdicts = (
@@ -336,6 +292,7 @@ class TestText:
         assert any(note in line for line in page_view.text(page))
 
     def test_an_outage(self) -> None:
+        """It has no numbers: zero records would say that nothing waits, and nobody knows."""
         page = page_unreachable("m", SourceError("no answer"), NOW, 0)
         assert list(page_view.text(page)) == [
             "m: unknown since 1970-01-01T00:00:00Z",
@@ -344,30 +301,21 @@ class TestText:
             "  read       the page 'RelayClusterAway' of the documentation",
         ]
         assert "no answer" in page_view.markdown(page)
-
-    def test_an_outage_has_no_numbers(self) -> None:
-        """Zero records would say that nothing waits, and nobody knows."""
-        document = json_output.page(page_unreachable("m", SourceError("no answer"), NOW, 0))
+        document = json_output.page(page)
         numbers = ("lag_records", "lag_seconds", "open_transaction_records", "node_behind")
         assert [document[key] for key in numbers] == [None] * 4
 
-    def test_markdown_has_the_same_facts(self) -> None:
-        """Every number, name and command of the text is on Dagster's page, too."""
+    def test_markdown_and_json_have_the_same_facts(self) -> None:
+        """Every number, name and command of the text is on Dagster's page, and in the document."""
         page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}), MIRROR)
         shown = page_view.markdown(page)
         for line in page_view.text(page):
             assert line[13:] in shown
         assert "\n- **held back** a-0 (5 records, the oldest 30 s old)\n  - **why** the" in shown
-
-    def test_json_has_the_same_facts(self) -> None:
-        page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}), MIRROR)
         document = json_output.page(page)
         (held,) = document["held"]
-        assert (held["topic_partitions"], held["lag_records"], held["lag_seconds"]) == (
-            ["a-0"],
-            5,
-            30,
-        )
+        found = [held[key] for key in ("topic_partitions", "lag_records", "lag_seconds")]
+        assert found == [["a-0"], 5, 30]
         assert (document["state"], document["lag_records"]) == ("copying", 65)
         assert document["copied_by"]["committed_at"] == "1970-01-01T02:46:37Z"
 
@@ -376,14 +324,11 @@ class TestRunbooks:
     """docs/runbooks explains all that a page can show."""
 
     def test_every_guard_has_a_section(self) -> None:
-        """A new guard without one fails here, and so does a section that nothing shows."""
+        """One without, or a section that nothing shows, fails here; as do errors that ask."""
         page = (RUNBOOKS / "RelayGuard.md").read_text()
         assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == {
             kind.__name__ for kind in GUARDS
         }
-
-    def test_every_error_that_asks_for_a_decision_is_a_guard(self) -> None:
-        """Such an error must not be explained by a section that is about any error."""
         asking = [
             kind
             for kind in reference.all_errors()

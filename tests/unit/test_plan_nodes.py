@@ -15,17 +15,16 @@ from relay_pipelines.plan.node_choice import (
     choose_node,
     judge_nodes,
 )
+from tests.support.tables import titled
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def view(name: str, a: int, b: int = 0, **more: str) -> NodeView:
-    """Return a node that answers."""
     return NodeView(name, {A: a, B: b}, **more)
 
 
 def down(name: str) -> NodeView:
-    """Return a node that does not answer."""
     return NodeView(name, None, f"{name} cannot be reached")
 
 
@@ -34,142 +33,71 @@ def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
     return NodeView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
 
 
+BOTH_FINE = [(True, True, 0)] * 2
+SECOND = [(False, False, 0), (True, True, 0)]  # the first cannot be read
+NEITHER = [(False, False, 0)] * 2
+LEAVES = {"quarantined": "diverged"}
+UNPROVED = {"unproved": frozenset([A])}
 JUDGED = [
-    ("all level", [view("x", 10), view("y", 10)], {}, 0, [(True, True, 0), (True, True, 0)]),
+    ("all level", [view("x", 10), view("y", 10)], {}, 0, BOTH_FINE),
     (
-        "one behind within the threshold",
-        [view("x", 10), view("y", 7)],
-        {},
-        3,
+        *("one behind within the threshold", [view("x", 10), view("y", 7)], {}, 3),
         [(True, True, 0), (True, True, 3)],
     ),
     (
         "one behind beyond it: charged to the late one, not to the leader",
-        [view("x", 10), view("y", 6)],
-        {},
-        3,
-        [(True, True, 0), (True, False, 4)],
+        *([view("x", 10), view("y", 6)], {}, 3, [(True, True, 0), (True, False, 4)]),
     ),
     (
-        "no threshold: late is healthy",
-        [view("x", 10), view("y", 0)],
-        {},
-        None,
+        *("no threshold: late is healthy", [view("x", 10), view("y", 0)], {}, None),
         [(True, True, 0), (True, True, 10)],
     ),
     (
         "behind in one, ahead in the other: counted per topic-partition",
-        [view("x", 10, 0), view("y", 0, 10)],
-        {},
-        5,
-        [(True, False, 10), (True, False, 10)],
+        *([view("x", 10, 0), view("y", 0, 10)], {}, 5, [(True, False, 10)] * 2),
     ),
-    (
-        "a dead node keeps no weight",
-        [down("x"), view("y", 3)],
-        {},
-        0,
-        [(False, False, 0), (True, True, 0)],
-    ),
-    (
-        "a quarantined node keeps no weight",
-        [view("x", 99, quarantined="diverged"), view("y", 3)],
-        {},
-        0,
-        [(False, False, 0), (True, True, 0)],
-    ),
-    (
-        "came back empty",
-        [view("x", 0), view("y", 10)],
-        {A: 5},
-        None,
-        [(False, False, 0), (True, True, 0)],
-    ),
-    (
-        "retention passed it here alone",
-        [kept("x", 6), kept("y", 5)],
-        {A: 5},
-        0,
-        [(False, False, 0), (True, True, 0)],
-    ),
+    ("a dead node keeps no weight", [down("x"), view("y", 3)], {}, 0, SECOND),
+    ("a quarantined node keeps no weight", [view("x", 99, **LEAVES), view("y", 3)], {}, 0, SECOND),
+    ("came back empty", [view("x", 0), view("y", 10)], {A: 5}, None, SECOND),
+    ("retention passed it here alone", [kept("x", 6), kept("y", 5)], {A: 5}, 0, SECOND),
     (
         "retention passed it everywhere: that is for the guards",
-        [kept("x", 6), kept("y", 6)],
-        {A: 5},
-        0,
-        [(True, True, 0)] * 2,
+        *([kept("x", 6), kept("y", 6)], {A: 5}, 0, BOTH_FINE),
     ),
     (
         "passed it everywhere, here further: what is left is not given up as well",
-        [kept("x", 8), kept("y", 6)],
-        {A: 5},
-        0,
-        [(False, False, 0), (True, True, 0)],
+        *([kept("x", 8), kept("y", 6)], {A: 5}, 0, SECOND),
     ),
-    (
-        "... while another one does not answer",
-        [kept("x", 6), down("y")],
-        {A: 5},
-        0,
-        [(False, False, 0)] * 2,
-    ),
-    (
-        "each lacks something",
-        [kept("x", 6), kept("y", 0, 6)],
-        {A: 5, B: 5},
-        0,
-        [(False, False, 0)] * 2,
-    ),
+    ("... while another one does not answer", [kept("x", 6), down("y")], {A: 5}, 0, NEITHER),
+    ("each lacks something", [kept("x", 6), kept("y", 0, 6)], {A: 5, B: 5}, 0, NEITHER),
     (
         "ends before the copy everywhere: read for the others, and not healthy",
-        [view("x", 3), view("y", 4)],
-        {A: 5},
-        None,
-        [(True, False, 1), (True, False, 0)],
+        *([view("x", 3), view("y", 4)], {A: 5}, None, [(True, False, 1), (True, False, 0)]),
     ),
     (
         "ends where the copy is: nothing to copy, and eligible",
-        [view("x", 5), view("y", 5)],
-        {A: 5},
-        0,
-        [(True, True, 0), (True, True, 0)],
+        *([view("x", 5), view("y", 5)], {A: 5}, 0, BOTH_FINE),
     ),
     (
         "lacks a topic-partition that was copied",
-        [NodeView("x", {B: 3}), view("y", 5)],
-        {A: 5},
-        None,
-        [(False, False, 0), (True, True, 0)],
+        *([NodeView("x", {B: 3}), view("y", 5)], {A: 5}, None, SECOND),
     ),
     (
         "nothing proves its log: the other one has it",
-        [NodeView("x", {A: 99}, unproved=frozenset([A])), view("y", 5)],
-        {A: 5},
-        0,
-        [(False, False, 0), (True, True, 0)],
+        *([NodeView("x", {A: 99}, **UNPROVED), view("y", 5)], {A: 5}, 0, SECOND),
     ),
     (
         "nothing proves any log: that is for the guards",
-        [NodeView("x", {A: 10}, unproved=frozenset([A])), down("y")],
-        {A: 5},
-        0,
-        [(True, True, 0), (False, False, 0)],
+        *([NodeView("x", {A: 10}, **UNPROVED), down("y")], {A: 5}, 0, SECOND[::-1]),
     ),
     (
         "nothing anywhere: an empty source is healthy",
-        [NodeView("x", {}), NodeView("y", {})],
-        {},
-        0,
-        [(True, True, 0), (True, True, 0)],
+        *([NodeView("x", {}), NodeView("y", {})], {}, 0, BOTH_FINE),
     ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("views", "copied", "threshold", "expected"),
-    [case[1:] for case in JUDGED],
-    ids=[case[0] for case in JUDGED],
-)
+@titled("views, copied, threshold, expected", JUDGED)
 def test_judged(views, copied, threshold, expected):
     """The expected values are eligible, healthy and behind, per node."""
     assert [
@@ -179,24 +107,22 @@ def test_judged(views, copied, threshold, expected):
 
 
 def well(name: str) -> NodeVerdict:
-    """A healthy node."""
     return NodeVerdict(name, eligible=True, healthy=True)
 
 
 def late(name: str, behind: int) -> NodeVerdict:
-    """One that is too far behind."""
     return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why="late")
 
 
 def dead(name: str) -> NodeVerdict:
-    """One that cannot be read."""
     return NodeVerdict(name, eligible=False, healthy=False, why=f"{name} is down")
 
 
 NEVER, BACK = Failback.NEVER, Failback.WHEN_HEALTHY
+TWO = [well("x"), well("y")]
 CHOSEN = [
-    ("sticky: an earlier healthy node does not pull", [well("x"), well("y")], "y", NEVER, 0, "y"),
-    ("failback: it does", [well("x"), well("y")], "y", BACK, 0, "x"),
+    ("sticky: an earlier healthy node does not pull", TWO, "y", NEVER, 0, "y"),
+    ("failback: it does", TWO, "y", BACK, 0, "x"),
     ("failback only to a healthy one", [late("x", 9), well("y")], "y", BACK, 0, "y"),
     ("round robin from the one that failed", [well("x"), dead("y"), well("z")], "y", NEVER, 0, "z"),
     ("round robin wraps", [well("x"), well("y"), dead("z")], "z", NEVER, 0, "x"),
@@ -211,25 +137,14 @@ CHOSEN = [
     ("all late: the least late", [late("x", 9), late("y", 4)], "x", NEVER, 0, "y"),
     ("late is better than none", [late("x", 9), dead("y")], "y", NEVER, 0, "x"),
     ("nobody", [dead("x"), dead("y")], "x", NEVER, 0, None),
-    ("a first choice without a current node", [well("x"), well("y")], None, NEVER, 0, "x"),
-    ("... beginning elsewhere", [well("x"), well("y")], None, NEVER, 1, "y"),
-    ("... beyond the end", [well("x"), well("y")], None, NEVER, 2, "x"),
-    (
-        "a current node that is not configured any more",
-        [well("x"), well("y")],
-        "gone",
-        NEVER,
-        0,
-        "x",
-    ),
+    ("a first choice without a current node", TWO, None, NEVER, 0, "x"),
+    ("... beginning elsewhere", TWO, None, NEVER, 1, "y"),
+    ("... beyond the end", TWO, None, NEVER, 2, "x"),
+    ("a current node that is not configured any more", TWO, "gone", NEVER, 0, "x"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "current", "failback", "first", "expected"),
-    [case[1:] for case in CHOSEN],
-    ids=[case[0] for case in CHOSEN],
-)
+@titled("verdicts, current, failback, first, expected", CHOSEN)
 def test_chosen(verdicts, current, failback, first, expected):
     """The node that is read next."""
     assert choose_node(verdicts, current, failback, first).name == expected
@@ -239,48 +154,29 @@ LACKING = [
     # title, the nodes, the one that was read, the one to read, and that while nobody must wait
     (
         "the one that lacks the fewest",
-        [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)],
-        "x",
-        "y",
-        "y",
+        *([kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)], "x", "y", "y"),
     ),
     ("the current one, if others lack as many", [kept("x", 6), kept("y", 0, 6)], "x", "x", "x"),
     (
         "while one of them does not answer, it is awaited for a moment",
-        [kept("x", 6), kept("y", 0, 6), down("z")],
-        "x",
-        None,
-        "x",
+        *([kept("x", 6), kept("y", 0, 6), down("z")], "x", None, "x"),
     ),
     (
         "... and on, by those that have nothing at all of what is to be copied",
-        [kept("x", 6, 6), NodeView("y", {A: 0, B: 0}), down("z")],
-        "z",
-        None,
-        None,
+        *([kept("x", 6, 6), NodeView("y", {A: 0, B: 0}), down("z")], "z", None, None),
     ),
     (
         "a held topic-partition takes no other one with it",
-        [view("x", 1, 10), down("z")],
-        "z",
-        None,
-        "x",
+        *([view("x", 1, 10), down("z")], "z", None, "x"),
     ),
     (
         "one in quarantine is not asked",
-        [kept("x", 6), kept("y", 0, 6), view("z", 10, 10, quarantined="diverged")],
-        "y",
-        "y",
-        "y",
+        *([kept("x", 6), kept("y", 0, 6), view("z", 10, 10, **LEAVES)], "y", "y", "y"),
     ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("views", "current", "awaiting", "expected"),
-    [case[1:] for case in LACKING],
-    ids=[case[0] for case in LACKING],
-)
+@titled("views, current, awaiting, expected", LACKING)
 def test_no_node_has_everything(views, current, awaiting, expected):
     """The node with the most of it is read, also if others stay silent."""
     verdicts = judge_nodes(views, {A: 5, B: 5}, None)
@@ -310,9 +206,7 @@ def test_nobody_is_told_with_every_nodes_own_reason():
     ids=str,
 )
 def test_the_fields_in_which_two_records_differ(
-    other: dict[str, Any],
-    timed: bool,  # noqa: FBT001
-    differing: list[str],
+    other: dict[str, Any], differing: list[str], *, timed: bool
 ) -> None:
     """The timestamp counts, unless brokers have set it."""
     record = Fingerprint(3, 5, "a", "a", "a")

@@ -45,10 +45,18 @@ def test_what_makes_another_policy(other: ClassSpec, *, is_same: bool) -> None:
 
 
 def test_what_changes_no_record_is_no_policy() -> None:
-    """All records are copied as they are; whatever has no key in relay.yaml has no digest."""
+    """Whatever has no key has no digest; an audit says the first stretches, and how many more."""
     quarantines = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
     assert (quarantines.digests, policy_id({})) == ({}, "verbatim")
     assert RecordPolicy(where="true").digests.keys() == {"where"}
+
+    def entry(start: int, policy: dict[str, str]) -> LedgerEntry:
+        source = OffsetRange(AT, start, start + 1)
+        return LedgerEntry("m", source, source, 1, 1, 1, 0, {}, "", "", "", "", 0, policy=policy)
+
+    assert stretches([entry(0, {}), entry(1, {})]) == []
+    lines = stretches([entry(number, {"where": str(number)}) for number in range(30)])
+    assert (len(lines), lines[-1]) == (21, "and 10 more")
 
 
 def test_a_superseded_policy_asks() -> None:
@@ -62,15 +70,11 @@ def test_a_superseded_policy_asks() -> None:
     assert refusal(BY_A, {}, "second") is not None
 
 
-def test_a_replay_has_one_policy() -> None:
-    """A class that changes in the middle of it is refused, new or not."""
+def test_a_replay_has_one_policy_and_a_topic_is_refused_as_a_whole() -> None:
+    """A class that changes in the middle is refused, new or not; others have not seen it yet."""
     error = refusal(replace(FIRST, mirror="m.replay@1"), {"code": "a"}, "first")
     assert error is not None
     assert error.remedy == "start the replay again under another --id"
-
-
-def test_a_topic_is_refused_as_a_whole() -> None:
-    """Its other topic-partitions have seen nothing of the newer policy yet."""
     idle = replace(FIRST, source=TopicPartition("t", 1))
     other = replace(FIRST, source=TopicPartition("u", 0))
     assert refusals([BY_A, idle, other], {"t": {}, "u": {}}).keys() == {AT, idle.source}
@@ -87,15 +91,3 @@ def test_a_checkpoint_remembers_what_was_superseded() -> None:
     back = BY_A.decided_by({})
     assert (back.superseded, BY_A.superseded) == ((policy_id({"where": "a"}),), ("verbatim",))
     assert back.decided_by({}) is back
-
-
-def test_many_stretches_are_cut_short() -> None:
-    """An audit says the first ones, and how many more there are; nothing if there is one."""
-
-    def entry(start: int, policy: dict[str, str]) -> LedgerEntry:
-        source = OffsetRange(AT, start, start + 1)
-        return LedgerEntry("m", source, source, 1, 1, 1, 0, {}, "", "", "", "", 0, policy=policy)
-
-    assert stretches([entry(0, {}), entry(1, {})]) == []
-    lines = stretches([entry(number, {"where": str(number)}) for number in range(30)])
-    assert (len(lines), lines[-1]) == (21, "and 10 more")

@@ -19,7 +19,6 @@ from tests.support.config_files import MINIMAL
 
 @pytest.fixture(autouse=True)
 def _nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin as a process does."""
     monkeypatch.setattr(redaction, "_values", set())
     monkeypatch.setattr(redaction, "_pattern", None)
 

@@ -53,38 +53,29 @@ def settings(tmp_path: Path, text: str = MINIMAL) -> Settings:
 
 
 class TestId:
-    """The same request has the same id, and continues."""
+    """The same request has the same id, and continues; a permission is no part of it."""
 
     def test_of_the_same_request(self) -> None:
-        assert REQUEST.id == ReplayRequest("orders", "again", offsets=(20, 80)).id
-
-    @pytest.mark.parametrize(
-        "other",
-        [
-            {"topic": "other"},
-            {"to": "other"},
-            {"side": Side.DESTINATION},
-            {"partition": 0},
-            {"offsets": (20, None)},
-            FILTERS,
-            {"verbatim": True},
-        ],
-        ids=lambda other: next(iter(other)),
-    )
-    def test_of_another_request(self, other: dict[str, Any]) -> None:
-        assert replace(REQUEST, **other).id != REQUEST.id
-
-    def test_of_the_same_filters(self) -> None:
         """The command writes out an empty config, and Dagster leaves it out."""
+        assert REQUEST.id == ReplayRequest("orders", "again", offsets=(20, 80)).id
         ids = {
             replace(REQUEST, filters=(given,), transform=given, folder=path).id
             for given in ({"class": "m:C"}, {"class": "m:C", "config": {}})
             for path in (Path(), Path("elsewhere"))
         }
         assert len(ids) == 1
-
-    def test_does_not_depend_on_a_permission(self) -> None:
         assert replace(REQUEST, into_itself=True).id == REQUEST.id
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            *({"topic": "other"}, {"to": "other"}, {"side": Side.DESTINATION}, {"partition": 0}),
+            *({"offsets": (20, None)}, FILTERS, {"verbatim": True}),
+        ],
+        ids=lambda other: next(iter(other)),
+    )
+    def test_of_another_request(self, other: dict[str, Any]) -> None:
+        assert replace(REQUEST, **other).id != REQUEST.id
 
 
 def test_keys_of_a_replay_are_not_those_of_its_mirror() -> None:
@@ -153,7 +144,8 @@ def test_secrets_are_compared_and_not_kept(tmp_path: Path, given: dict[str, Any]
 class TestMirror:
     """The mirror that a replay is."""
 
-    def test_from_the_source(self, tmp_path: Path) -> None:
+    def test_from_either_side(self, tmp_path: Path) -> None:
+        """Copies at the destination were filtered before."""
         mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
         own = as_mirror(mirror, REQUEST, "orders")
         assert own.record_policy("orders").where == "key = 'y'"
@@ -162,9 +154,6 @@ class TestMirror:
         typed = replace(REQUEST, **FILTERS, folder=tmp_path)
         policy = as_mirror(mirror, typed, "orders").record_policy("orders")
         assert (policy.where, policy.filters[0].folder) == ("key = 'x'", str(tmp_path))
-
-    def test_from_the_destination(self, tmp_path: Path) -> None:
-        """The copies were filtered before."""
         mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
         own = as_mirror(mirror, replace(REQUEST, side=Side.DESTINATION), "copy.orders")
         assert not own.record_policy("copy.orders").where
@@ -249,9 +238,6 @@ class TestCopies:
         assert merged(copied, one_source=True) == ((0, 15), (16, 22))
         assert merged(copied, one_source=False) == ((0, 10), (11, 15), (16, 22))
         assert merged([copied[0], Copied(12, 15, b)], one_source=True) == ((0, 10), (12, 15))
-
-    def test_a_chunk_within_another(self) -> None:
-        """It takes nothing away."""
         a, b = OffsetRange(AT, 0, 10), OffsetRange(AT, 2, 3)
         assert merged([Copied(0, 10, a), Copied(2, 3, b)], one_source=True) == ((0, 10),)
 
@@ -269,14 +255,7 @@ class TestTimeSpan:
     @pytest.mark.parametrize("side", list(Side))
     def test_comes_first(self, tmp_path: Path, side: Side) -> None:
         """On either side, and once after the start record is read again."""
-        typed = replace(
-            REQUEST,
-            offsets=None,
-            from_ms=1,
-            side=side,
-            **FILTERS,
-            folder=tmp_path,
-        )
+        typed = replace(REQUEST, offsets=None, from_ms=1, side=side, **FILTERS, folder=tmp_path)
         start = started(tmp_path, typed)
         again = request_of(start)
         for request in (typed, again):

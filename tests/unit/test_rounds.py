@@ -1,7 +1,12 @@
-"""`relay run --every`: the duration, and what is reported once while it lasts."""
+"""Runs that go on: rounds and what lasts, signals, and a relay.yaml that changes."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,35 +24,22 @@ from relay_pipelines.errors import (
     RetentionPassedError,
     SourceError,
 )
+from relay_pipelines.invocation import FollowedMirrors, Invocation
 from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.run_ends import RunEnd
 from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.session import StopSignal
+from tests.support.sleeping_clock import SleepingClock
 
 FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now_ms(self) -> int:
-        return int(self.seconds * 1000)
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 class Rounds:
     """The lines that rounds with these problems print."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.clock = Clock()
+        self.clock = SleepingClock()
         self.lasting = LastingProblems("m: ", self.clock)
         self._capsys = capsys
 
@@ -78,12 +70,23 @@ def test_a_duration_is_accepted(text: str, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.startswith("error: none.yaml does not exist; ")
 
 
-def test_a_wrong_file_ends_it_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """relay.yaml is read once, so no later round could do better."""
+def test_problems_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong file ends it at once; errors and failed ranges are problems."""
     path = tmp_path / "relay.yaml"
     path.write_text("mirrors: {m: {source: 3}}")
     assert main(["-c", str(path), "run", "--every", "1s"]) == 2
     assert "mirrors.m.source: expected a mapping" in capsys.readouterr().err
+    here = OffsetRange(FIRST, 0, 5)
+    outcomes = [
+        Outcome(here, FIRST, Status.FAILED, 0, error_kind="SourceError", error="away"),
+        Outcome(here, FIRST, Status.DONE, 5),
+    ]
+    error = RelayError("the Spark job failed")
+    result = RunResult("m", "r", {}, outcomes, [error])
+    assert list(problems(result)) == [
+        Problem(RelayError, None, "the Spark job failed"),
+        Problem(SourceError, FIRST, "away"),
+    ]
 
 
 def test_an_outage_is_two_lines(rounds: Rounds) -> None:
@@ -198,39 +201,15 @@ def test_problems_of_different_kinds_are_told_apart(rounds: Rounds) -> None:
     assert rounds.lasting.exit_code == 2
 
 
-def test_problems_of_a_run_are_its_errors_and_failed_ranges() -> None:
-    here = OffsetRange(FIRST, 0, 5)
-    outcomes = [
-        Outcome(here, FIRST, Status.FAILED, 0, error_kind="SourceError", error="away"),
-        Outcome(here, FIRST, Status.DONE, 5),
-    ]
-    error = RelayError("the Spark job failed")
-    result = RunResult("m", "r", {}, outcomes, [error])
-    assert list(problems(result)) == [
-        Problem(RelayError, None, "the Spark job failed"),
-        Problem(SourceError, FIRST, "away"),
-    ]
-
-
-class Others:
+class Others(SleepingClock):
     """A daemon's look at the checkpoints of one topic-partition, every second."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now: float = 0.0) -> None:
+        super().__init__(now)
         self.writers = OtherWriters({"own"}.__contains__, 1.0, self, "ours")
         self.ends: dict[str, RunEnd] = {}
 
-    def monotonic(self) -> float:
-        return self.now
-
-    def now_ms(self) -> int:
-        return int(1000 * self.now)
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
     def looks(self, run_id: str, committed: float, *, count: int = 1, news: bool = True) -> str:
-        """Look again and again; return what it said."""
         checkpoint = SimpleNamespace(run_id=run_id, committed_at_ms=1000 * committed)
         snapshot = SimpleNamespace(
             checkpoints={FIRST: checkpoint}, targets={FIRST.topic}, run_ends=self.ends
@@ -261,42 +240,34 @@ def test_a_daemon_waits_for_another_one_that_moves() -> None:
 
 def test_a_daemon_that_starts_waits_for_a_recent_commit_alone() -> None:
     """One that has ended long ago holds nobody up, nor does a decision of a person's command."""
-    for run_id, committed, waits in [
+    for run_id, committed, waits in (
         ("other", 999, True),
         ("other", 900, False),
-        ("driver", 999, False),
-    ]:
-        others = Others()
-        others.now = 1000.0
+        ("driver", 999, 0),
+    ):
+        others = Others(1000.0)
         assert bool(others.looks(run_id, committed)) == waits
         assert others.writers.waits == waits
-    others = Others()
-    others.now = 1000.0
+    others = Others(1000.0)
     others.looks("other", 990)
     assert "taking over" in others.looks("other", 990, count=36), "the time before counts"
+
+
+THEIRS = RunEnd("theirs", 999_000, goes_on=True)
+
+
+LAST, BEFORE = (RunEnd("theirs", at_ms, goes_on=False) for at_ms in (999_500, 900_000))
 
 
 @pytest.mark.parametrize(
     ("ends", "waits"),
     [
         ({}, True),  # it was killed, or is at work
-        ({"other": RunEnd("theirs", 999_000, goes_on=False)}, False),
+        ({"other": replace(THEIRS, goes_on=False)}, False),
         ({"other": RunEnd("theirs", 998_999, goes_on=False)}, True),  # it has committed since
-        ({"other": RunEnd("theirs", 999_000, goes_on=True)}, True),  # another run follows
-        (
-            {
-                "other": RunEnd("theirs", 999_000, goes_on=True),
-                "last": RunEnd("theirs", 999_500, goes_on=False),
-            },
-            False,
-        ),
-        (
-            {
-                "other": RunEnd("theirs", 999_000, goes_on=True),
-                "before": RunEnd("theirs", 900_000, goes_on=False),
-            },
-            True,  # its deployment was started again
-        ),
+        ({"other": THEIRS}, True),  # another run follows
+        ({"other": THEIRS, "last": LAST}, False),
+        ({"other": THEIRS, "before": BEFORE}, True),  # its deployment was started again
         ({"other": RunEnd("ours", 999_000, goes_on=True)}, False),  # a person has deleted the run
     ],
 )
@@ -304,8 +275,8 @@ def test_a_daemon_that_starts_waits_for_nobody_who_has_ended(
     ends: dict[str, RunEnd], *, waits: bool
 ) -> None:
     """The clean end of a deployment is known; without it, only time tells that nobody copies."""
-    others = Others()
-    others.now, others.ends = 1000.0, ends
+    others = Others(1000.0)
+    others.ends = ends
     assert bool(others.looks("other", 999)) == waits
     assert others.writers.waits == waits
 
@@ -332,3 +303,112 @@ def test_who_waits_says_that_it_is_superseded(
     for _ in range(2):
         rounds._copy_mirror("m", None, print)
     assert capsys.readouterr().err == f"error: m: {held}\n"
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts_at_once(number: signal.Signals) -> None:
+    """The signal is remembered, so that no other mirror starts."""
+    stop = StopSignal()
+    with stop.heard():
+        assert not stop()
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+        assert stop()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_deferred_signal_only_interrupts_when_it_is_repeated(number: signal.Signals) -> None:
+    """While a run copies, the first signal is only noted, and the run stops by itself."""
+    stop = StopSignal()
+    with stop.heard(), stop.deferred():
+        send(number)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+
+
+def test_a_shielded_signal_is_raised_after_the_block() -> None:
+    """Even a second one does not interrupt; it replaces the error that it causes."""
+    stop = StopSignal()
+    finished = False
+    with stop.heard(), stop.deferred():
+        with pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012 - raised at its end
+            send(signal.SIGINT)
+            send(signal.SIGTERM)
+            finished = True
+        assert finished
+        with pytest.raises(KeyboardInterrupt), stop.shielded():
+            raise AssertionError("the block must not run after a signal")
+    stop = StopSignal()
+    with stop.heard(), pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012
+        send(signal.SIGTERM)
+        raise RelayError("Spark does not start")
+
+
+def test_a_signal_is_raised_on_the_thread_that_was_shielded() -> None:
+    """Spark starts on a thread of its own; the main thread, which hears the signal, goes on."""
+    stop = StopSignal()
+    begun, heard = threading.Event(), threading.Event()
+
+    def start() -> None:
+        with stop.shielded():
+            begun.set()
+            heard.wait(10)
+
+    with stop.heard(), stop.deferred(), ThreadPoolExecutor(1) as executor:
+        starting = executor.submit(start)
+        begun.wait(10)
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        heard.set()
+        assert isinstance(starting.exception(10), KeyboardInterrupt)
+        assert signal.getsignal(signal.SIGINT) == stop._receive
+
+
+def test_handlers_are_replaced_and_restored() -> None:
+    """A new SparkContext sets its own; a process that calls the command line keeps its own."""
+    stop = StopSignal()
+    with stop.heard(), stop.deferred():
+        with stop.shielded():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        send(signal.SIGINT)
+        assert stop()
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with StopSignal().heard():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+TEXT = """\
+mirrors:
+  m:
+    source: {nodes: [{name: a, bootstrap_servers: "a:1"}]}
+    destination: {bootstrap_servers: "b:1"}
+    topics: {allow: [orders]}
+"""
+
+
+def test_the_mirrors_follow_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that cannot be used changes nothing, and is said once until it can be used again."""
+    path = tmp_path / "relay.yaml"
+    path.write_text(TEXT)
+    followed = FollowedMirrors(Invocation(path), ["m"])
+    before = followed.mirrors
+    assert not followed.changed()
+    for unusable in ("mirrors: {", TEXT.replace("  m:", "  other:")):
+        path.write_text(unusable)
+        assert [followed.changed(), followed.changed()] == [False, False]
+        assert followed.mirrors == before
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("relay.yaml has changed, and its last version stays in use: ")
+    path.write_text(TEXT.replace("orders", "paid"))
+    assert [followed.changed(), followed.changed()] == [True, False]
+    assert followed.mirrors["m"].topics.allow == ("paid",)
+    assert capsys.readouterr().err == ""

@@ -66,7 +66,6 @@ def here() -> Iterator[FakeRegistry]:
 
 @pytest.fixture
 def there() -> Iterator[FakeRegistry]:
-    """The destination's registry."""
     with fake_registry() as fake:
         yield fake
 
@@ -100,6 +99,22 @@ def imported(
     importing = Import(registry, LeaseInMemory(store, run_id), has_versions)
     with closing(importing.run(steps)) as running:
         return list(running)
+
+
+def imported_all(
+    here: FakeRegistry, there: FakeRegistry, store: Store | None = None, **more: Any
+) -> list[Applied]:
+    """Import what the source has; both must have the same then if all of it is done."""
+    with client(here, "source") as source, client(there, **more) as destination:
+        done = imported(destination, planned(source, destination), store or Store())
+        if {each.state for each in done} == {State.DONE}:
+            assert {step.action for step in planned(source, destination)} == {Action.NONE}
+            assert versions(source).items() <= versions(destination).items()
+        return done
+
+
+def all_done(done: list[Applied]) -> bool:
+    return {each.state for each in done} == {State.DONE}
 
 
 def named(key: bytes | None, value: bytes | None, *headers: str, offset: int = 0) -> Any:
@@ -234,11 +249,7 @@ def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegis
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        (403, {"message": "not this subject"}),
-        (422, {"message": "no"}),
-        (200, {"id": 7}),
-    ],
+    [(403, {"message": "not this subject"}), (422, {"message": "no"}), (200, {"id": 7})],
     ids=["forbidden", "refused", "no schema"],
 )
 def test_an_id_that_is_refused_hides_none_that_differs(
@@ -341,10 +352,8 @@ def test_what_check_says_of_registries(here: FakeRegistry, there: FakeRegistry) 
 def test_an_import_makes_ids_mean_the_same(here: FakeRegistry, there: FakeRegistry) -> None:
     """All types, versions with gaps, odd names; the registry refuses references that come late."""
     there.modes[ODD] = "READWRITE"
+    assert all_done(imported_all(here, there))
     with client(here, "source") as source, client(there) as destination:
-        steps = planned(source, destination)
-        done = imported(destination, steps, Store())
-        assert {each.state for each in done} == {State.DONE}
         assert versions(destination) == versions(source)
         assert [step.action for step in planned(source, destination)] == [Action.NONE] * 6
     assert there.modes == {"": "READWRITE", ODD: "READWRITE"}
@@ -353,9 +362,8 @@ def test_an_import_makes_ids_mean_the_same(here: FakeRegistry, there: FakeRegist
 def test_a_context_keeps_ids_apart(here: FakeRegistry, there: FakeRegistry) -> None:
     """Another schema under the id is in the default context, which stays as it is."""
     there.add("own", 1, 7, '"string"')
+    assert all_done(imported_all(here, there, context=".eu"))
     with client(here, "source") as source, client(there, context=".eu") as destination:
-        done = imported(destination, planned(source, destination), Store())
-        assert {each.state for each in done} == {State.DONE}
         assert versions(destination) == versions(source)
     assert there.subjects["own"][1].content == {"schema": '"string"'}
     assert there.modes == {"": "READWRITE"}
@@ -392,10 +400,7 @@ def test_a_subject_with_softly_deleted_versions_keeps_them(
     there.add("gone", 1, 13, '{"type": "object"}', schemaType="JSON", deleted=True)
     there.add("gone", 2, 30, '"int"', deleted=True)
     here.add("gone", 3, 14, '"long"')
-    with client(here, "source") as source, client(there) as destination:
-        done = imported(destination, planned(source, destination), Store())
-        assert {each.state for each in done} == {State.DONE}
-        assert planned(source, destination)[0].action is Action.NONE
+    assert all_done(imported_all(here, there))
     assert there.subjects["gone"][2].is_deleted
     assert not there.subjects["address"][1].is_deleted
 
@@ -407,8 +412,7 @@ def test_a_registry_that_only_says_that_it_has_registered(
     there.before = lambda method, path: (
         (200, {"id": 13}) if (method, path[:14]) == ("POST", "/subjects/gone") else None
     )
-    with client(here, "source") as source, client(there) as destination:
-        done = imported(destination, planned(source, destination), Store())
+    done = imported_all(here, there)
     whys = [each.why for each in done if str(each.step.version) == "gone version 1"]
     failed = {str(each.step.version): each.why for each in done if each.state is State.FAILED}
     assert whys[0] == "the registry said that it is registered, and answers another schema"
@@ -421,45 +425,35 @@ def test_a_registry_that_gives_ids_of_its_own_gets_one_version(
 ) -> None:
     """As Apicurio does: every further version would be in it under a wrong id."""
     there.before = lambda method, _: (200, {"id": 1}) if method == "POST" else None
-    with (
-        client(here, "source") as source,
-        client(there) as destination,
-        pytest.raises(ConfigError, match="takes no ids: it has registered a-order version 1 under"),
+    with pytest.raises(
+        ConfigError, match="takes no ids: it has registered a-order version 1 under"
     ):
-        imported(destination, planned(source, destination), Store())
+        imported_all(here, there)
     assert len([method for method, _ in there.asked if method == "POST"]) == 1
     assert there.modes == {"": "READWRITE"}
 
 
-def test_a_registry_that_cannot_delete_a_mode(here: FakeRegistry, there: FakeRegistry) -> None:
-    """As older ones: the subject gets the mode that it inherited as its own."""
-    there.before = lambda method, path: (
-        (405, {"error_code": 405, "message": "no"})
-        if (method, path[:5]) == ("DELETE", "/mode")
-        else None
-    )
-    with client(here, "source") as source, client(there) as destination:
-        done = imported(destination, planned(source, destination), Store())
-        assert {each.state for each in done} == {State.DONE}
-    assert set(there.modes.values()) == {"READWRITE"}
+def test_modes_that_a_registry_keeps(here: FakeRegistry, there: FakeRegistry) -> None:
+    """One that cannot delete a mode, as older ones: the subject gets the inherited one as its own.
 
-
-def test_read_only_is_not_changed(here: FakeRegistry, there: FakeRegistry) -> None:
+    What is read only is not changed, and a registry that is in import mode stays in it.
+    """
     there.modes["address"] = "READONLY"
-    with client(here, "source") as source, client(there) as destination:
-        done = imported(destination, planned(source, destination), Store())
+    done = imported_all(here, there)
     why = {each.why for each in done if each.step.version.subject == "address"}
     assert why == {"the registry lets nobody write to the subject (READONLY)"}
     assert there.modes["address"] == "READONLY"
-
-
-def test_a_registry_that_is_in_import_mode_stays_in_it(
-    here: FakeRegistry, there: FakeRegistry
-) -> None:
-    there.modes[""] = "IMPORT"
-    with client(here, "source") as source, client(there) as destination:
-        done = imported(destination, planned(source, destination), Store())
-        assert {each.state for each in done} == {State.DONE}
+    there.subjects.clear()
+    there.modes = {"": "READWRITE"}
+    no = (405, {"error_code": 405, "message": "no"})
+    there.before = lambda method, path: no if (method, path[:5]) == ("DELETE", "/mode") else None
+    assert all_done(imported_all(here, there))
+    assert set(there.modes.values()) == {"READWRITE"}
+    there.subjects.clear()
+    there.before = lambda *_: None
+    there.modes = {"": "IMPORT"}
+    there.asked.clear()
+    assert all_done(imported_all(here, there))
     assert there.modes == {"": "IMPORT"}
     assert not [path for method, path in there.asked if (method, path[:5]) == ("PUT", "/mode")]
 
@@ -558,12 +552,11 @@ def test_modes_that_cannot_be_restored_are_said_and_restored_later(
     there.before = lambda method, path: (
         (500, {"message": "no leader"}) if (method, path[:5]) == ("DELETE", "/mode") else None
     )
-    with client(here, "source") as source, client(there) as destination:
-        with pytest.raises(RelayError, match="subjects are still in import mode, a-order among"):
-            imported(destination, planned(source, destination), store)
-        assert store.record.modes
-        there.before = lambda *_: None
-        imported(destination, planned(source, destination), store)
+    with pytest.raises(RelayError, match="subjects are still in import mode, a-order among"):
+        imported_all(here, there, store)
+    assert store.record.modes
+    there.before = lambda *_: None
+    imported_all(here, there, store)
     assert there.modes == {"": "READWRITE"}
     assert store.record.modes == {}
 
@@ -574,7 +567,6 @@ def test_a_thousand_subjects(here: FakeRegistry, there: FakeRegistry) -> None:
     here.subjects.clear()
     for number in range(1000):
         here.add(f"s{number}", 1, number + 1, f'"{number}"')
+    assert len(imported_all(here, there)) == 1000
     with client(here, "source") as source, client(there) as destination:
-        done = imported(destination, planned(source, destination), Store())
-        assert len(done) == 1000
         assert planned(source, destination)[-1].action is Action.NONE

@@ -1,202 +1,15 @@
-"""relay.yaml: nodes, addresses, security."""
+"""relay.yaml: addresses and security of clusters, whose secrets never show."""
 
 from __future__ import annotations
 
-import datetime as dt
+import traceback
 
 import pytest
 
 from relay_pipelines import model
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings import load
-from tests.support.config_files import KERBEROS, PROVIDER, SASL, SECRET, TOKEN, cases, changed
-
-REFUSED = [
-    (
-        "two nodes of one name",
-        {
-            "@/source/nodes": [
-                {"name": "n", "bootstrap_servers": ["a:1"]},
-                {"name": "n", "bootstrap_servers": ["b:1"]},
-            ]
-        },
-        "@.source.nodes[1].name",
-    ),
-    (
-        "failover settings of a single node",
-        {"@/source/health": {"lag_threshold": 5}},
-        "@.source.health.lag_threshold",
-    ),
-    (
-        "a negative threshold",
-        {"@/source/health": {"lag_threshold": -1}},
-        "@.source.health.lag_threshold",
-    ),
-    ("a node without a name", {"@node/name": ""}, "@node.name"),
-    (
-        "a server without a port",
-        {"@node/bootstrap_servers": ["kafka-a"]},
-        "@node.bootstrap_servers[0]",
-    ),
-    (
-        "a server with a scheme",
-        {"@node/bootstrap_servers": ["tcp://kafka-a:1"]},
-        "@node.bootstrap_servers[0]",
-    ),
-    ("a trailing comma", {"@node/bootstrap_servers": "a:1,"}, "@node.bootstrap_servers[1]"),
-    ("an unknown protocol", {"@node/security": {"protocol": "TLS"}}, "@node.security.protocol"),
-    (
-        "an unsupported mechanism",
-        {"@node/security": SASL | {"mechanism": "NTLM"}},
-        "@node.security.mechanism",
-    ),
-    (
-        "GSSAPI with a password",
-        {"@node/security": KERBEROS | {"password": "p"}},
-        "@node.security.password",
-    ),
-    (
-        "a keytab without a principal",
-        {"@node/security": KERBEROS | {"keytab": "relay.yaml"}},
-        "@node.security.principal",
-    ),
-    (
-        "a keytab that is not there",
-        {"@node/security": KERBEROS | {"principal": "relay@A", "keytab": "none"}},
-        "@node.security.keytab",
-    ),
-    (
-        "a ticket cache beside a keytab",
-        {
-            "@node/security": KERBEROS
-            | {"principal": "relay@A", "keytab": "relay.yaml", "ticket_cache": "relay.yaml"}
-        },
-        "@node.security.ticket_cache",
-    ),
-    (
-        "PLAIN with a principal",
-        {"@node/security": SASL | {"principal": "relay@A"}},
-        "@node.security.principal",
-    ),
-    (
-        "SASL without a mechanism",
-        {"@node/security": SASL | {"mechanism": None}},
-        "@node.security.mechanism",
-    ),
-    (
-        "SASL without a user",
-        {"@node/security": SASL | {"username": None}},
-        "@node.security.username",
-    ),
-    (
-        "SASL without a password",
-        {"@node/security": SASL | {"password": None}},
-        "@node.security.password",
-    ),
-    (
-        "OAUTHBEARER without a client secret",
-        {"@node/security": TOKEN | {"client_secret": None}},
-        "@node.security.client_secret",
-    ),
-    (
-        "OAUTHBEARER without a token endpoint",
-        {"@node/security": TOKEN | {"token_endpoint": None}},
-        "@node.security.token_endpoint",
-    ),
-    (
-        "OAUTHBEARER with a password",
-        {"@node/security": TOKEN | {"password": "p"}},
-        "@node.security.password",
-    ),
-    (
-        "a token provider beside a token endpoint",
-        {"@node/security": PROVIDER | {"token_endpoint": "https://login.example.com/token"}},
-        "@node.security.token_endpoint",
-    ),
-    (
-        "a token provider that is no name",
-        {"@node/security": PROVIDER | {"token_provider": "tokens: signed"}},
-        "@node.security.token_provider",
-    ),
-    (
-        "a configuration without a token provider",
-        {"@node/security": TOKEN | {"token_provider_config": {"region": "eu"}}},
-        "@node.security.token_provider_config",
-    ),
-    (
-        "a configuration that tasks cannot get",
-        {"@node/security": PROVIDER | {"token_provider_config": {"since": dt.date(2026, 1, 1)}}},
-        "@node.security.token_provider_config",
-    ),
-    (
-        "PLAIN with a token provider",
-        {"@node/security": SASL | {"token_provider": "tokens:signed"}},
-        "@node.security.token_provider",
-    ),
-    (
-        "an extension that replaces the token",
-        {"@node/security": PROVIDER | {"sasl_extensions": {"auth": "x"}}},
-        "@node.security.sasl_extensions.auth",
-    ),
-    (
-        "an extension with a line end",
-        {"@node/security": PROVIDER | {"sasl_extensions": {"pool": "a\n"}}},
-        "@node.security.sasl_extensions.pool",
-    ),
-    ("PLAIN with a scope", {"@node/security": SASL | {"scope": "kafka"}}, "@node.security.scope"),
-    (
-        "a client id without SASL",
-        {"@node/security": {"protocol": "SSL", "client_id": "relay"}},
-        "@node.security.client_id",
-    ),
-    (
-        "a token endpoint without a scheme",
-        {"@node/security": TOKEN | {"token_endpoint": "login.example.com/token"}},
-        "@node.security.token_endpoint",
-    ),
-    (
-        "a token endpoint with a password in it",
-        {
-            "@node/security": TOKEN
-            | {"token_endpoint": "https://relay:hunter2@login.example.com/token"}
-        },
-        "@node.security.token_endpoint",
-    ),
-    (
-        "a mechanism that the protocol ignores",
-        {"@node/security": {"mechanism": "PLAIN"}},
-        "@node.security.mechanism",
-    ),
-    (
-        "a password without SASL",
-        {"@node/security": {"protocol": "SSL", "password": "x"}},
-        "@node.security.password",
-    ),
-    (
-        "TLS settings without TLS",
-        {"@node/security": {"verify_hostname": True}},
-        "@node.security.verify_hostname",
-    ),
-    (
-        "a key without a certificate",
-        {"@node/security": {"protocol": "SSL", "key_password": "x"}},
-        "@node.security.key_password",
-    ),
-    (
-        "a certificate file that does not exist",
-        {"@node/security": {"protocol": "SSL", "ca_location": "no.pem"}},
-        "@node.security.ca_location",
-    ),
-    (
-        "a number as password",
-        {"@node/security": SASL | {"password": 12345}},
-        "@node.security.password",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
-def test_is_refused_in_one_line(assert_refused, changes, place):
-    assert_refused(changes, place)
+from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, changed
 
 
 @pytest.mark.parametrize(
@@ -249,7 +62,8 @@ def test_sasl_with_a_password(load_mirror, mechanism):
     )
 
 
-def test_sasl_with_a_token(load_mirror):
+def test_sasl_with_tokens(load_mirror, tmp_path):
+    """Of an endpoint, and of a provider with extensions."""
     security = TOKEN | {"client_secret": "${CLIENT_SECRET}", "scope": "kafka other"}
     mirror = load_mirror({"@node/security": security}, {"CLIENT_SECRET": SECRET})
     assert mirror.nodes[0].security == model.Security(
@@ -260,9 +74,6 @@ def test_sasl_with_a_token(load_mirror):
         client_secret=SECRET,
         scope="kafka other",
     )
-
-
-def test_sasl_with_a_token_provider(load_mirror, tmp_path):
     security = PROVIDER | {
         "token_provider_config": {"region": "eu-west-1", "secret": "${CLIENT_SECRET}"},
         "sasl_extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"},
@@ -276,3 +87,73 @@ def test_sasl_with_a_token_provider(load_mirror, tmp_path):
         sasl_extensions=(("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1")),
     )
     assert SECRET not in repr(mirror) + repr(mirror.nodes[0])
+
+
+WRONG_WITH_A_SECRET = [
+    {"@node/security": SASL | {"password": [SECRET]}},
+    {"@node/security": SASL | {"password": {"value": SECRET}}},
+    {"@node/security": SASL | {"password": SECRET, "mechanism": None}},
+    {"@node/security": SASL | {"password": None, "pasword": SECRET}},
+    {"@node/security": {"password": SECRET}},
+    {"@node/security": {"key_password": SECRET}},
+    {"@node/security": TOKEN | {"client_secret": [SECRET]}},
+    {"@node/security": TOKEN | {"client_secret": SECRET, "client_id": None}},
+    {
+        "@node/security": TOKEN
+        | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}
+    },
+    {"@node/security": PROVIDER | {"token_provider_config": SECRET}},
+    {"@node/security": PROVIDER | {"token_provider_config": {"secret": SECRET}, "scope": "x"}},
+    {"@node/security": SECRET},
+    {"@node/security": [SECRET]},
+    {"@node/security": SASL | {"mechanism": "${SECRET}"}},
+    {"@node/security": {"protocol": "SSL", "ca_location": "${SECRET}"}},
+    {"@node/bootstrap_servers": "${SECRET}"},
+    {"@node/name": "${SECRET} "},
+    {"@/topics/rename": {"a": "${SECRET}", "b": "${SECRET}"}},
+    {"@/topics/rename": "${SECRET}"},
+    {"spark/conf": {"spark.hadoop.fs.s3a.secret.key": [SECRET]}},
+    {"spark/conf": {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.speculation": True}},
+]
+
+
+@pytest.mark.parametrize("changes", WRONG_WITH_A_SECRET)
+def test_a_secret_never_shows_in_an_error(write_config, changes):
+    """Neither the message nor the traceback, with its chained errors, contains it."""
+    good = SASL | {"password": SECRET}
+    path = write_config(changed({"@/destination/security": good} | changes))
+    with pytest.raises(ConfigError) as caught:
+        load(path, {"SECRET": SECRET})
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert SECRET not in repr(caught.value)
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+
+
+def test_a_secret_never_shows_in_repr(write_config, load_mirror):
+    """Logs and debuggers show settings."""
+    conf = {"spark.hadoop.fs.s3a.secret.key": SECRET}
+    security = SASL | {
+        "password": "${SECRET}",
+        "key_password": SECRET,
+        "certificate_location": "relay.yaml",
+    }
+    settings = load(
+        write_config(changed({"@node/security": security, "spark/conf": conf})), {"SECRET": SECRET}
+    )
+    mirror = settings.mirror("orders")
+    assert mirror.nodes[0].security.password == SECRET
+    with_token = TOKEN | {"client_secret": "${SECRET}"}
+    token = load_mirror({"@node/security": with_token}, {"SECRET": SECRET})
+    assert token.nodes[0].security.client_secret == SECRET
+    for shown in (
+        settings,
+        mirror,
+        mirror.nodes,
+        mirror.source,
+        settings.spark,
+        token,
+        token.nodes,
+        token.source,
+    ):
+        assert SECRET not in repr(shown)
+        assert SECRET not in str(shown)

@@ -56,17 +56,19 @@ def uncommented() -> str:
     return re.sub(r"^(\s*)#(?=(?:- )?[a-z_.]+:)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)
 
 
-def test_the_example_loads_and_shows_the_defaults_of_copy():
-    assert load(EXAMPLE, {}).mirror("orders").copy_options == model.CopyOptions()
-
-
 def test_the_example_documents_every_key():
+    """It loads and shows the defaults of copy; each key has a description."""
+    assert load(EXAMPLE, {}).mirror("orders").copy_options == model.CopyOptions()
     every = {(section, key) for section, keys in sections(Settings).items() for key in keys}
     assert len(every) > 30
     written = written_keys(yaml.safe_load(uncommented()), Settings)
     # an override shares keys with the mirror, where the example shows them
     shared = {(Override, key) for section, key in written if section is Mirror}
     assert every - written - shared == set()
+    described = itertools.chain.from_iterable(
+        section.model_fields.items() for section in sections(Settings)
+    )
+    assert [name for name, field in described if not field.description] == []
 
 
 def test_the_example_loads_with_every_key_in_use(tmp_path):
@@ -76,34 +78,12 @@ def test_the_example_loads_with_every_key_in_use(tmp_path):
     (tmp_path / "client.key.password").write_text("k\n")
     path = tmp_path / "relay.yaml"
     alternatives = (
-        "master:",
-        "start: earliest",
-        "policy:",
-        "offsets:",
-        "group:",
-        "token_provider:",
-        "token_provider_config:",
-        "principal:",
-        "keytab:",
-        "ticket_cache:",
-        "service_name:",
+        *("master:", "start: earliest", "policy:", "offsets:", "group:", "token_provider:"),
+        *("token_provider_config:", "principal:", "keytab:", "ticket_cache:", "service_name:"),
         "token: ",
     )
     lines = uncommented().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if not any(key in line for key in alternatives)))
-    settings = load(
-        path,
-        {
-            "ORDERS_PASSWORD": "p",
-            "RELAY_CLIENT_SECRET": "s",
-            "REGISTRY_PASSWORD": "r",
-        },
-    )
+    secrets = ("ORDERS_PASSWORD", "RELAY_CLIENT_SECRET", "REGISTRY_PASSWORD")
+    settings = load(path, dict.fromkeys(secrets, "p"))
     assert settings.mirror("orders").nodes[0].security.key_password == "k"
-
-
-def test_every_key_has_a_description():
-    described = itertools.chain.from_iterable(
-        section.model_fields.items() for section in sections(Settings)
-    )
-    assert [name for name, field in described if not field.description] == []

@@ -17,7 +17,6 @@ from relay_pipelines.expectations.validation import SideRun, Suite
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
 from relay_pipelines.settings.expectations import Side, snake_case
-from tests.support.config_files import cases
 
 
 def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
@@ -58,7 +57,8 @@ def test_entries_of_every_form(tmp_path: Path) -> None:
     ]
 
 
-def test_an_override_replaces_the_list_or_the_sample(tmp_path: Path) -> None:
+def test_lists_of_expectations(tmp_path: Path) -> None:
+    """An override replaces the list or the sample; a back-reference keeps its group."""
     overrides = {
         "a": {"expectations": []},
         "b": {"expectation_sample": {"values": False}},
@@ -76,80 +76,11 @@ def test_an_override_replaces_the_list_or_the_sample(tmp_path: Path) -> None:
         (2, False),
         (2, True),
     ]
-
-
-REFUSED = [
-    ("a misspelt word", {"@/expectations": ["keys_not_nul"]}, "@.expectations[0]"),
-    ("a misspelt class", {"@/expectations": [{"ExpectColumnToExit": {}}]}, "@.expectations[0]"),
-    (
-        "a value for a word without one",
-        {"@/expectations": [{"keys_not_null": 3}]},
-        "@.expectations[0].keys_not_null",
-    ),
-    ("no size", {"@/expectations": [{"size_below": None}]}, "@.expectations[0].size_below"),
-    (
-        "text for a size",
-        {"@/expectations": [{"size_below": "big"}]},
-        "@.expectations[0].size_below",
-    ),
-    (
-        "a misspelt type",
-        {"@/expectations": [{"schema": {"a": "doubel"}}]},
-        "@.expectations[0].schema.a",
-    ),
-    (
-        "a column that every record has",
-        {"@/expectations": [{"schema": {"key": "int"}}]},
-        "@.expectations[0].schema.key",
-    ),
-    (
-        "an invalid regular expression",
-        {"@/expectations": [{"no_pii": ["["]}]},
-        "@.expectations[0].no_pii[0]",
-    ),
-    (
-        "a back-reference beside another expression",
-        {"@/expectations": [{"no_pii": [r"([a-z])\\1", r"([0-9])\1{3}"]}]},
-        "@.expectations[0].no_pii[1]",
-    ),
-    (
-        "a number for arguments",
-        {"@/expectations": [{"expect_column_to_exist": 3}]},
-        "@.expectations[0].expect_column_to_exist",
-    ),
-    (
-        "two expectations in one entry",
-        {"@/expectations": [{"keys_not_null": None, "json_parses": None}]},
-        "@.expectations[0]",
-    ),
-    (
-        "a misspelt side",
-        {"@/expectations": [{"keys_not_null": None, "side": "sourc"}]},
-        "@.expectations[0].side",
-    ),
-    (
-        "a warning that blocks",
-        {"@/expectations": [{"keys_not_null": None, "severity": "warn", "blocking": True}]},
-        "@.expectations[0].blocking",
-    ),
-    (
-        "the name of another check",
-        {"@/expectations": [{"keys_not_null": None, "name": "message_counts"}]},
-        "@.expectations[0].name",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "place"), cases(REFUSED))
-def test_is_refused_in_one_line(assert_refused, changes, place):
-    assert_refused(changes, place)
-
-
-def test_a_back_reference_keeps_its_group(tmp_path: Path) -> None:
-    """It is the first expression's if several became one: that is refused."""
     (alone,) = mirror(tmp_path, [{"no_pii": [r"([a-z])\1{5}"]}]).expectations_of("any")
     _, given = suite.arguments(alone, 0)
     assert re.search(given["regex"], "aaaaaaaa")
+    with pytest.raises(ConfigError, match=r"\[1\]: 2 expectations are named keys_not_null; give"):
+        mirror(tmp_path, ["keys_not_null", "keys_not_null"])
 
 
 def test_a_shared_destination_is_not_read(tmp_path: Path) -> None:
@@ -169,11 +100,6 @@ def test_a_shared_destination_is_not_read(tmp_path: Path) -> None:
 
 def no_spark() -> Any:
     raise ConfigError("no Spark", remedy="none")
-
-
-def test_two_checks_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\[1\]: 2 expectations are named keys_not_null; give"):
-        mirror(tmp_path, ["keys_not_null", "keys_not_null"])
 
 
 def test_without_great_expectations_names_are_checked_by_their_form(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -60,32 +61,21 @@ REFERENCE = (
         pytest.param("just text\n", "", id="text"),
     ],
 )
-def test_is_refused_with_line_and_column(write_config, assert_said, text, place):
+def test_is_refused_with_line_and_column(write_config, wordings, request, text, place):
     path = write_config(text)
     said = numbered_refusal(path).removeprefix(str(path))
     assert said.startswith(place)
-    assert_said(said)
+    wordings.check(f"file: {request.node.callspec.id}", said)
 
 
-def test_a_missing_file_says_what_to_do(tmp_path):
+def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
     path = tmp_path / "relay.yaml"
     remedy = "name another file, or write one with `relay init`"
     assert refusal(path) == f"{path} does not exist; {remedy}"
-
-
-def test_a_folder_is_refused(tmp_path):
     assert refusal(tmp_path) == f"{tmp_path} cannot be read: Is a directory"
-
-
-def test_other_encodings_are_refused(tmp_path):
-    path = tmp_path / "relay.yaml"
     path.write_bytes(b"a: \xe4\n")
     assert refusal(path) == f"{path} is not UTF-8 text: byte 3; save it as UTF-8"
-
-
-def test_a_byte_order_mark_is_accepted(tmp_path):
-    path = tmp_path / "relay.yaml"
-    path.write_text(MINIMAL, encoding="utf-8-sig")
+    path.write_text(MINIMAL, encoding="utf-8-sig")  # a byte order mark is accepted
     assert load(path).mirror("orders")
 
 
@@ -94,17 +84,11 @@ def test_all_problems_are_reported_at_once(write_config):
     lines = refusal(path).splitlines()
     assert lines[0] == f"{path}: 3 problems"
     text = path.read_text().splitlines()
-    assert sorted(line.split(": ")[1] for line in lines[1:]) == [
-        "metric",
-        f"{NODE_PATH}.name",
-        "mirrors.orders.topics.allow[0]",
-    ]
+    places = {"metric", f"{NODE_PATH}.name", "mirrors.orders.topics.allow[0]"}
+    assert {line.split(": ")[1] for line in lines[1:]} == places
     numbers = [int(line.split(": ")[0].removeprefix("  line ")) for line in lines[1:]]
-    assert sorted(text[number - 1].strip() for number in numbers) == [
-        "- (",
-        "metric: 1",
-        "name: ${UNSET}",
-    ]
+    written = {text[number - 1].strip() for number in numbers}
+    assert written == {"- (", "metric: 1", "name: ${UNSET}"}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +109,8 @@ def test_a_problem_has_the_number_of_its_line(write_config, more, where):
     """It is the line of the key, or of the section where a key is missing."""
     path = write_config(MINIMAL + more)
     assert numbered_refusal(path).startswith(f"{path}{where}: ")
+    path = write_config("spark: {}\n")
+    assert numbered_refusal(path) == f"{path}: mirrors: is missing"
 
 
 def test_a_date_that_does_not_exist_is_a_problem_of_its_key(write_config):
@@ -134,11 +120,6 @@ def test_a_date_that_does_not_exist_is_a_problem_of_its_key(write_config):
         f"{path}: mirrors.orders.start.timestamp: expected a date or time such as 2026-01-31 or"
         " 2026-01-31T12:00:00Z, got '2026-02-30'"
     )
-
-
-def test_a_missing_section_of_the_file_has_no_line(write_config):
-    path = write_config("spark: {}\n")
-    assert numbered_refusal(path) == f"{path}: mirrors: is missing"
 
 
 def test_an_anchor_and_a_merge_key_may_be_overridden(write_config):
@@ -166,26 +147,14 @@ def test_an_anchor_and_a_merge_key_may_be_overridden(write_config):
         ("$${A}", "${A}"),
         ("$A and $", "$A and $"),
         ("${C}", "${A}"),
+        ("${D}", "x\nmirrors: {}"),  # a variable cannot change the structure of the file
     ],
 )
 def test_references_are_replaced_once_in_any_string(write_config, tmp_path, written, value):
     (tmp_path / "secret.txt").write_text("from a file\n")
     path = write_config(changed({"spark/conf": {"spark.app.name": written}}))
-    assert load(path, {"A": "one", "B_2": "two", "C": "${A}"}).spark.conf == {
-        "spark.app.name": value
-    }
-
-
-def test_a_variable_cannot_change_the_structure_of_the_file(write_config):
-    path = write_config(changed({"spark/conf": {"spark.app.name": "${A}"}}))
-    assert load(path, {"A": "x\nmirrors: {}"}).spark.conf == {"spark.app.name": "x\nmirrors: {}"}
-
-
-def test_numbers_may_come_from_the_environment(load_mirror):
-    changes = {"@/destination/replication_factor": "${RF}", "@/copy/chunk": "${CHUNK}"}
-    mirror = load_mirror(changes, {"RF": "3", "CHUNK": "1MiB"})
-    assert mirror.destination.replication_factor == 3
-    assert mirror.copy_options.chunk_bytes == 1 << 20
+    variables = {"A": "one", "B_2": "two", "C": "${A}", "D": "x\nmirrors: {}"}
+    assert load(path, variables).spark.conf == {"spark.app.name": value}
 
 
 def test_the_environment_of_the_process_is_the_default(write_config, monkeypatch):
@@ -201,14 +170,7 @@ def test_the_environment_of_the_process_is_the_default(write_config, monkeypatch
         ("${file:no.txt}", "cannot read the file no.txt: No such file or directory"),
         ("${file:.}", "cannot read the file .: Is a directory"),
         ("${file:binary}", "the file binary is not UTF-8 text"),
-        (
-            f"a${{{SECRET}",
-            REFERENCE,
-        ),
-        (
-            "${NOT-A-NAME}",
-            REFERENCE,
-        ),
+        *((wrong, REFERENCE) for wrong in (f"a${{{SECRET}", "${NOT-A-NAME}")),
         ("${}", REFERENCE),
     ],
 )
@@ -219,14 +181,11 @@ def test_an_unresolved_reference_is_reported_with_its_key(write_config, tmp_path
     assert refusal(path) == f"{path}: {NODE_PATH}.security.password: {problem}"
 
 
-def test_a_missing_variable_causes_no_second_error_for_its_key(write_config):
+def test_a_missing_or_empty_variable_is_one_error(write_config):
+    """An empty one usually means that the deployment forgot the secret."""
     path = write_config(changed({"@node/bootstrap_servers": "${UNSET}"}))
     line = f"{NODE_PATH}.bootstrap_servers: the environment variable UNSET is not set"
     assert refusal(path) == f"{path}: {line}"
-
-
-def test_an_empty_password_is_refused(write_config):
-    """An empty variable usually means that the deployment forgot the secret."""
     path = write_config(changed({"@node/security": SASL | {"password": "${EMPTY}"}}))
     wanted = "expected a string that is not empty, got the value of '${EMPTY}'"
     line = f"{NODE_PATH}.security.password: {wanted}"
@@ -258,77 +217,56 @@ def test_a_variable_may_have_a_default(write_config, environment, value):
 
 def test_an_empty_default_leaves_the_key_without_a_value(write_config):
     """So one file serves with and without a setting."""
-    path = write_config(
-        changed(
-            {
-                "@/copy/chunk": "${CHUNK:-}",
-                "metrics": {"address": "${METRICS:-}"},
-                "@node/security": SASL | {"password": "p${PASSWORD:-}"},
-            }
-        )
-    )
-    settings = load(path, {})
+    changes = {"@/copy/chunk": "${CHUNK:-}", "metrics": {"address": "${METRICS:-}"}}
+    changes["@node/security"] = SASL | {"password": "p${PASSWORD:-}"}
+    settings = load(write_config(changed(changes)), {})
     assert settings.metrics.address is None
     assert settings.mirror("orders").copy_options.chunk_bytes == 32 << 20
     assert settings.mirror("orders").nodes[0].security.password == "p"
 
 
-FROM_VARIABLES = {
-    "automation": "${AUTOMATION}",
-    "metrics/address": "${METRICS}",
-    "spark/conf": "${CONF}",
-    "@/destination/replication_factor": "${COUNT}",
-    "@/topics/allow": "${LIST}",
-    "@/topics/deny": "${YAML_LIST}",
-    "@/topics/sync_configs": "${AUTOMATION}",
-    "@/topics/rename": "${RENAME}",
-    "@/start": "${START}",
-    "@/on_data_loss": "${LOSS}",
-    "@/owners": "${EMPTY_LIST}",
-    "@/copy/chunk": "${SIZE}",
-    "@/copy/parallelism": "${COUNT}",
-    "@/window/every": "${DURATION}",
-    "@/lanes": "${LANES}",
-    "@node/bootstrap_servers": "${SERVERS}",
-}
-VARIABLES = {
-    "AUTOMATION": "on",
-    "METRICS": "127.0.0.1:9464",
-    "CONF": "{spark.executor.memory: 2g, spark.ui.enabled: false}",
-    "COUNT": "3",
-    "LIST": "orders\\..*, payments",
-    "YAML_LIST": "['a{1,2}', 'b, c']",
-    "RENAME": "{topic}",
-    "START": "{timestamp: 2026-01-31}",
-    "LOSS": "continue",
-    "EMPTY_LIST": "[]",
-    "SIZE": "1MiB",
-    "DURATION": "5s",
-    "LANES": "{fast: {topics: [payments], window: {every: 1s}}}",
-    "SERVERS": "a:1, b:2",
-}
+# variable, its text, where it is written, the attribute of the settings or the mirror, its value
+FROM_VARIABLES = [
+    ("AUTOMATION", "on", "automation", "automation", True),
+    ("METRICS", "127.0.0.1:9464", "metrics/address", "metrics.address", "127.0.0.1:9464"),
+    (
+        *("CONF", "{spark.executor.memory: 2g, spark.ui.enabled: false}", "spark/conf"),
+        *("spark.conf", {"spark.executor.memory": "2g", "spark.ui.enabled": "false"}),
+    ),
+    ("COUNT", "3", "@/destination/replication_factor", "destination.replication_factor", 3),
+    ("COUNT", "3", "@/copy/parallelism", "copying.parallelism", 3),
+    (
+        "LIST",
+        "orders\\..*, payments",
+        "@/topics/allow",
+        "topics.allow",
+        ("orders\\..*", "payments"),
+    ),
+    ("YAML_LIST", "['a{1,2}', 'b, c']", "@/topics/deny", "topics.deny", ("a{1,2}", "b, c")),
+    ("AUTOMATION", "on", "@/topics/sync_configs", "topics.sync_configs", True),
+    ("RENAME", "{topic}", "@/topics/rename", "topics.rename", "{topic}"),
+    ("START", "{timestamp: 2026-01-31}", "@/start", "start.timestamp", 1_769_817_600_000),
+    ("LOSS", "continue", "@/on_data_loss", "on_data_loss", OnDataLoss.CONTINUE),
+    ("EMPTY_LIST", "[]", "@/owners", "owners", ()),
+    ("SIZE", "1MiB", "@/copy/chunk", "copy_options.chunk_bytes", 1 << 20),
+    ("DURATION", "5s", "@/window/every", "window.every", 5_000),
+    ("LANES", "{fast: {topics: [payments], window: {every: 1s}}}", "@/lanes", "", None),
+    ("SERVERS", "a:1, b:2", "@node/bootstrap_servers", "", None),
+]
+VARIABLES = {name: text for name, text, *_ in FROM_VARIABLES}
+CHANGES = {path: f"${{{name}}}" for name, _, path, *_ in FROM_VARIABLES}
 
 
 def test_every_kind_of_value_may_come_from_the_environment(write_config):
-    settings = load(write_config(changed(FROM_VARIABLES)), VARIABLES)
+    """Tasks get settings, and not what read them."""
+    settings = load(write_config(changed(CHANGES)), VARIABLES)
     mirror = settings.mirror("orders")
-    assert settings.automation is True
-    assert settings.metrics.address == "127.0.0.1:9464"
-    assert settings.spark.conf == {"spark.executor.memory": "2g", "spark.ui.enabled": "false"}
-    assert mirror.destination.replication_factor == 3
-    assert mirror.topics.allow == ("orders\\..*", "payments")
-    assert mirror.topics.deny == ("a{1,2}", "b, c")
-    assert mirror.topics.sync_configs is True
-    assert mirror.topics.rename == load(write_config(MINIMAL)).mirror("orders").topics.rename
-    assert mirror.start.timestamp == 1_769_817_600_000
-    assert mirror.on_data_loss is OnDataLoss.CONTINUE
-    assert mirror.owners == ()
-    assert mirror.copy_options.chunk_bytes == 1 << 20
-    assert mirror.copying.parallelism == 3
-    assert mirror.window.every == 5_000
+    for _, _, path, attribute, value in FROM_VARIABLES:
+        if attribute:
+            found = attrgetter(attribute)(mirror if path.startswith("@") else settings)
+            assert found == value, path
     assert mirror.lanes["fast"].topics == ("payments",)
     assert mirror.nodes[0].bootstrap_servers == ("a:1", "b:2")
-    # tasks get settings, and not what read them
     assert b"Filled" not in pickle.dumps(settings)
 
 
@@ -346,7 +284,7 @@ def test_every_kind_of_value_may_come_from_the_environment(write_config):
     ],
 )
 def test_a_wrong_value_names_its_variable(write_config, name, value, problem):
-    found = refusal(write_config(changed(FROM_VARIABLES)), VARIABLES | {name: value})
+    found = refusal(write_config(changed(CHANGES)), VARIABLES | {name: value})
     line = next(line for line in found.splitlines() if problem in line)
     assert f"the value of '${{{name}}}'" in line
 

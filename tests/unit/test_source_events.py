@@ -70,7 +70,10 @@ def ticks() -> Iterator[Ticks]:
 
 
 def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(ticks):
-    """The rate is that since the last report; a topic that stands still stays green."""
+    """The rate is that since the last report; a topic that stands still stays green.
+
+    One that was created again has no rate, and one without an asset is not reported.
+    """
     topics = lane("still", "t")
     first = ticks.tick(topics, snapshot(t=10, still=5))
     assert first == {
@@ -82,18 +85,9 @@ def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(tic
     assert list(second) == ["source.t"]
     assert second["source.t"]["end offset (sum)"] == 4_011
     assert second["source.t"]["rate (offsets/s)"] == pytest.approx(10, abs=0.2)
-
-
-def test_a_topic_that_was_created_again_has_no_rate(ticks):
-    """Its offsets start again at zero."""
-    ticks.tick(lane("t"), snapshot(t=100))
-    found = ticks.tick(lane("t"), snapshot(t=5), 400)
-    assert found["source.t"] == {"end offset (sum)": 6, "topic-partitions": 2, "node": "a"}
-
-
-def test_a_topic_without_an_asset_is_not_reported(ticks):
-    """It would be an asset without definition until the next reload."""
-    assert list(ticks.tick(lane("t"), snapshot(t=1, new=1))) == ["source.t"]
+    again = ticks.tick(topics, snapshot(t=5, still=5, new=1), 800)
+    assert again["source.t"] == {"end offset (sum)": 6, "topic-partitions": 2, "node": "a"}
+    assert "source.new" not in again
 
 
 def test_many_topics_take_turns(ticks):
@@ -173,10 +167,14 @@ def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
     assert tick(Cursor(), [*names, "u"])[0] == ["t001"]
 
 
-def test_the_key_is_not_that_of_the_copy():
-    """The graph shows only the last part of a key."""
+def test_keys_and_cursors():
+    """The graph shows only the last part of a key; a cursor is read as it was stored."""
     assert naming.source_asset("m", "a.b").path[-1] != naming.mirrored_asset("m", "a.b").path[-1]
     assert naming.source_asset("m", "a.b") == dg.AssetKey(["source", "m", "source.a.b"])
+    foreign = {"r": Foreign(3.0, "where")}
+    written = Cursor(lag_passed=True, missing=["a deleted"], foreign=foreign, held={"a": "w"})
+    cursor = MirrorCursor({"main": written}, ["b"], "nothing to do")
+    assert MirrorCursor.load(cursor.dump()) == cursor
 
 
 @pytest.mark.parametrize(
@@ -187,17 +185,6 @@ def test_a_cursor_that_cannot_be_read_is_an_empty_one(text):
     """It is only what was said already: a tick that fails would stop the mirror."""
     assert MirrorCursor.load(text) == MirrorCursor()
     assert health._Cursor.load(text) == health._Cursor()
-
-
-def test_a_cursor_is_read_as_it_was_stored():
-    written = Cursor(
-        lag_passed=True,
-        missing=["a deleted"],
-        foreign={"r": Foreign(3.0, "where")},
-        held={"a": "w"},
-    )
-    cursor = MirrorCursor({"main": written}, ["b"], "nothing to do")
-    assert MirrorCursor.load(cursor.dump()) == cursor
 
 
 def test_what_is_refused_misses_the_target_and_has_no_loss_to_accept():

@@ -30,6 +30,7 @@ from relay_pipelines.orchestration.turns import Turn, Watcher, forbid_retries
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
 from tests.support.independent import until
+from tests.support.tables import titled
 
 LANE = Lane("m", "main", WindowSettings(), ("a",))
 OTHER = Lane("m", "other", WindowSettings(), ("b",))
@@ -55,57 +56,33 @@ def run(
     return run_id
 
 
+PREDECESSOR, FIRST_PERSON = "predecessor before_person", "by_hand before_person"
 OTHERS = [
     # title, the runs from the oldest to the newest, what the one called "own" sees
     ("alone", [("own", Turn.COPYING)], ""),
     ("a person's run", [("own", Turn.COPYING), ("", Turn.BY_HAND)], "by_hand"),
-    (
-        "an earlier run of a person",
-        [("", Turn.BY_HAND), ("own", Turn.COPYING)],
-        "by_hand before_person",
-    ),
+    ("an earlier run of a person", [("", Turn.BY_HAND), ("own", Turn.COPYING)], FIRST_PERSON),
     ("a successor that starts Spark", [("own", Turn.COPYING), ("", Turn.STARTING)], ""),
     ("a successor without a tag yet", [("own", Turn.COPYING), ("", None)], ""),
     ("a successor that is ready", [("own", Turn.COPYING), ("", Turn.READY)], "successor"),
-    ("a predecessor", [("", Turn.COPYING), ("own", Turn.READY)], "predecessor before_person"),
+    ("a predecessor", [("", Turn.COPYING), ("own", Turn.READY)], PREDECESSOR),
     ("a predecessor that pauses", [("", Turn.PAUSED), ("own", Turn.READY)], "predecessor"),
-    (
-        "a person waits for a session",
-        [("", Turn.COPYING), ("own", Turn.BY_HAND)],
-        "predecessor before_person",
-    ),
-    (
-        "a person waits for a later session",
-        [("own", Turn.BY_HAND), ("", Turn.COPYING)],
-        "before_person",
-    ),
-    (
-        "a person waits for nobody who pauses",
-        [("", Turn.PAUSED), ("own", Turn.BY_HAND)],
-        "predecessor",
-    ),
-    (
-        "nobody waits for a run that checks",
-        [("", Turn.CHECKING), ("own", Turn.READY)],
-        "",
-    ),
+    ("a person waits for a session", [("", Turn.COPYING), ("own", Turn.BY_HAND)], PREDECESSOR),
+    ("... for a later session", [("own", Turn.BY_HAND), ("", Turn.COPYING)], "before_person"),
+    ("... for nobody who pauses", [("", Turn.PAUSED), ("own", Turn.BY_HAND)], "predecessor"),
+    ("nobody waits for a run that checks", [("", Turn.CHECKING), ("own", Turn.READY)], ""),
     ("of two people, the first", [("own", Turn.BY_HAND), ("", Turn.BY_HAND)], "by_hand"),
-    (
-        "of two people, the second",
-        [("", Turn.BY_HAND), ("own", Turn.BY_HAND)],
-        "by_hand before_person",
-    ),
-    (
-        "of two people, the first between two windows",
-        [("", Turn.BETWEEN), ("own", Turn.BY_HAND)],
-        "before_person",
-    ),
+    ("of two people, the second", [("", Turn.BY_HAND), ("own", Turn.BY_HAND)], FIRST_PERSON),
+    ("... between two windows", [("", Turn.BETWEEN), ("own", Turn.BY_HAND)], "before_person"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("runs", "expected"), [case[1:] for case in OTHERS], ids=[case[0] for case in OTHERS]
-)
+def context_of(instance: DagsterInstance, run_id: str) -> SimpleNamespace:
+    log = SimpleNamespace(info=lambda *_: None)
+    return SimpleNamespace(instance=instance, run_id=run_id, log=log, run_tags={})
+
+
+@titled("runs, expected", OTHERS)
 def test_others(instance, runs, expected):
     ids = [(name, run(instance, turn)) for name, turn in runs]
     own = next(run_id for name, run_id in ids if name == "own")
@@ -117,14 +94,11 @@ def test_others(instance, runs, expected):
 def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
     """A session that pauses gets a turn before the next window; without one, nobody waits."""
     session, own = run(instance, Turn.PAUSED), run(instance, Turn.BY_HAND)
-    context = SimpleNamespace(
-        instance=instance, run_id=own, log=SimpleNamespace(info=lambda *_: None)
-    )
+    context = context_of(instance, own)
     said = []
 
     class Clock(SystemClock):
         def sleep(self, _seconds: float) -> None:
-            """Let the session do what it does in this time."""
             said.append(instance.get_run_by_id(own).tags[naming.TAG_TURN])
             seen = turns.other_runs(instance, LANE, session)
             turns.tag(instance, LANE, session, Turn.PAUSED if seen.by_hand else Turn.COPYING)
@@ -141,9 +115,7 @@ def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(ins
     """Else it waited for a turn that nobody takes, while the other person's run went first."""
     run(instance, Turn.PAUSED)
     own = run(instance, Turn.BY_HAND)
-    context = SimpleNamespace(
-        instance=instance, run_id=own, log=SimpleNamespace(info=lambda *_: None)
-    )
+    context = context_of(instance, own)
     seconds = []
 
     class Clock(SystemClock):
@@ -151,7 +123,6 @@ def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(ins
             return super().monotonic() + sum(seconds)
 
         def sleep(self, some: float) -> None:
-            """Let another person start a run meanwhile."""
             seconds.append(some)
             if len(seconds) == 1:
                 run(instance, Turn.BY_HAND)
@@ -162,17 +133,14 @@ def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(ins
     assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
 
 
-@pytest.mark.parametrize(
-    "status",
-    [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.SUCCESS, DagsterRunStatus.CANCELED],
-)
+@pytest.mark.parametrize("status", ["NOT_STARTED", "SUCCESS", "CANCELED"])
 def test_runs_that_do_not_copy_now_do_not_count(instance, status):
-    run(instance, Turn.COPYING, status)
+    run(instance, Turn.COPYING, DagsterRunStatus[status])
     run(instance, Turn.COPYING, lane=OTHER)
     own = run(instance, Turn.READY)
-    assert turns.other_runs(instance, LANE, own) == turns.OtherRuns(
-        by_hand=False, successor=False, predecessor=False, before_person=False
-    )
+    seen = turns.other_runs(instance, LANE, own)
+    names = ("by_hand", "successor", "predecessor", "before_person")
+    assert seen == turns.OtherRuns(**dict.fromkeys(names, False))
 
 
 class Clock(SystemClock):
@@ -190,7 +158,6 @@ class Clock(SystemClock):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the one who watches."""
     found = Clock()
     monkeypatch.setattr(turns, "watcher", Watcher(found))
     return found
@@ -295,7 +262,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     """Dagster reads all tags of a run, and writes them back with those that are new."""
     monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
     own = run(instance, Turn.COPYING)
-    context = SimpleNamespace(instance=instance, run_id=own, run_tags={}, log=None)
+    context = context_of(instance, own)
     has_read, is_written = threading.Event(), threading.Event()
     look_up = instance.run_storage._get_run_by_id
 
@@ -308,7 +275,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
         return found
 
     monkeypatch.setattr(instance.run_storage, "_get_run_by_id", read)
-    with turns.beating(own, partial(turns.add_tags, instance, own), context.log):
+    with turns.beating(own, partial(turns.add_tags, instance, own), None):
         assert has_read.wait(10)
         forbid_retries(context)
         is_written.set()
@@ -393,16 +360,11 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
         run(instance, Turn.CHECKING)
         location = RegisteredCodeLocationOrigin("location")
         origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "__ASSET_JOB")
-        queued, _ = (
-            instance.add_run(
-                DagsterRun(
-                    "__ASSET_JOB",
-                    status=DagsterRunStatus.QUEUED,
-                    remote_job_origin=origin,
-                    asset_selection=frozenset([naming.mirrored_asset("m", topic)]),
-                )
-            ).run_id
-            for topic in ("a", "b")  # the second one is of another lane
+        selected = [frozenset([naming.mirrored_asset("m", topic)]) for topic in ("a", "b")]
+        launched = {"status": DagsterRunStatus.QUEUED, "remote_job_origin": origin}
+        queued, _ = (  # the second one is of another lane
+            instance.add_run(DagsterRun("__ASSET_JOB", **launched, asset_selection=some)).run_id
+            for some in selected
         )
         assert said() == [], "it has just been launched"
         waits = f"run {queued[:8]}, which a person started, waits in Dagster's queue for "

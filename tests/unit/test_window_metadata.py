@@ -65,18 +65,13 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
         "source_rate": 12.34,
     }
     topic = TopicReport("orders", **(fields | changes))
-    result = RunResult(
-        *("m", "run", {"orders": topic.totals}),
-        spark="app-1 at http://127.0.0.1:4040",
-        seconds=9.0,
-        copying_seconds=2.5,
-    )
+    result = RunResult(*("m", "run", {"orders": topic.totals}), copying_seconds=2.5)
+    result = replace(result, spark="app-1 at http://127.0.0.1:4040", seconds=9.0)
     window = WindowReport(FrozenWindow(KEY, (RANGE,)), "a", [topic], result, (), 1_012_500, 0.25)
     return window, topic
 
 
 def found(**changes: Any) -> dict[str, Any]:
-    """The metadata as Dagster has it."""
     window, topic = report(**changes)
     told = window_events.of_topic(LANE, window, topic, "run")
     event = dg.AssetMaterialization("orders", metadata=told)
@@ -90,7 +85,7 @@ class TestMetadata:
     """What Dagster plots and shows of a topic."""
 
     def test_the_numbers(self):
-        """They are of the topic alone, and do not contain the start of Spark."""
+        """Of the topic alone, without the start of Spark; docs/metrics.md has each key."""
         numbers = {key: value for key, value in found().items() if isinstance(value, int | float)}
         assert numbers == {
             "records": 50,
@@ -107,9 +102,6 @@ class TestMetadata:
             "first record": 1_000.0,
             "last record": 1_009.0,
         }
-
-    def test_every_key_is_documented(self):
-        """docs/metrics.md has a row for each key, and no others."""
         text = DOCS.read_text()
         section = text.partition("## In Dagster")[2].partition("\n## ")[0]
         assert re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE) == list(found())
@@ -119,19 +111,11 @@ class TestMetadata:
         [
             (
                 {"totals": TopicTotals(), "latency_seconds": None},
-                {
-                    "copying (seconds)",
-                    "copying (records per second)",
-                    "latency (seconds)",
-                    "code",
-                },
+                {"copying (seconds)", "copying (records per second)", "latency (seconds)", "code"},
             ),
             ({"source_rate": None}, {"source rate (records per second)"}),
             ({"lag_after_seconds": None, "lag_after": 9}, {"lag after (seconds)"}),
-            (
-                {"recounts": {AT: Recount(RANGE)}},
-                {"first record", "last record"},
-            ),
+            ({"recounts": {AT: Recount(RANGE)}}, {"first record", "last record"}),
         ],
         ids=["copied before", "the first window", "the source is silent", "no record"],
     )
@@ -139,13 +123,17 @@ class TestMetadata:
         """A number that nobody knows is no 0 in a plot."""
         assert set(found()) - set(found(**changes)) == missing
 
-    def test_the_summary(self):
-        """Dagster shows numbers as they are: one line has them with separators and units."""
+    def test_the_summary_and_the_size(self):
+        """One line has numbers with units; two results of checks fit into a page of SQLite."""
         assert found()["summary"] == "50 records of 1 topic-partition; 4.9 KiB copied in 2.0 s"
         totals = TopicTotals(records=50, size_bytes=5_000_000)
         assert found(totals=totals, lag_after=12_345)["summary"] == (
             "50 records of 1 topic-partition; 4.8 MiB copied in 2.0 s; 12,345 records wait"
         )
+        window, _ = report()
+        shown, counted = map(serialize_value, window_events.of_window("run", LANE, window))
+        assert len(shown) < 5_200
+        assert len(counted) < 800
 
     def test_the_tables(self):
         """The first one has few columns; the second one says why offsets have no record."""
@@ -166,25 +154,10 @@ class TestMetadata:
             "| 0 | a | 20 | 6 transaction markers, 4 compacted away | [7, 58) | 1,160 |",
         ]
 
-    def test_the_size(self):
-        """Dagster keeps both two or three times for each topic with news in each window.
-
-        Two results of checks fit into a page of SQLite.
-        """
-        window, _ = report()
-        shown, counted = map(serialize_value, window_events.of_window("run", LANE, window))
-        assert len(shown) < 5_200
-        assert len(counted) < 800
-
 
 @pytest.mark.parametrize(
     ("attributes", "base_ms", "first_ms"),
-    [
-        (0, 5, 5),
-        (0, -1, None),
-        (TIMESTAMP_TYPE_BIT, 5, 9),
-        (DELETE_HORIZON_BIT, 5, None),
-    ],
+    [(0, 5, 5), (0, -1, None), (TIMESTAMP_TYPE_BIT, 5, 9), (DELETE_HORIZON_BIT, 5, None)],
     ids=["create time", "no timestamp", "log append time", "compacted"],
 )
 def test_the_timestamp_of_a_batch(attributes: int, base_ms: int, first_ms: int | None):
@@ -199,13 +172,10 @@ class TestRunLog:
     def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool, rounds: int = 1) -> list[str]:
         window, _ = report()
         snapshot = SimpleNamespace(node=SimpleNamespace(name="a"))
+        nothing = {"superseded": (), "takeovers": (), "data_losses": []}
+        windows = [SimpleNamespace(topic="orders")]
         plan: Any = SimpleNamespace(
-            windows=[SimpleNamespace(topic="orders")],
-            superseded=(),
-            takeovers=(),
-            offsets=lambda _window: 60,
-            snapshot=snapshot,
-            data_losses=[],
+            windows=windows, offsets=lambda _window: 60, snapshot=snapshot, **nothing
         )
         with caplog.at_level(logging.INFO):
             log = RunLog(logging.getLogger(), 0.4, brief=brief)
@@ -227,15 +197,13 @@ class TestRunLog:
         ]
 
     def test_windows_that_follow_each_other(self, caplog):
-        """A session that copies a window every second has one line for each."""
+        """A session that copies a window every second has one line for each, with its rounds."""
         (line,) = self.lines(caplog, brief=True)
         assert line == (
             f"window {KEY}: 50 records, 4.9 KiB of 1 topic;"
             " survey 0.4 s, preparation 6.5 s, copy 2.5 s, recount 0.2 s"
         )
-
-    def test_a_window_of_several_rounds(self, caplog):
-        """The line says how often its session has copied."""
+        caplog.clear()
         (line,) = self.lines(caplog, brief=True, rounds=8)
         assert line.startswith(f"window {KEY}: 50 records, 4.9 KiB of 1 topic in 8 rounds; ")
 
@@ -251,7 +219,6 @@ class TestRunLog:
 
 
 def checked(**changes: Any) -> dg.AssetCheckEvaluation:
-    """The check `message_counts` of a window."""
     key = naming.topic_check("m", "orders", naming.MESSAGE_COUNTS)
     return window_events.result(report(**changes)[1]).evaluation(key)
 
@@ -280,11 +247,8 @@ def test_rounds_of_a_window() -> None:
     assert found.latencies_ms == {"orders": 9_000}
     result = found.result
     totals = result.topics["orders"]
-    assert (totals.records, totals.first_ms, totals.nodes) == (
-        6,
-        1_000,
-        {"node1", "node2", "node3"},
-    )
+    nodes = {"node1", "node2", "node3"}
+    assert (totals.records, totals.first_ms, totals.nodes) == (6, 1_000, nodes)
     (outcome,) = result.outcomes
     assert (outcome.status, outcome.seconds, outcome.commit_seconds) == (Status.FAILED, 6, 3.0)
     assert result.throttled_seconds == {"source": 1.5, "node1": 1.0, "node2": 1.0, "node3": 1.0}
@@ -296,6 +260,7 @@ class TestCheck:
     """What the check of a window says that it rests on."""
 
     def test_what_was_compared(self):
+        """Nothing to compare passes, but does not agree; what is gone is no pass."""
         found = checked()
         assert found.passed
         assert found.description == (
@@ -304,15 +269,9 @@ class TestCheck:
         )
         assert found.metadata["verdict"].value == "agrees"
         assert "topic-partitions" not in found.metadata, "the materialisation has the table"
-
-    def test_nothing_to_compare(self):
-        """It passes, but does not agree."""
         found = checked(recounts={AT: Recount(RANGE)})
         assert found.passed
         assert str(found.description).startswith("nothing to verify: no record was copied; ")
-
-    def test_nothing_could_be_compared(self):
-        """A window of whose records none is there any more is no pass."""
         gone = Recount(RANGE, recorded=50, not_verified=Counter({Why.RETENTION: 50}))
         found = checked(recounts={AT: gone})
         assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -325,12 +284,11 @@ class TestCheck:
 @pytest.mark.parametrize(
     ("oldest", "generation", "forgotten"),
     [
-        ([], 0, 60),
-        ([entry(130, 140)], 0, 30),
-        ([replace(entry(0, 10), generation=1)], 0, 60),
-        ([entry(500, 510)], 1, 0),
+        pytest.param([], 0, 60, id="none is left"),
+        pytest.param([entry(130, 140)], 0, 30, id="of its generation"),
+        pytest.param([replace(entry(0, 10), generation=1)], 0, 60, id="of a later one"),
+        pytest.param([entry(500, 510)], 1, 0, id="of the one before"),
     ],
-    ids=["none is left", "of its generation", "of a later one", "of the one before"],
 )
 def test_which_offsets_expired_entries_had(
     monkeypatch: pytest.MonkeyPatch, oldest: list[Any], generation: int, forgotten: int
@@ -379,16 +337,10 @@ class TestFailedWindows:
         assert len(events) == 2 * len(checks), "each with a materialisation"
         return [str(check.description) for check in checks], counted
 
-    def test_one_that_a_later_one_has_counted_as_a_whole(self):
-        """It is not counted again, however often the topic has failed."""
+    def test_what_a_later_window_makes_of_it(self):
+        """Counted as a whole it is not counted again, a part is; what is missing stays."""
         said, counted = self.again(OffsetRange(AT, 100, 150), RANGE)
         assert (said, counted) == ([f"window {KEY} has copied and counted all of it"], [])
-
-    def test_one_that_had_copied_a_part(self):
-        """That part was never counted, so the window is."""
         said, counted = self.again(OffsetRange(AT, 50, 150), RANGE)
         assert (len(said), counted) == (1, [self.EARLIER])
-
-    def test_one_of_which_something_is_still_missing(self):
-        """It stays as it is: the windows of a backlog complete it."""
         assert self.again(OffsetRange(AT, 50, 161), RANGE) == ([], [])

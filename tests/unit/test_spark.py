@@ -1,4 +1,4 @@
-"""Parts of the Spark job that need no Spark."""
+"""What of Spark needs no Spark: refusals before its start, jobs that fail, outcomes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
+from relay_pipelines.cli import main
 from relay_pipelines.errors import ConfigError, RelayError, SparkJobError
 from relay_pipelines.json_codec import from_json
 from relay_pipelines.model import (
@@ -24,12 +26,139 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.run.silent_tasks import SilentTasks
+from relay_pipelines.spark import connect_channel, jvm, yarn
 from relay_pipelines.spark.job import (
     forget_folders_of_zips,
     outcome_row,
     submit,
     texts,
 )
+from relay_pipelines.spark.session import connect
+
+NOBODY = "bootstrap_servers: '127.0.0.1:1'"
+
+
+MIRRORS = (
+    f"mirrors: {{m: {{source: {{nodes: [{{name: n, {NOBODY}}}]}}, destination: {{{NOBODY}}}}}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("spark", "arguments", "line"),
+    [
+        (
+            "{}",
+            ["status"],
+            (
+                "spark.remote is not set, so that no run would use a Spark Connect server;"
+                " set it to sc://127.0.0.1:15002"
+            ),
+        ),
+        (
+            "{remote: 'sc://spark.example:15002/;token=secret'}",
+            ["start"],
+            (
+                "spark.remote is sc://spark.example:15002: relay starts a server on 127.0.0.1 only;"
+                " set spark.remote to sc://127.0.0.1:15002, or start that server with Spark's"
+                " start-connect-server.sh"
+            ),
+        ),
+        (
+            "{remote: 'sc://localhost'}",
+            ["start", "--conf", "spark.master"],
+            "--conf spark.master is not a Spark setting; write --conf spark.key=value",
+        ),
+        (
+            "{remote: 'sc://localhost'}",
+            ["start", "--conf", "spark.speculation=true"],
+            (
+                "--conf spark.speculation=true: two tasks would copy the same range and fence each"
+                " other; leave it out"
+            ),
+        ),
+    ],
+    ids=["no server", "another machine", "no value", "speculation"],
+)
+def test_what_cannot_be_started_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spark: str,
+    arguments: list[str],
+    line: str,
+) -> None:
+    """The line says why, shows no secret, and nothing is left in the state folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "relay.yaml").write_text(f"spark: {spark}\n{MIRRORS}\n")
+    assert main(["spark", *arguments, "-c", str(tmp_path / "relay.yaml")]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_environment_that_leads_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's own error names Java, and Spark's launcher would end without a word."""
+    before = SparkContext._gateway
+    monkeypatch.setenv("SPARK_REMOTE", "sc://192.0.2.1:15002")
+    with pytest.raises(ConfigError) as refused:
+        connect("local[1]")
+    assert str(refused.value) == (
+        "PySpark takes SPARK_REMOTE from the environment instead of local[1]; unset it, or set"
+        " spark.remote"
+    )
+    assert SparkContext._gateway is before
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError) as refused:
+        jvm.start({"spark.master": "yarn"}, verbose=False)
+    assert str(refused.value) == (
+        "spark.master is yarn, and neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set; set one of"
+        " them to the folder of core-site.xml and yarn-site.xml"
+    )
+
+
+FILTER = "spark.org.apache.spark.deploy.yarn.AmIpFilter.param"
+
+
+PAGE = "http://rm1:8088/proxy/application_1_1"
+
+
+@pytest.mark.parametrize(
+    ("conf", "page"),
+    [
+        ({}, ""),
+        ({f"{FILTER}.PROXY_HOSTS": "rm1", f"{FILTER}.PROXY_URI_BASES": PAGE}, PAGE),
+        ({f"{FILTER}.PROXY_URI_BASES": f"{PAGE},http://rm2:8088/proxy/application_1_1"}, PAGE),
+    ],
+    ids=["elsewhere", "one ResourceManager", "two of them"],
+)
+def test_the_page_of_an_application_is_yarns(conf: dict[str, str], page: str) -> None:
+    """That of the driver leads there."""
+    assert yarn.page(conf) == page
+
+
+@pytest.mark.parametrize(
+    ("remote", "variables", "asked_through"),
+    [
+        ("sc://spark:15002/;token=t", {"http_proxy": "http://p:3128"}, "http_proxy"),
+        ("sc://spark", {"https_proxy": "http://p", "no_proxy": "other,.example"}, "https_proxy"),
+        ("sc://spark:15002", {"http_proxy": "http://p", "no_proxy": "other,spark"}, ""),
+        ("sc://127.0.0.1:15002", {"http_proxy": "http://p"}, ""),
+        ("sc://spark:15002", {"HTTP_PROXY": "http://p"}, ""),
+        ("", {"http_proxy": "http://p"}, ""),
+    ],
+    ids=["a server", "other exceptions", "an exception", "this machine", "unread", "no server"],
+)
+def test_a_proxy_is_named(
+    monkeypatch: pytest.MonkeyPatch, remote: str, variables: dict[str, str], asked_through: str
+) -> None:
+    """It comes from the environment, and gRPC says nothing of it."""
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    remedy = connect_channel.remedy_of_proxy(remote)
+    assert remedy.partition(" ")[0] == asked_through
+    assert bool(remedy) == ("add spark to no_proxy" in remedy)
 
 
 class Ended:
@@ -38,11 +167,9 @@ class Ended:
     def __init__(self) -> None:
         self.sparkContext = self
 
-    def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
-        """Succeed: the session still runs."""
+    def addJobTag(self, tag: str) -> None: ...  # noqa: N802 - Spark's name
 
-    def setJobDescription(self, description: str) -> None:  # noqa: N802 - Spark's name
-        """Succeed: the session still runs."""
+    def setJobDescription(self, description: str) -> None: ...  # noqa: N802 - Spark's name
 
     def removeJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
         """Fail as PySpark does, whose Java context is None by then."""
@@ -66,18 +193,14 @@ def test_the_session_ends_while_the_job_is_submitted() -> None:
 def test_an_outcome_survives_the_way_through_spark() -> None:
     """Spark carries an outcome as one JSON column; every field keeps its value and type."""
     here, there = TopicPartition("a", 1), TopicPartition("b", 1)
+    failed = {"error_kind": "FencedError", "error": 'a header "\udcff" and an Ö'}
+    counts = {"records": 7, "skipped": {str(Skipped.FILTERED): 3}, "commit_seconds": 0.5}
+    segments = (Segment("node1", 5, 10), Segment("node2", 10, 15))
     outcome = Outcome(
-        OffsetRange(here, 5, 25),
-        there,
-        Status.FENCED,
-        15,
-        records=7,
-        skipped={str(Skipped.FILTERED): 3},
-        commit_seconds=0.5,
-        segments=(Segment("node1", 5, 10), Segment("node2", 10, 15)),
+        *(OffsetRange(here, 5, 25), there, Status.FENCED, 15),
+        **(failed | counts),
+        segments=segments,
         diverged={"node3": "holds another record"},
-        error_kind="FencedError",
-        error='a header "\udcff" and an Ö',
     )
     row = outcome_row(outcome)
     assert row.schema.names == ["outcome"]
@@ -95,6 +218,8 @@ last):
 %s
  SQLSTATE: 38000
 """
+
+
 MISMATCH = (
     "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker"
     " has different version: 3.1 than that in driver: 3.11, PySpark cannot run with different minor"
@@ -112,21 +237,16 @@ class Failing:
         self.addJobTag = self.removeJobTag = lambda _: None
 
     def range(self, *_: int) -> None:
-        """Fail."""
         raise RuntimeError(self._message)
 
 
-def test_a_python_of_another_version_is_one_line() -> None:
-    """Both versions are named; nothing but a change of the user's helps."""
+def test_what_a_job_failed_of_is_one_line() -> None:
+    """A Python of another version, by both versions; an error in a task, by its last line."""
     failing = Failing(RAISED % MISMATCH)
     with pytest.raises(ConfigError) as caught:
         texts(failing, failing.range, "a tag")
     ours = "{}.{}".format(*sys.version_info)
     assert caught.value.what == f"Spark's tasks run Python 3.1, and relay runs Python {ours}"
-
-
-def test_an_error_in_a_task_is_named_by_its_last_line() -> None:
-    """It is the line below the traceback, not Spark's announcement of one."""
     failing = Failing(RAISED % "ZeroDivisionError: division by zero")
     with pytest.raises(RelayError, match=r"^the Spark job failed: ZeroDivisionError: division by"):
         texts(failing, failing.range, "a tag")

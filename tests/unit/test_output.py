@@ -1,0 +1,534 @@
+"""What users see: numbers, lines and bars, tables as views of documents, a watched mirror."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from relay_pipelines import settings
+from relay_pipelines.cli import main
+from relay_pipelines.cli.watch_command import _Look
+from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError, SourceError
+from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
+from relay_pipelines.model import (
+    Acl,
+    Checkpoint,
+    Cluster,
+    LedgerEntry,
+    OffsetRange,
+    Operation,
+    Outcome,
+    Permission,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.output import formatting, json_output, tables, watching
+from relay_pipelines.output.progress import Bars, Lines, bytes_progress, status_line
+from relay_pipelines.output.watching import Watched
+from relay_pipelines.page.held import Held, State
+from relay_pipelines.page.look import Look
+from relay_pipelines.page.page import page_of, page_unreachable
+from relay_pipelines.plan.acl_decisions import AclDecision
+from relay_pipelines.plan.acl_decisions import State as AclState
+from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict
+from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.topic_selection import TopicDecision
+from relay_pipelines.prepare.permissions import AclReport
+from relay_pipelines.protocol.metadata import TopicMetadata
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.run_plan import RunPlan, plan
+from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
+from relay_pipelines.snapshot.node_selection import NodeState
+from tests.support.filled import Clock
+from tests.support.independent import until
+from tests.support.run_plans import plan_of, snapshot_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (formatting.count(1234567), "1,234,567"),
+        (formatting.count(2.4), "2"),
+        (formatting.size(0), "0 B"),
+        (formatting.size(1023), "1023 B"),
+        (formatting.size(1536), "1.5 KiB"),
+        (formatting.size(5 << 50), "5120.0 TiB"),
+        (formatting.seconds(0.04), "0.0 s"),
+        (formatting.seconds(9.94), "9.9 s"),
+        (formatting.seconds(42.4), "42 s"),
+        (formatting.seconds(125), "2 min 5 s"),
+        (formatting.seconds(12_000), "3 h 20 min"),
+        (formatting.format_time(1_700_000_000_123), "2023-11-14T22:13:20Z"),
+        (formatting.format_time(1_700_000_000_123_456_789), "1700000000123456789 ms"),
+        (formatting.plural(1, "record"), "1 record"),
+        (formatting.plural(2000, "record"), "2,000 records"),
+    ],
+)
+def test_formatting(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def planned(topics: int, records: int = 1000) -> RunPlan:
+    names = [f"topic-{number}" for number in range(topics)]
+    positions = [Position(TopicPartition(name, 0), 0, records) for name in names]
+    return plan_of("m", "node1", {name: name for name in names}, positions)
+
+
+def entry(topic: str, start: int, end: int) -> LedgerEntry:
+    here = OffsetRange(TopicPartition(topic, 0), start, end)
+    return LedgerEntry("m", here, here, end - start, 100, 1, 0, {}, "", "node1", "", "r", 0)
+
+
+class Screen:
+    """A console that records its output."""
+
+    def __init__(self, *, terminal: bool, width: int = 100) -> None:
+        self.file = io.StringIO()
+        self.console = Console(
+            file=self.file,
+            force_terminal=terminal,
+            width=width,
+            legacy_windows=False,
+            _environ={"TERM": "xterm", "NO_COLOR": "1"},
+        )
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.file.getvalue())
+
+
+def test_lines_come_every_few_seconds_and_only_after_commits() -> None:
+    """Outside a terminal there is a first line, then one every two seconds with new commits."""
+    now = 100.0
+    screen = Screen(terminal=False)
+    lines = Lines(screen.console.print, monotonic=lambda: now)
+    lines.begin(planned(2))
+    for at, entries in [
+        (109.0, [entry("topic-0", 0, 100)]),
+        (110.0, [entry("topic-0", 100, 200)]),
+        (113.0, []),
+        (114.0, []),
+        (119.0, [entry("topic-0", 200, 1000), entry("topic-1", 0, 1000)]),
+    ]:
+        now = at
+        lines.committed(entries)
+    assert screen.text.splitlines() == [
+        "copying 2,000 records of 2 topics from node1",
+        "100 of 2,000 records (5 %), 100 B",
+        "200 of 2,000 records (10 %), 200 B, 50 records/s, 36 s left",
+        "2,000 of 2,000 records (100 %), 400 B, 200 records/s, 0.0 s left",
+    ]
+
+
+def test_lines_that_announce_nothing_and_a_status_line() -> None:
+    """The status line replaces itself and leaves nothing; in a file there is none."""
+    screen = Screen(terminal=False)
+    Lines(screen.console.print).begin(planned(0))
+    assert screen.text == ""
+    now = 100.0
+    screen = Screen(terminal=False)
+    lines = Lines(screen.console.print, monotonic=lambda: now, announce=False)
+    lines.begin(planned(1))
+    now = 103.0
+    lines.committed([entry("topic-0", 0, 100)])
+    assert screen.text == "100 of 1,000 records (10 %), 100 B\n"
+    for terminal in (True, False):
+        screen = Screen(terminal=terminal, width=20)
+        with status_line(screen.console) as show:
+            show("one round")
+            show("2 rounds " + "x" * 30)
+        if not terminal:
+            assert screen.text == ""
+            continue
+        *_, last = screen.text.replace("\r", "").split("\x1b[?25l")
+        assert "one round" in last
+        assert "2 rounds xxxxxxxxxx…" in last
+        assert "\n2" not in last
+        assert screen.text.endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize("width", [200, 80, 40, 20])
+def test_bars_fit_the_terminal(width: int) -> None:
+    """No line is wider than the terminal; a finished topic is marked if there is room."""
+    screen = Screen(terminal=True, width=width)
+    bars = Bars(screen.console)
+    bars.begin(planned(2))
+    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
+    screen.console.print(bars.live.get_renderable())
+    lines = screen.text.splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert sum("topic" in line or "…" in line for line in lines) == 2
+    if width >= 80:
+        assert "1,000/1,000" in screen.text
+        assert "300/1,000" in screen.text
+        assert "done" in screen.text
+
+
+def test_many_topics_share_one_bar() -> None:
+    """Forty topics do not fill the screen: only those that are being copied get their own bar."""
+    screen = Screen(terminal=True)
+    bars = Bars(screen.console)
+    bars.begin(planned(40))
+    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
+    screen.console.print(bars.live.get_renderable())
+    assert "40 topics" in screen.text
+    assert "1,300/40,000" in screen.text
+    assert "topic-1" in screen.text
+    assert "topic-0" not in screen.text
+    bars.committed([entry(f"topic-{number}", 0, 10) for number in range(2, 40)])
+    assert sum(task.visible for task in bars.live.tasks) <= 9
+
+
+@pytest.mark.parametrize("width", [240, 80, 60, 30])
+def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
+    """Names fold and numbers do not; a table fits a terminal of 80 columns or more."""
+    screen = Screen(terminal=True, width=width)
+    totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, nodes={"node1"})
+    result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
+    tables.show(screen.console, tables.summary(json_output.run(result, 0)))
+    assert "1,234,567   1.0 GiB     617,284" in screen.text
+    assert (
+        "".join(line.split(" ")[1] for line in screen.text.splitlines()[4:]).strip()
+        == "orders.with.a.long.name"
+    )
+    assert max(len(line) for line in screen.text.splitlines()) <= max(width, 80)
+
+
+def test_no_color_is_respected() -> None:
+    """With NO_COLOR in the environment there is bold text, but no color."""
+    screen = Screen(terminal=True)
+    result = RunResult("m", "r", {"t": TopicTotals(records=1)}, copying_seconds=2.0)
+    tables.show(screen.console, tables.summary(json_output.run(result, 0)))
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {*"0123", "1;3"}
+
+
+def test_bytes_that_are_read_off_a_terminal() -> None:
+    """A line says what will be read; others say how much is done, also before the first result."""
+    written = io.StringIO()
+    console = Console(file=written, width=200)
+
+    def wait_for(text: str) -> None:
+        until(lambda: text in written.getvalue(), f"the line: {text}")
+
+    with bytes_progress("m: read", 4 << 20, "3 topic-partitions", console, 0.01) as advance:
+        assert written.getvalue() == "m: read: 4.0 MiB of 3 topic-partitions\n"
+        wait_for("m: read: 0 B of 4.0 MiB (0 %) in 0.0 s\n")
+        advance(1 << 20)
+        advance(1 << 20)
+        wait_for("m: read: 2.0 MiB of 4.0 MiB (50 %) in 0.")
+    assert re.search(r"\(50 %\) in 0\.\d s, 0\.\d s left\n", written.getvalue())
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with bytes_progress("m: read", 4 << 20, "1 topic-partition", console) as advance:
+        advance(4 << 20)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "m: read" in shown
+    assert "4.0/4.0 MiB" in shown
+
+
+def test_failures_that_topic_partitions_share_are_one_line() -> None:
+    """A transactional id that was taken over stops all that share it; others keep their lines."""
+    outcomes = [
+        Outcome(
+            *(OffsetRange(at, 0, 5), at, Status.FENCED, 0),
+            error_kind="FencedError",
+            error=f"{at}: another task has taken it over",
+        )
+        for at in (TopicPartition("orders", number) for number in range(50))
+    ]
+    lone = TopicPartition("paid", 0)
+    text = f"{lone} at offset 3: it is too large"
+    failed = Outcome(OffsetRange(lone, 0, 5), lone, Status.FAILED, 0, error=text)
+    result = RunResult("m", "run", {}, [*outcomes, failed])
+    assert result.failures == [
+        "orders-0, orders-1, orders-2 and 47 more topic-partitions: another task has taken it over",
+        text,
+    ]
+
+
+AT = TopicPartition("orders", 0)
+
+
+LOST = RetentionPassedError("it is gone", remedy="copy again", topic_partition=AT, offset=7)
+
+
+@pytest.mark.parametrize(
+    ("finding", "exit_code"),
+    [
+        (Finding(Kind.OK, "m", Severity.OK, "answers"), 0),
+        (warning(Kind.TOPIC_DELETED, "orders", "it is gone"), 0),
+        (Finding.of(LOST, Severity.WARNING), 0),
+        (Finding.of(LOST), 3),
+        (Finding.of(ConfigError("wrong")), 2),
+        (Finding(Kind.UNREADABLE, "", Severity.ERROR, "away"), 1),
+        (Finding(Kind.OTHER_RECORDS, "", Severity.DIFFERENCE, "others"), 4),
+    ],
+)
+def test_the_exit_code_follows_from_kind_and_severity(finding: Finding, exit_code: int) -> None:
+    assert finding.exit_code == exit_code
+
+
+@pytest.mark.parametrize("error", [LOST, ConfigError("wrong", remedy="mend it"), RelayError("x")])
+def test_an_error_and_its_finding_have_the_same_line(error: RelayError) -> None:
+    assert str(Finding.of(error)) == str(error)
+
+
+def test_a_finding_as_a_document() -> None:
+    assert Finding.of(LOST).inside("m").document == {
+        "kind": "RetentionPassedError",
+        "where": "m: orders-0 at offset 7",
+        "severity": "error",
+        "text": "it is gone",
+        "remedy": "copy again",
+    }
+    assert Finding.of(ConfigError("wrong")).inside("m").where == "m"
+
+
+def test_findings_are_told_apart_by_severity() -> None:
+    findings = [Finding.of(LOST), warning(Kind.GAP, "orders-0", "a gap")]
+    assert texts(findings, Severity.WARNING) == ["orders-0: a gap"]
+    assert texts(findings, Severity.DIFFERENCE) == []
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [
+        list(map(str, row)) for row in zip(*(each.cells for each in table.columns), strict=True)
+    ]
+
+
+def test_the_table_of_a_plan_is_a_view() -> None:
+    snapshot = replace(
+        snapshot_of("m", "node1", {"orders": "copy"}, [Position(AT, 0, 1000)]),
+        source_topics={"orders": TopicMetadata("orders", "", {0: 1})},
+        source_configs={"orders": {}},
+        decisions=(
+            TopicDecision("orders", included=True, why="allowed"),
+            TopicDecision("other", included=False, why="denied"),
+        ),
+    )
+    document = json_output.plan(plan(snapshot), [Finding.of(LOST)], 0)
+    assert document["findings"] == [Finding.of(LOST).document]
+    (row,) = cells(tables.plan(document))
+    assert (row[:3], row[-1]) == (["orders", "1", "1,000"], "copy (to be created)")
+    assert cells(tables.why(document)) == [
+        ["orders", "yes", "allowed", "copy"],
+        ["other", "no", "denied", ""],
+    ]
+
+
+def test_the_table_of_the_nodes_is_a_view() -> None:
+    """Every node has a row: what is not known of it is a question mark."""
+    one, two = Cluster("one", ("a:1", "b:1")), Cluster("two", ("c:1",))
+    states = [
+        NodeState(one, {AT: 40, TopicPartition("orders", 1): 2}, 3.4),
+        NodeState(two, error="it does not answer"),
+    ]
+    verdicts = [
+        NodeVerdict("one", eligible=True, healthy=True),
+        NodeVerdict("two", eligible=False, healthy=False, why="it does not answer"),
+    ]
+    document = json_output.nodes("m", states, NodeChoice("one", "it is healthy", verdicts))
+    table = tables.nodes(document)
+    assert table.title == "m: one is read: it is healthy"
+    assert cells(table) == [
+        ["one (a:1,b:1)", "yes", "3 ms", "42", "0", "yes", "healthy"],
+        ["two (c:1)", "no", "0 ms", "?", "?", "", "it does not answer"],
+    ]
+    nothing = json_output.nodes("m", states, NodeChoice(None, "none answers", verdicts))
+    assert tables.nodes(nothing).title == "m: no node can be read"
+
+
+def test_the_table_of_a_run_adds_its_topics_up() -> None:
+    topics = {
+        "a": TopicTotals(records=1, size_bytes=1024, reencoded=1, nodes={"one"}),
+        "b": TopicTotals(records=3, size_bytes=1024, nodes={"two"}),
+    }
+    topics["a"].skipped["filtered"] = 2
+    topics["b"].skipped["filtered"] = 3
+    document = json_output.run(RunResult("m", "r", topics, copying_seconds=2.0), 0)
+    assert cells(tables.summary(document)) == [
+        ["a", "1", "1.0 KiB", "0", "1", "2 filtered", "one"],
+        ["b", "3", "1.0 KiB", "2", "0", "3 filtered", "two"],
+        ["total", "4", "2.0 KiB", "2", "1", "5 filtered", "one, two"],
+    ]
+
+
+def test_the_table_of_acls_is_a_view() -> None:
+    acl = Acl("copy", Permission.ALLOW, "User:ann", "*", Operation.READ)
+    source = Acl("orders", Permission.ALLOW, "User:ann", "*", Operation.READ)
+    report = AclReport([AclDecision(acl, source, AclState.MISSING)])
+    document = json_output.acls("m", report, applied=False)
+    assert cells(tables.acls(document)) == [
+        ["copy", "ALLOW READ", "User:ann", "*", str(AclState.MISSING), str(source)]
+    ]
+
+
+def learn(rates: Rates, moment_ms: int, *positions: tuple[int, int]) -> dict[str, Rate]:
+    """Take a snapshot of a topic whose partitions have these end offsets and checkpoints."""
+    found: Any = SimpleNamespace(
+        positions=[
+            Position(TopicPartition("orders", index), 0, end, copied)
+            for index, (end, copied) in enumerate(positions)
+        ]
+    )
+    return rates.learn(found, moment_ms)
+
+
+class TestRates:
+    """Offsets per second."""
+
+    def test_from_one_snapshot_to_the_next(self):
+        """For topic-partitions that were in both."""
+        rates = Rates()
+        assert learn(rates, 0, (1_000, 0)) == {}
+        with_new = learn(rates, 2_000, (1_100, 40), (5_000, 9))
+        assert with_new == {"orders": Rate(50.0, 20.0)}, "a new topic-partition"
+        assert learn(rates, 4_000, (1_100, 40), (5_000, 9)) == {"orders": Rate()}
+        behind = learn(rates, 5_000, (1_000, 30), (5_010, 10))
+        assert behind == {"orders": Rate(10.0, 1.0)}, "another node may be behind"
+
+    def test_over_a_period(self):
+        """A copy that commits every few seconds has a steady rate."""
+        rates = Rates(10)
+        found = [learn(rates, at * 1_000, (1_000, 100 * (at // 5))) for at in range(26)]
+        assert found[25] == {"orders": Rate(0.0, 20.0)}
+        assert all(found[at]["orders"].copied >= 10 for at in range(10, 26))
+
+    @pytest.mark.parametrize(
+        ("lag", "rate", "left"),
+        [
+            (0, Rate(5, 0), 0.0),
+            (100, Rate(0, 10), 10.0),
+            (100, Rate(5, 10), 20.0),
+            (100, Rate(10, 10), None),
+            (100, Rate(0, 0), None),
+        ],
+    )
+    def test_the_time_left(self, lag: int, rate: Rate, left: float | None):
+        """The source grows meanwhile; a copy that is not faster never gets there."""
+        assert rate.seconds_left(lag) == left
+
+
+@pytest.mark.parametrize(
+    ("lags", "seconds"),
+    [
+        *(([], 0.0), ([PartitionLag(0, 0.0)], 0.0), ([PartitionLag(9, None)], None)),
+        ([PartitionLag(5, 3.0), PartitionLag(9, 2.0)], 3.0),
+        ([PartitionLag(5, 3.0), PartitionLag(9, None)], 3.0),
+    ],
+)
+def test_the_oldest_record_of_several(lags: list[PartitionLag], seconds: float | None):
+    assert oldest_seconds(lags) == seconds
+
+
+def watched(topics: int = 1, **changes: Any) -> Watched:
+    """A mirror of which the last topics lag the most."""
+    positions = [
+        Position(TopicPartition(f"topic-{n:02}", 0), 0, 100 + n, 100) for n in range(topics)
+    ]
+    names = [position.topic_partition.topic for position in positions]
+    places = [position.topic_partition for position in positions]
+    known = {at: Checkpoint.initial("m", at, at, 100) for at in places}
+    known = {at: replace(each, run_id="run-1", node="one") for at, each in known.items()}
+    snapshot = snapshot_of("m", "one", {name: name for name in names}, positions)
+    snapshot = replace(snapshot, checkpoints=known)
+    lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}
+    look = Look(snapshot, lags, 0, 0)
+    page = page_of(look, MIRROR)
+    found = json_output.watched(look, page, {name: Rate(1.0, 3.0) for name in names})
+    return Watched(replace(page, findings=()), {**found, "last_error": None, **changes})
+
+
+ERROR = {"error": "no broker answers", "at": "1970-01-01T00:00:00Z"}
+
+
+MIRROR = settings.Mirror.model_validate(
+    {
+        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["127.0.0.1:1"]}]},
+        "destination": {"bootstrap_servers": ["127.0.0.1:1"]},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("lag", "age", "left", "outlook"),
+    [
+        (0, 0.0, 0.0, ""),
+        # just before a commit, a copy that keeps up seems to be slower than the source
+        (9, PERIOD_SECONDS, None, "keeping up"),
+        (9, PERIOD_SECONDS + 1, 5.0, "5.0 s left"),
+        (9, PERIOD_SECONDS + 1, None, "falling behind"),
+        (9, None, None, "falling behind"),
+    ],
+)
+def test_the_outlook(lag: int, age: float | None, left: float | None, outlook: str):
+    row = {"lag_records": lag, "lag_seconds": age, "seconds_left": left}
+    assert tables.outlook(row) == outlook
+
+
+class TestLines:
+    """What a log gets."""
+
+    def test_a_mirror(self):
+        assert watching.line(watched(3)) == (
+            "m: copying; waiting: 3 records, the oldest 4.0 s old;"
+            " copied 9/s, new at the source 3/s; keeping up"
+        )
+        assert watching.line(watched(1)) == (
+            "m: up to date; waiting: nothing; copied 3/s, new at the source 1/s"
+        )
+
+    def test_what_is_held_back(self):
+        """A guard is in every line, not in the first one alone."""
+        lost = RetentionPassedError("retention took it")
+        waits = PartitionLag(7, 3.0)
+        held = Held("x", (TopicPartition("a", 0),), lost.what, "", "relay ledger", "", waits)
+        found = watched()
+        line = watching.line(found._replace(page=replace(found.page, held=(held,))))
+        assert line.startswith("m: 1 topic held back; the others: up to date; ")
+        where = "a-0 (7 records, the oldest 3.0 s old)"
+        assert f"; held back: {where}: retention took it; next: relay ledger" in line
+
+    def test_an_error_that_is_over_or_lasts(self):
+        line = watching.line(watched(1, last_error=ERROR))
+        assert line.endswith("1/s; last error at 1970-01-01T00:00:00Z: no broker answers")
+        unknown = Watched(
+            page_unreachable("m", SourceError("no broker answers"), 0, 0), {"last_error": ERROR}
+        )
+        line = watching.line(unknown)
+        assert line == "m: unknown since 1970-01-01T00:00:00Z: no broker answers"
+
+
+def test_an_outage_has_one_beginning(monkeypatch: pytest.MonkeyPatch):
+    """However often it is looked at: "unknown since" must not be the time of the last look."""
+    look = _Look("m", MIRROR, Clock())
+    found = []
+    for now_ms in (1_000, 61_000):
+        monkeypatch.setattr(Clock, "now_ms", lambda _, now_ms=now_ms: now_ms)
+        found.append(look.take())
+    assert [each.page.state for each in found] == [State.UNKNOWN, State.UNKNOWN]
+    assert [each.document["since"] for each in found] == ["1970-01-01T00:00:01Z"] * 2
+
+
+def test_the_view_fits_the_terminal():
+    """It shows the topics with the most lag, and how many are left out."""
+    console = Console(width=120, height=20, record=True, markup=False, highlight=False)
+    console.print(watching.screen([watched(50)], 0, console.height))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 20
+    shown = [line.split()[0] for line in lines if line.strip().startswith("topic-")]
+    assert shown[:3] == ["topic-49", "topic-48", "topic-47"]
+    assert f"and {50 - len(shown)} topics more" in [line.strip() for line in lines]
+
+
+def test_an_interval_that_is_too_short(capsys: pytest.CaptureFixture[str]):
+    assert main(["status", "--watch", "--every", "10ms"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --every '10ms' is not a duration of 1s or more; write it as 1s, 10s or 5m\n"
+    )

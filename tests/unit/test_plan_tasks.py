@@ -1,0 +1,175 @@
+"""How ranges are packed into tasks, and under which transactional id each is copied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from relay_pipelines.model import CopyOptions, CopyRange, OffsetRange, RecordPolicy, TopicPartition
+from relay_pipelines.plan.owners import SLOTS, own_id, present_owner, shared_id, with_owners
+from relay_pipelines.plan.task_packing import pack
+from tests.support.tables import titled
+
+
+def copy_range(topic: str, records: int, start: int = 0) -> CopyRange:
+    source = OffsetRange(TopicPartition(topic, 0), start, start + records)
+    return CopyRange(source, source.topic_partition)
+
+
+def sizes(tasks: list[list[CopyRange]]) -> list[list[int]]:
+    return [[len(each.source) for each in task] for task in tasks]
+
+
+M = 1_000_000
+
+
+PACKED = [
+    ("nothing to do needs no task", [], 4, []),
+    ("a first checkpoint needs one", [0], 4, [[0]]),
+    ("one range is one task", [10], 4, [[10]]),
+    ("five idle topics are not worth two tasks", [1] * 5, 4, [[1] * 5]),
+    (
+        "big ranges stand alone and queue, the longest first",
+        *([3 * M, 5 * M, 4 * M], 2, [[5 * M], [4 * M], [3 * M]]),
+    ),
+    ("small ones do not wait behind a big one", [5 * M, 1, 2, 3], 4, [[5 * M], [3, 2, 1]]),
+    ("no more tasks than slots for what is small", [M, M, M, M], 2, [[M, M], [M, M]]),
+    ("the work is spread evenly", [M, 600_000, 400_000], 2, [[600_000, 400_000], [M]]),
+]
+
+
+@titled("records, slots, tasks", PACKED)
+def test_tasks(records, slots, tasks):
+    ranges = [copy_range(f"t{index}", count) for index, count in enumerate(records)]
+    assert sizes(pack(ranges, slots)) == tasks
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 16])
+def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
+    """One task each would open connections and a Python worker twenty times for little work."""
+    ranges = [copy_range(f"t{index}", 50_000) for index in range(20)]
+    assert 1 <= len(pack(ranges, slots)) <= slots
+
+
+MIB = 1 << 20
+
+
+ON_A_CLUSTER = [
+    ("a micro-batch is a few tasks anywhere", 36, 0, 4, 4),
+    ("half a gigabyte starts executors", 36, 13, 11, 11),
+    ("a task each on a cold cluster that may have a hundred cores", 100, 500, 16, 100),
+    ("ten gigabytes in waves of a second", 1_000, 10, 16, 50),
+    ("small topic-partitions share tasks", 10_000, 1, 16, 230),
+    ("big ranges stand alone anywhere", 50, 1_000, 50, 50),
+]
+
+
+@titled("partitions, mebibytes, known, unknown", ON_A_CLUSTER)
+def test_tasks_on_a_cluster(partitions, mebibytes, known, unknown):
+    """With 16 slots, and where nobody knows how many executors the tasks that wait will start."""
+    ranges = of_topic("t", partitions, 1)
+    estimates = {each.source.topic_partition: mebibytes * MIB for each in ranges}
+    assert len(pack(ranges, 16, estimates)) == known
+    assert len(pack(ranges, None, estimates)) == unknown
+
+
+def of_topic(topic: str, partitions: int, records: int, parallelism: int = 0) -> list[CopyRange]:
+    limited = RecordPolicy(options=CopyOptions(parallelism=parallelism))
+    policy = limited if parallelism else RecordPolicy()
+    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    return [CopyRange(OffsetRange(at, 0, records), at, record_policy=policy) for at in places]
+
+
+@pytest.mark.parametrize(("most", "tasks"), [(0, 6), (1, 1), (2, 2), (9, 4)])
+def test_a_limit_on_all_tasks(most, tasks):
+    """It applies to ranges that would get a task of their own, too."""
+    groups = pack(of_topic("big", 6, 5 * M), slots=4, most=most)
+    assert len(groups) == tasks
+    assert sum(map(len, groups)) == 6
+
+
+def test_limits_order_and_estimates():
+    """At most two tasks copy a topic; ranges that would fence each other stay; bytes win."""
+    bound, free = of_topic("bound", 6, 5 * M, parallelism=2), of_topic("free", 3, 5 * M)
+    groups = pack([*bound, *free], slots=8)
+    topics = [{each.source.topic_partition.topic for each in group} for group in groups]
+    assert topics.count({"bound"}) == 2
+    assert topics.count({"free"}) == 3
+    assert sum(map(len, groups)) == 9
+    ranges = [
+        replace(planned, destination=TopicPartition("all", 0))
+        for planned in of_topic("t", 4, 5 * M)
+    ]
+    assert len(pack(ranges, slots=8)) == 1
+    later, earlier = copy_range("t", 3 * M, start=3 * M), copy_range("t", 3 * M)
+    assert pack([later, copy_range("other", 3 * M), earlier], 8)[0] == [earlier, later]
+    ranges = [copy_range("few", 1_000), copy_range("compacted", 10 * M), copy_range("idle", 1)]
+    estimates = {TopicPartition("few", 0): 1 << 30, TopicPartition("compacted", 0): 1_000}
+    assert sizes(pack(ranges, 4, estimates)) == [[1_000], [10 * M, 1]]
+
+
+def test_zero_slots_are_refused():
+    with pytest.raises(ValueError, match="slots must be at least 1, not 0"):
+        pack([], 0)
+
+
+SMALL = 8 << 20
+
+
+def a_range(topic: str, partition: int = 0, to: str = "", **more: object) -> CopyRange:
+    at = TopicPartition(topic, partition)
+    destination = TopicPartition(to or topic, 0 if to else partition)
+    return CopyRange(OffsetRange(at, 0, 10), destination, **more)  # type: ignore[arg-type]
+
+
+def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
+    known = {TopicPartition(topic, 0): size for topic, size in sizes.items()}
+    found = with_owners("m", "lane", ranges, known, {"pinned"})
+    return [copy_range.owner for copy_range in found]
+
+
+def test_small_ranges_share_ids() -> None:
+    """The partitions of a topic spread over the ids of the scope, eight by eight."""
+    found = Counter(owners(*(a_range("t", partition) for partition in range(8 * SLOTS))))
+    assert set(found.values()) == {8}
+    assert len(set(owners(*(a_range("t", partition) for partition in range(8))))) == 1
+    assert all(owner.startswith("relay.m.lane/") for owner in found)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_range("big"),
+        a_range("rows", record_policy=RecordPolicy(where="offset > 1")),
+        a_range("throttled", record_policy=RecordPolicy(options=CopyOptions())),
+        a_range("pinned", to="all"),
+    ],
+    ids=lambda copy_range: copy_range.source.topic_partition.topic,
+)
+def test_ranges_with_ids_of_their_own(other: CopyRange) -> None:
+    """One that is large, or copied in another way; a pinned one, though alone in this run."""
+    ranges = [a_range("a"), a_range("b"), other]
+    topics = [copy_range.source.topic_partition.topic for copy_range in ranges]
+    found = dict(zip(topics, owners(*ranges, big=SMALL + 1), strict=True))
+    topic = other.source.topic_partition.topic
+    assert found[topic] == f"relay.m.{topic}.0"
+    assert found["a"].startswith("relay.m.lane/")
+    # a single small range needs no claim: it keeps the id of its topic-partition
+    assert owners(a_range("a")) == ["relay.m.a.0"]
+
+
+def test_present_owner() -> None:
+    """A recorded one counts, else a checkpoint's own id, or the claims'; ids never collide."""
+    recorded, copied, new = a_range("recorded"), a_range("copied"), a_range("new")
+    owners = {recorded.source.topic_partition: "another"}
+    found = [
+        present_owner(
+            "m", copy_range.source.topic_partition, owners, is_copied=copy_range is copied
+        )
+        for copy_range in (recorded, copied, new)
+    ]
+    assert found == ["another", "relay.m.copied.0", "relay.m./claims"]
+    at = TopicPartition("lane", 3)
+    assert len({own_id("m", at), shared_id("m", "", at), shared_id("m", "lane", at)}) == 3

@@ -1,0 +1,151 @@
+"""What a snapshot costs and holds, and what is written before a copy."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import sys
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from threading import Barrier
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from relay_pipelines import json_codec
+from relay_pipelines.errors import WrongClusterError
+from relay_pipelines.garbage import only_new_garbage_collected
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.plan.positions import OnDataLoss, Position
+from relay_pipelines.prepare import owners
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
+from tests.support.copies_in_memory import AT, DESTINATION, OPTIONS, destination, served
+from tests.support.run_plans import snapshot_of
+
+
+def test_when_configurations_are_asked_for() -> None:
+    """For a copy, of other topics, and after a minute; else the last answer is shown again."""
+    recent, asked = RecentConfigs(), []
+
+    def ask() -> TopicConfigs:
+        asked.append(TopicConfigs())
+        return asked[-1]
+
+    def finds_new(of: str, now: float, *, copies: bool) -> bool:
+        before = len(asked)
+        assert recent.find(of, now, ask, copies=copies) is asked[-1]
+        return len(asked) > before
+
+    assert finds_new("a", 1_000.0, copies=False)
+    assert not finds_new("a", 1_060.0, copies=False)
+    assert finds_new("a", 1_060.0, copies=True)
+    assert not finds_new("a", 1_120.0, copies=False)
+    assert finds_new("a", 1_120.5, copies=False)
+    assert finds_new("b", 1_121.0, copies=False)
+
+
+def test_nothing_is_written_while_another_deployment_copies() -> None:
+    """It looks once, and accepts no loss: whoever copies may hold it back."""
+    nobody: dict[str, Any] = {"bootstrap_servers": ["127.0.0.1:1"]}
+    mirror = Mirror.model_validate(
+        {
+            "source": {"nodes": [{"name": "n", **nobody}]},
+            "destination": nobody,
+            "on_data_loss": OnDataLoss.CONTINUE,
+        }
+    )
+    lost = Position(TopicPartition("a", 0), low_watermark=3, end_offset=5, next_offset=1)
+    looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost])])
+    found = prepare_snapshot(
+        lambda: next(looks), mirror, SystemClock(), waits=lambda snapshot: bool(snapshot.lost)
+    )
+    assert found.lost == [lost]
+    assert not found.accepted
+
+
+class Node:
+    """Something in a cycle, as an error and the frames of its traceback are."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_only_what_is_new_is_collected() -> None:
+    """New cycles are freed at once, those that were there before only afterwards: nothing leaks."""
+    old = weakref.ref(Node())
+    with only_new_garbage_collected():
+        new = weakref.ref(Node())
+        gc.collect()
+        assert (old() is None, new() is None) == (False, True)
+    gc.collect()
+    assert old() is None
+    assert not gc.get_freeze_count()
+
+
+def test_one_object_of_each() -> None:
+    """However it is made: by name, by a task that unpickles it, from JSON, or as a copy."""
+    tp = TopicPartition("orders", 1)
+    offsets = OffsetRange(tp, 0, 9)
+
+    assert TopicPartition(partition=1, topic=b"orders".decode()) is tp
+    assert pickle.loads(pickle.dumps(offsets)).topic_partition is tp
+    assert json_codec.from_json(OffsetRange, json_codec.to_json(offsets)) == offsets
+    assert {copy.copy(tp), copy.deepcopy(tp), dataclasses.replace(tp)} == {tp}
+    assert dataclasses.asdict(offsets)["topic_partition"] == {"topic": "orders", "partition": 1}
+    adapter = TypeAdapter(OffsetRange)
+    assert adapter.validate_json(adapter.dump_json(offsets)).topic_partition is tp
+    assert adapter.validate_python(offsets).topic_partition is tp
+    assert tp != TopicPartition("orders", 2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tp.partition = 2  # type: ignore[misc]
+
+
+def test_threads_get_the_same() -> None:
+    """Two at the same moment do not get two; they are ordered by topic, then by number."""
+    threads, before = 8, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for number in range(200):
+                barrier = Barrier(threads)
+
+                def make(number: int = number, barrier: Barrier = barrier) -> TopicPartition:
+                    barrier.wait()
+                    return TopicPartition(f"made-{number}", 0)
+
+                made = [pool.submit(make) for _ in range(threads)]
+                assert len({id(each.result()) for each in made}) == 1
+    finally:
+        sys.setswitchinterval(before)
+    ordered = [TopicPartition("a", 2), TopicPartition("a", 10), TopicPartition("b", 0)]
+    assert sorted([ordered[2], *ordered[:2]]) == ordered
+    assert ordered[0] <= ordered[1] < ordered[2]
+    assert OffsetRange(ordered[1], 5, 6) < OffsetRange(ordered[2], 0, 1)
+
+
+@pytest.mark.parametrize("what", ["a doubt", "a quarantine"])
+def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> None:
+    """An address may lead elsewhere by then: nothing is said to another cluster."""
+    copies, clock = destination("a"), SystemClock()
+    there = replace(DESTINATION, id="the one that was read")
+    snapshot = replace(snapshot_of("m", "n", {"a": "a"}, []), destination=there)
+    known = Checkpoint.initial("m", AT, AT, 7)
+    note = {
+        "a doubt": partial(owners.note_doubts, snapshot, [known]),
+        "a quarantine": partial(owners.set_quarantine, "m", there, {"n": "other records"}),
+    }[what]
+    with served(destination=copies), pytest.raises(WrongClusterError):
+        note(OPTIONS, clock)
+    assert not copies.logs[checkpoint.TOPIC].entries
+    assert not copies.ids
