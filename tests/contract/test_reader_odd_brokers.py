@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay_pipelines.errors import (
-    CorruptBatchError,
     PermissionDeniedError,
     RelayError,
     SourceError,
@@ -189,31 +188,6 @@ def test_an_error_code_is_named_and_the_leader_asked_for_again(
         assert broker.asked[METADATA] == 2
         assert account_read(client, OffsetRange(AT, 0, 2)) == values(0, 1)
     assert broker.asked[METADATA] == 3
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("before", [b"", log.plain(0, 4)], ids=["alone", "after a batch"])
-def test_an_old_message_format_is_refused(start: Start, magic: int, before: bytes) -> None:
-    """Messages from before Kafka 0.11, however short, are refused; the error names their offset."""
-    base = 4 if before else 0
-    content = bytes([magic]) + bytes(1 + 8 * magic) + b"\xff\xff\xff\xff\0\0\0\1v"
-    size = (4 + len(content)).to_bytes(4, "big")
-    message = base.to_bytes(8, "big") + size + b"\0\0\0\0" + content
-    assert len(message) < 61
-    for messages in (message, message * 5):
-        line = refusal(start(Answer(records=before + messages)), UnsupportedError)
-        assert line.startswith(
-            f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11)"
-            " is not copied; "
-        )
-
-
-def test_a_batch_smaller_than_its_header_is_corrupt(start: Start) -> None:
-    """A size that cannot be right is reported at its offset."""
-    header = (3).to_bytes(8, "big") + (12).to_bytes(4, "big")
-    broken = start(Answer(records=log.plain(0, 3) + header + log.plain(3, 3)[12:]))
-    line = refusal(broken, CorruptBatchError)
-    assert line.startswith("orders-3 at offset 3: the record batch says")
 
 
 @pytest.mark.parametrize("kept", [0, 2, 4, 9, 60, -1])

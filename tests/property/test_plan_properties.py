@@ -1,19 +1,26 @@
-"""What holds for every plan, whatever the clusters report."""
+"""What holds for every plan: of windows, of tasks, of ACLs, and for ranges that are looked up."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
+from enum import StrEnum, auto
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.audit.coverage import RangeIndex
+from relay_pipelines.model import Acl, CopyRange, OffsetRange, Operation, Permission, TopicPartition
+from relay_pipelines.plan.acl_decisions import State, plan_acls
+from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows
 from relay_pipelines.plan.task_packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
-from relay_pipelines.plan.topic_selection import destinations, select
+from relay_pipelines.plan.topic_selection import destinations, is_topic_name, literal_names, select
 
-topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "c"]), st.integers(0, 20))
+topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
+
+
 offsets = st.integers(0, 2**40)
 
 
@@ -139,3 +146,236 @@ def test_a_template_never_puts_two_topics_into_one(topics, template):
     renamed = destinations(topics, template)
     assert set(renamed) == topics
     assert len(set(renamed.values())) == len(topics)
+
+
+@st.composite
+def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
+    """Ranges of distinct topic-partitions, small enough to be cut record by record, in order."""
+    found = draw(st.lists(topic_partitions, unique=True, max_size=8))
+    begins = {at: draw(offsets) for at in found}
+    return [
+        OffsetRange(at, begins[at], begins[at] + draw(st.integers(0, 60))) for at in sorted(found)
+    ]
+
+
+sizes = st.dictionaries(topic_partitions, st.floats(0, 1000))
+
+
+limits = st.builds(WindowLimits, st.integers(1, 200), st.integers(1, 20_000))
+
+
+@given(waiting_ranges(), sizes, limits)
+def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
+    """Consecutive windows join without gap or overlap, and they come to an end."""
+    left = waiting
+    reached = [offset_range.start for offset_range in waiting]
+    while any(map(len, left)):
+        window = cut(left, sizes, limits)
+        assert [each.topic_partition for each in window] == [at.topic_partition for at in waiting]
+        assert [offset_range.start for offset_range in window] == reached
+        assert all(len(taken) > 0 for taken, had in zip(window, left, strict=True) if len(had))
+        reached = [offset_range.end for offset_range in window]
+        left = [replace(had, start=taken.end) for had, taken in zip(left, window, strict=True)]
+    assert reached == [offset_range.end for offset_range in waiting]
+
+
+@given(waiting_ranges(), sizes, limits)
+def test_no_window_exceeds_its_limits_or_is_smaller_than_it_must_be(waiting, sizes, limits):
+    """One more offset per unfinished topic-partition breaks a limit: a run costs its start.
+
+    Only where no range has more than one offset it exceeds them: less than that is no window.
+    """
+    window = cut(waiting, sizes, limits)
+    records = sum(map(len, window))
+    per_record = [sizes.get(each.topic_partition, 0.0) for each in window]
+    size = sum(len(each) * one for each, one in zip(window, per_record, strict=True))
+    least = all(len(offset_range) <= 1 for offset_range in window)
+    assert least or (records <= limits.max_records and size <= limits.max_bytes)
+    share = max(map(len, window), default=0) + 1
+    larger = [min(len(offset_range), share) for offset_range in waiting]
+    size = sum(count * one for count, one in zip(larger, per_record, strict=True))
+    assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
+
+
+class Death(StrEnum):
+    """Where a run is killed in a round."""
+
+    BEFORE_COPY = auto()
+    IN_COPY = auto()
+    AFTER_COPY = auto()
+    AFTER_REPORT = auto()
+
+
+rounds = st.tuples(
+    st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=4),
+    st.booleans(),
+    st.none() | st.sampled_from(Death),
+)
+
+
+@given(st.lists(rounds, max_size=12), limits)
+def test_rounds_that_are_killed_leave_each_offset_in_one_window(written, limits):
+    """What a run has stored before it copies is enough for the next one to go on."""
+    ends, copied = Counter[int](), Counter[int]()
+    stored: FrozenWindow | None = None
+    windows: dict[str, FrozenWindow] = {}
+    for number, (new, is_due, death) in enumerate([*written, ({0: 1}, True, None)]):
+        ends.update(new)
+        ranges = [OffsetRange(TopicPartition("t", at), copied[at], ends[at]) for at in sorted(ends)]
+        news = tuple(each for each in ranges if len(each))
+        found = FrozenWindow(str(number), news, planned_at_ms=number)
+        if stored:
+            stored = stored.copied({TopicPartition("t", at): copied[at] for at in ends})
+        if stored and not stored.takes(found, limits):
+            windows[stored.key], stored = stored, None
+        stored = stored.extended(found) if stored else found
+        if death is Death.BEFORE_COPY:
+            continue
+        for each in news:
+            part = len(each) // 2 if death is Death.IN_COPY else len(each)
+            copied[each.topic_partition.partition] += part
+        if death in {Death.IN_COPY, Death.AFTER_COPY} or not is_due:
+            continue
+        windows[stored.key] = stored  # again, if the run before was killed when it had reported it
+        if death is not Death.AFTER_REPORT:
+            stored = None
+    for at, end in ends.items():
+        ranges = [each for window in windows.values() for each in window.ranges]
+        of_all = sorted(each for each in ranges if each.topic_partition.partition == at)
+        assert [each.start for each in of_all] == [0, *(each.end for each in of_all[:-1])]
+        assert of_all[-1].end == end
+
+
+@given(waiting_ranges(), st.text("node-1_é", max_size=5), offsets, offsets, st.integers(0, 3))
+def test_a_frozen_window_comes_back_as_it_was_written(ranges, node, at_ms, size, generation):
+    """JSON round trip."""
+    generations = {each.topic_partition: generation for each in ranges if generation}
+    frozen = FrozenWindow("m-main-00000001", tuple(ranges), node, at_ms, size, generations)
+    back = FrozenWindow.from_json(frozen.key, frozen.to_json())
+    assert back == frozen
+    windows = back.windows(back.topics)
+    assert [each for window in windows for each in window.ranges] == ranges
+    assert [window.topic for window in windows] == back.topics
+
+
+@given(st.lists(st.text(r"ab.\-_*|", max_size=5)))
+def test_a_literal_name_is_what_its_pattern_matches(patterns):
+    """Every name returned is a topic name that a pattern matches when its dots are literal."""
+    for name in literal_names(patterns):
+        assert is_topic_name(name)
+        assert name.replace(".", r"\.") in patterns
+
+
+TOPICS = {"a.one": "c.one", "a.two": "shared", "b": "shared", "a.new": "c.new"}
+
+
+COPIED_TO = {"c.one", "shared"}
+
+
+THERE = {*TOPICS.values(), "c.one.other"}
+
+
+PRINCIPALS, HOSTS = ("User:ann", "User:bob", "User:eve"), ("10.0.0.1", "10.0.0.2")
+
+
+READERS = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+
+
+IMPLIES_DESCRIBE = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+
+
+def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
+    acl = st.builds(
+        Acl,
+        resource=st.sampled_from(names),
+        permission=st.sampled_from(Permission),
+        principal=st.sampled_from(["User:ann", "User:bob", "User:*"]),
+        host=st.sampled_from([HOSTS[0], "*"]),
+        operation=st.sampled_from(
+            [Operation.ALL, *READERS, Operation.WRITE, Operation.ALTER_CONFIGS]
+        ),
+        prefixed=st.booleans(),
+    )
+    return st.lists(acl, max_size=8)
+
+
+def authorizes(
+    acls: list[Acl], principal: str, host: str, operation: Operation, topic: str
+) -> bool:
+    """The answer of Kafka's StandardAuthorizer without allow.everyone.if.no.acl.found."""
+    matching = [
+        acl
+        for acl in acls
+        if (topic.startswith(acl.resource) if acl.prefixed else acl.resource in {topic, "*"})
+        and acl.principal in {principal, "User:*"}
+        and acl.host in {host, "*"}
+    ]
+    if any(
+        acl.permission is Permission.DENY and acl.operation in {operation, Operation.ALL}
+        for acl in matching
+    ):
+        return False
+    allowed = {acl.operation for acl in matching if acl.permission is Permission.ALLOW}
+    implied = operation is Operation.DESCRIBE and allowed & IMPLIES_DESCRIBE
+    implied_configs = operation is Operation.DESCRIBE_CONFIGS and Operation.ALTER_CONFIGS in allowed
+    return bool(allowed & {operation, Operation.ALL} or implied or implied_configs)
+
+
+def missing(source: list[Acl], before: list[Acl]) -> list[Acl]:
+    found = plan_acls(source, before, TOPICS, COPIED_TO)
+    return [decision.acl for decision in found if decision.state is State.MISSING]
+
+
+@given(lists(["a.one", "a.", "b", "*", "other"]), lists(["c.one", "c.", "shared", "*"]))
+def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
+    """Nobody gains a right that they lacked before and do not have on every source of the topic."""
+    created = missing(source, before)
+    assert {acl.resource for acl in created} <= COPIED_TO
+    assert not any(acl.prefixed for acl in created)
+    assert {acl.operation for acl in created} <= set(READERS)
+    after = before + created
+    operations = [operation for operation in Operation if operation is not Operation.ALL]
+    for who in itertools.product(PRINCIPALS, HOSTS, operations, sorted(THERE)):
+        if authorizes(after, *who) and not authorizes(before, *who):
+            of = [topic for topic, to in TOPICS.items() if to == who[3]]
+            assert all(authorizes(source, *who[:3], topic) for topic in of), who
+
+
+@given(lists(["a.one", "a.", "*"]))
+def test_readers_of_the_source_may_read_the_copy(source: list[Acl]) -> None:
+    """Readers get what they need unless the destination denies it; a second plan adds nothing."""
+    created = missing(source, [])
+    for who in itertools.product(PRINCIPALS, HOSTS):
+        readable = authorizes(source, *who, Operation.READ, "a.one")
+        assert authorizes(created, *who, Operation.READ, "c.one") == readable
+    assert missing(source, created) == []
+
+
+AT = TopicPartition("orders", 0)
+
+
+OFFSETS = st.integers(0, 30)
+
+
+RANGES = st.lists(
+    st.builds(lambda start, size: OffsetRange(AT, start, start + size), OFFSETS, st.integers(0, 9))
+).map(sorted)
+
+
+@given(RANGES, OFFSETS, OFFSETS)
+def test_ranges_are_found(ranges: list[OffsetRange], start: int, end: int) -> None:
+    """The last one comes first; some are empty, or lie within others."""
+    index = RangeIndex(ranges)
+    there = [n for n, each in enumerate(ranges) if each.start < end and each.end > start]
+    assert [*index.overlapping(start, end)] == there[::-1]
+    there = [n for n, each in enumerate(ranges) if each.start <= start < each.end]
+    assert [*index.containing(start)] == there[::-1]
+    following = (each.start for each in ranges if each.start >= start)
+    assert index.next_start(start) == min(following, default=None)
+
+
+def test_a_look_up_does_not_go_through_all_ranges() -> None:
+    """A hundred thousand take a moment."""
+    ranges = [OffsetRange(AT, start, start + 10) for start in range(0, 1_000_000, 10)]
+    index = RangeIndex(ranges)
+    assert all([*index.containing(each.start)] == [n] for n, each in enumerate(ranges))
