@@ -264,9 +264,9 @@ def test_loading_writes_nothing(sample, tmp_path):
     build(sample).get_repository_def()
     assert {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")} == before
     with pytest.raises(ConfigError) as caught:
-        build(tmp_path / "relay.yaml")
+        build(tmp_path / "none" / "relay.yaml")
     remedy = "name another file, or write one with `relay init`"
-    assert str(caught.value) == f"{tmp_path}/relay.yaml does not exist; {remedy}"
+    assert str(caught.value) == f"{tmp_path}/none/relay.yaml does not exist; {remedy}"
 
 
 @pytest.mark.parametrize(

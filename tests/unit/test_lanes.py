@@ -221,9 +221,9 @@ class TestCatalog:
         catalog.path.write_text('{"m": null, "other": ["b"]}')
         assert catalog.learn("m", ["a"]) == ["a"]
         assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
-        catalog.learn("m", ["seen", "a.b"])
+        catalog.learn("n", ["seen", "a.b"])
         allow = [r"z", r"a\.b", ".*"]
-        assert catalog.known("m", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
+        assert catalog.known("n", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
 
     def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
         """Sensors run in threads of one process, and runs in other processes."""

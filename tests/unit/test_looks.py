@@ -18,7 +18,8 @@ from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Spark
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
-from tests.support.copies_in_memory import AT, Clock, served
+from tests.support.copies_in_memory import AT, Clock
+from tests.support.fake_cluster import served
 from tests.support.world import World
 
 SAYS = "destination (fake:1) answered DescribeConfigs of topic a with TOPIC_AUTHORIZATION_FAILED"
