@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from confluent_kafka import Producer
+from confluent_kafka.admin import ResourceType
 from crc32c import crc32c
 
 from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
@@ -52,6 +54,7 @@ OPTIONS = CopyOptions(
     coalesce_below_bytes=8 << 10,
 )
 _homes: set[tuple[str, ...]] = set()
+Clusters = tuple[Cluster, Cluster]  # source and destination
 
 
 def ensure_homes(destination: Cluster) -> None:
@@ -64,10 +67,40 @@ def ensure_homes(destination: Cluster) -> None:
         _homes.add(destination.bootstrap_servers)
 
 
+def forget_homes(destination: Cluster) -> None:
+    """Let the next test create them again where one has deleted or replaced them."""
+    _homes.discard(destination.bootstrap_servers)
+
+
 def end_of(cluster: Cluster, at: TopicPartition) -> int:
     """Return the last stable offset."""
     with ClusterClient(cluster, SourceError) as client:
         return client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+
+
+def opened(
+    cluster: Cluster,
+    at: TopicPartition,
+    records: Iterable[Record],
+    transactional_id: str = "",
+    **config: object,
+) -> Producer:
+    """Write records in a transaction that stays open until its producer ends it."""
+    name = transactional_id or f"{at}-{uuid.uuid4().hex[:8]}"
+    sender = independent.transactional(cluster, name, **config)
+    sender.begin_transaction()
+    independent.put(sender, at, records)
+    assert sender.flush(30) == 0
+    return sender
+
+
+def write_transaction(
+    cluster: Cluster, at: TopicPartition, records: Iterable[Record], *, commit: bool = True
+) -> None:
+    """Write a transaction of one batch, and wait for its marker."""
+    sender = opened(cluster, at, records)
+    (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    independent.settled_end(cluster, at)
 
 
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
@@ -88,10 +121,7 @@ def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
 
 
 def read_own(
-    client: ClusterClient,
-    mirror: str,
-    at: TopicPartition,
-    known: tuple[Checkpoint | None, int],
+    client: ClusterClient, mirror: str, at: TopicPartition, known: tuple[Checkpoint | None, int]
 ) -> Checkpoint | None:
     """Return the checkpoint of one topic-partition as a task reads it."""
     return read_current(client, mirror, {at: known})[at].checkpoint
@@ -174,6 +204,10 @@ class Mirror:
     def write(self, *batches: list[Record], **config: object) -> None:
         """Produce to the source; every list becomes one batch."""
         independent.write(self.source, self.at, *batches, **config)
+
+    def configure_copy(self, **config: object) -> None:
+        """Change the configuration of the copy's topic; underscores in names stand for dots."""
+        independent.configure(self.destination, ResourceType.TOPIC, self.topic, **config)
 
     def original(self) -> list[Record]:
         """Return what an independent client reads from the source."""

@@ -10,6 +10,7 @@ from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos.conftest import mirror, new_mirror, source
+from tests.copying import Clusters
 from tests.integration import spark_processes
 from tests.integration.guarded import guarded, issuer, stranger, tokens
 from tests.integration.spark_driver import Client
@@ -17,6 +18,12 @@ from tests.support.independent import configure
 from tests.support.trap import Trap
 
 __all__ = ["Trap", "guarded", "issuer", "mirror", "new_mirror", "source", "stranger", "tokens"]
+
+
+@pytest.fixture
+def sides(source_cluster: LocalCluster, destination_cluster: LocalCluster) -> Clusters:
+    """The two clusters that all tests share, to copy from one to the other."""
+    return source_cluster.cluster(), destination_cluster.cluster()
 
 
 @pytest.fixture(scope="session")

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclBinding, AclOperation, AdminClient
 
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
 from relay_pipelines.local_kafka.configuration import MECHANISMS
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import KEPT, numbered
 from tests.support import independent
+from tests.support.acls import DENY, ID, PREFIXED, TOPIC, acl, grant, revoke
 from tests.support.certificates import make_certificates
 from tests.support.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 
@@ -30,6 +23,7 @@ PASSWORD = "correct-horse"
 OAUTHBEARER = "OAUTHBEARER"
 # users by what they will lack; relay lacks nothing that a copy needs, and owner may do everything
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger", "unfollowed", "create")
+USER = "unfollowed"  # who may read what a test lets it
 # where sessions end; the broker refuses to begin another one within a second
 SESSION_MS = 1500
 ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHBEARER)]
@@ -59,18 +53,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def let_own(cluster: LocalCluster) -> None:
     """Allow `owner` everything."""
-    who = (
-        "*",
-        ResourcePatternType.LITERAL,
-        "User:owner",
-        "*",
-        AclOperation.ALL,
-        AclPermissionType.ALLOW,
-    )
-    admin = AdminClient(independent.client(cluster.cluster()))
-    acls = [AclBinding(kind, *who) for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID)]
-    for granted in admin.create_acls(acls).values():
-        granted.result(150)
+    everything = [acl("*", "owner", AclOperation.ALL, kind=kind) for kind in (TOPIC, ID)]
+    grant(cluster.cluster(), everything)
 
 
 def more_properties() -> dict[str, object]:
@@ -124,19 +108,19 @@ class Permitted:
         independent.write(self.cluster.cluster(), TopicPartition(topic, 0), numbered(count))
 
     def allow(self) -> None:
-        for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
-            self._add(self._acl(self.name, operation, prefixed=True))
+        operations = AclOperation.READ, AclOperation.DESCRIBE_CONFIGS
+        mine = [acl(self.name, USER, operation, pattern=PREFIXED) for operation in operations]
+        grant(self.cluster.cluster(), mine)
         self.wait(self.name, is_shown=True)
 
     def hide(self, *topics: str) -> None:
-        for topic in topics:
-            self._add(self._acl(topic, AclOperation.DESCRIBE, AclPermissionType.DENY))
+        grant(self.cluster.cluster(), map(_hiding, topics))
         for topic in topics:
             self.wait(topic, is_shown=False)
 
     def forbid_reading(self, topic: str) -> None:
         """Let the user see the topic, and not its records."""
-        self._add(self._acl(topic, AclOperation.READ, AclPermissionType.DENY))
+        grant(self.cluster.cluster(), [acl(topic, USER, AclOperation.READ, DENY)])
         user = AdminClient(independent.client(self.as_user()))
 
         def allowed() -> list[AclOperation]:
@@ -147,38 +131,12 @@ class Permitted:
         independent.until(lambda: AclOperation.READ not in allowed(), f"{topic} is unreadable")
 
     def show(self, *topics: str) -> None:
-        filters = [
-            self._acl(topic, AclOperation.DESCRIBE, AclPermissionType.DENY, AclBindingFilter)
-            for topic in topics
-        ]
-        for done in self._admin.delete_acls(filters).values():
-            done.result(150)
+        revoke(self.cluster.cluster(), map(_hiding, topics))
         for topic in topics:
             self.wait(topic, is_shown=True)
 
-    @cached_property
-    def _admin(self) -> AdminClient:
-        return AdminClient(independent.client(self.cluster.cluster()))
-
     def as_user(self) -> Cluster:
-        return self.cluster.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
-
-    def _acl(
-        self,
-        topic: str,
-        operation: AclOperation,
-        permission: AclPermissionType = AclPermissionType.ALLOW,
-        kind: type[AclBinding] = AclBinding,
-        *,
-        prefixed: bool = False,
-    ) -> AclBinding:
-        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-        who = "User:unfollowed", "*"
-        return kind(ResourceType.TOPIC, topic, pattern, *who, operation, permission)
-
-    def _add(self, acl: AclBinding) -> None:
-        for done in self._admin.create_acls([acl]).values():
-            done.result(150)
+        return self.cluster.cluster(Listener.SASL_PLAINTEXT, username=USER)
 
     def wait(self, topic: str, *, is_shown: bool) -> None:
         user = AdminClient(independent.client(self.as_user()))
@@ -186,6 +144,10 @@ class Permitted:
             lambda: (topic in user.list_topics(timeout=30).topics) == is_shown,
             f"{topic} is {'shown' if is_shown else 'hidden'}",
         )
+
+
+def _hiding(topic: str) -> AclBinding:
+    return acl(topic, USER, AclOperation.DESCRIBE, DENY)
 
 
 def way_in(
@@ -201,11 +163,13 @@ def way_in(
             client_certificate=listener is Listener.SASL_SSL,
         )
     plain = way_in(guarded, listener, MECHANISMS[0], tokens)
-    security = replace(plain.security, mechanism=mechanism, username=None, password=None)
-    security = replace(
-        security, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD, scope="kafka"
-    )
-    return replace(plain, security=security)
+    plain = secured(plain, mechanism=mechanism, username=None, password=None, scope="kafka")
+    return secured(plain, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD)
+
+
+def secured(way: Cluster, **changes: Any) -> Cluster:
+    """The cluster with other credentials."""
+    return replace(way, security=replace(way.security, **changes))
 
 
 @pytest.fixture(scope="session")

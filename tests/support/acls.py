@@ -1,0 +1,63 @@
+"""ACLs, as an administrator grants them and takes them back with an independent client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from relay_pipelines.model import Cluster
+from tests.support.independent import client
+
+TOPIC, GROUP, ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+CLUSTER = ResourceType.BROKER  # librdkafka's name for it; the resource is `kafka-cluster`
+LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
+
+
+def acl(
+    name: str,
+    user: str,
+    operation: AclOperation,
+    permission: AclPermissionType = ALLOW,
+    *,
+    kind: ResourceType = TOPIC,
+    pattern: ResourcePatternType = LITERAL,
+) -> AclBinding:
+    """Return an ACL of a user on all hosts, by default one that allows something on a topic."""
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
+
+
+def grant(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
+    """Create ACLs as whoever the cluster's credentials name."""
+    admin = AdminClient(client(cluster))  # which is to live until it has answered
+    for granted in admin.create_acls(list(acls)).values():
+        granted.result(150)
+
+
+def as_filter(acl: AclBinding) -> AclBindingFilter:
+    """Return the filter that only this ACL passes."""
+    return AclBindingFilter(
+        acl.restype,
+        acl.name,
+        acl.resource_pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
+    )
+
+
+def revoke(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
+    """Delete ACLs."""
+    admin = AdminClient(client(cluster))
+    for deleted in admin.delete_acls(list(map(as_filter, acls))).values():
+        deleted.result(150)

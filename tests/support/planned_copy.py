@@ -1,0 +1,51 @@
+"""What a driver and its tasks do, in this process: take a snapshot, and copy what it plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.ledger import checkpoint
+from relay_pipelines.model import CopyJob, CopyRange
+from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.support.independent import until
+
+CLOCK = SystemClock()
+
+
+def prepared(name: str, mirror: Mirror, *more: Any) -> ClusterSnapshot:
+    """Take the snapshot with which a run begins: its decisions are written down."""
+    take = partial(cluster_snapshot.take_snapshot, name, mirror, CLOCK, *more)
+    return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+
+
+def copy_planned(
+    taken: ClusterSnapshot, *, only: int | None = None, **job: Any
+) -> Sequence[CopyRange]:
+    """Copy the ranges of a plan, or its first ones; return them all.
+
+    It waits until readers see the checkpoints: brokers answer before they have written the markers.
+    """
+    ranges = run_plan.plan(taken).ranges
+    wanted = ranges[:only]
+    copying = CopyJob(taken.mirror, "run", taken.node, taken.destination, **job)
+    errors = [outcome.error for outcome in copy_ranges(copying, wanted)]
+    assert errors == [""] * len(wanted)
+
+    def reached() -> bool:
+        with ClusterClient(taken.destination, DestinationError) as client:
+            found = checkpoint.read_all(client, taken.mirror).checkpoints
+        ends = {each.source.topic_partition: each.source.end for each in wanted}
+        return all(at in found and found[at].next_offset == ends[at] for at in ends)
+
+    until(reached, "the checkpoints")
+    return ranges
