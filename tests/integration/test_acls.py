@@ -37,6 +37,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT
 from tests.support import commands, consumers, independent
+from tests.support.acls import ALLOW, CLUSTER, DENY, GROUP, PREFIXED, TOPIC, acl, grant
 from tests.support.independent import Record, client, configure, until, write
 
 CLOCK = SystemClock()
@@ -44,43 +45,22 @@ OPTIONS = CopyOptions(request_timeout_ms=10_000)
 PASSWORD = "correct-horse"
 NAMES = ("ann", "bob", "eve", "relay", "mover", "watcher")
 ORDERS, OTHER = "shop.orders", "shop.other"
-LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
 
 
-def acl(
-    name: str,
-    user: str,
-    operation: AclOperation,
-    permission: AclPermissionType = ALLOW,
-    pattern: ResourcePatternType = LITERAL,
-) -> AclBinding:
-    return AclBinding(ResourceType.TOPIC, name, pattern, f"User:{user}", "*", operation, permission)
-
-
-def grant(cluster: LocalCluster, *acls: AclBinding) -> None:
-    admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
-    for future in admin.create_acls(list(acls)).values():
-        future.result(150)
+def granted_to(cluster: LocalCluster, *acls: AclBinding) -> None:
+    grant(cluster.cluster(Listener.PLAINTEXT), acls)
 
 
 def of_group(
     name: str, user: str, operation: AclOperation, permission: AclPermissionType = ALLOW
 ) -> AclBinding:
-    return AclBinding(ResourceType.GROUP, name, LITERAL, f"User:{user}", "*", operation, permission)
+    return acl(name, user, operation, permission, kind=GROUP)
 
 
 def granted(cluster: LocalCluster) -> set[tuple[str, str, str, str, str]]:
-    """Return every ACL on a topic, except the wildcards, as an independent client sees it."""
-    anything = AclBindingFilter(
-        ResourceType.TOPIC,
-        None,
-        ResourcePatternType.ANY,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
+    """Return every ACL on a topic, as an independent client sees it."""
+    pattern, any_of = ResourcePatternType.ANY, (AclOperation.ANY, AclPermissionType.ANY)
+    anything = AclBindingFilter(TOPIC, None, pattern, None, None, *any_of)
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     return {
         (
@@ -189,17 +169,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     both = Guarded(tmp_path_factory.mktemp("guarded"))
     try:
         both.start()
-        grant(
+        granted_to(
             both.source,
             acl("shop.", "ann", AclOperation.READ, pattern=PREFIXED),
             acl(ORDERS, "bob", AclOperation.ALL),
             acl(ORDERS, "ann", AclOperation.WRITE),
             acl("*", "*", AclOperation.READ),
-            acl("shop.o", "eve", AclOperation.READ, DENY, PREFIXED),
+            acl("shop.o", "eve", AclOperation.READ, DENY, pattern=PREFIXED),
             acl("elsewhere", "ann", AclOperation.READ),
         )
         for cluster in (both.source, both.destination):
-            grant(cluster, of_group("*", "*", AclOperation.READ))
+            granted_to(cluster, of_group("*", "*", AclOperation.READ))
         independent.create(
             both.destination.cluster(Listener.PLAINTEXT), "copy.shop.foreign", 1, KEPT
         )
@@ -290,25 +270,16 @@ def test_a_missing_permission_is_named(
     """The error names the missing permission: Describe or Alter on the cluster, or AlterConfigs."""
     relay = guarded.destination.cluster(username="relay")
     everything = acl("*", "relay", AclOperation.DESCRIBE), acl("*", "relay", AclOperation.READ)
-    grant(guarded.destination, *everything)
+    granted_to(guarded.destination, *everything)
     until(lambda: may_read(guarded.destination, "relay", f"copy.{ORDERS}"), "the ACLs")
     assert main(guarded.config(destination=relay)) == 1
     line = capsys.readouterr().err
     assert "answered DescribeAcls with CLUSTER_AUTHORIZATION_FAILED" in line
     assert line.endswith("; grant the user Describe on the cluster\n")
 
-    # librdkafka's name for the resource type of the cluster
-    describe = AclBinding(
-        ResourceType.BROKER,
-        "kafka-cluster",
-        LITERAL,
-        "User:relay",
-        "*",
-        AclOperation.DESCRIBE,
-        ALLOW,
-    )
-    grant(guarded.destination, describe)
-    grant(guarded.source, acl(ORDERS, "ann", AclOperation.DESCRIBE_CONFIGS))
+    describe = acl("kafka-cluster", "relay", AclOperation.DESCRIBE, kind=CLUSTER)
+    granted_to(guarded.destination, describe)
+    granted_to(guarded.source, acl(ORDERS, "ann", AclOperation.DESCRIBE_CONFIGS))
     command = guarded.config(destination=relay)
     until(lambda: main(command) == 0, "the ACLs")
     capsys.readouterr()
@@ -326,7 +297,7 @@ def test_a_missing_permission_is_named(
         ORDERS,
         retention_ms=7_000_000,
     )
-    grant(guarded.destination, acl("*", "relay", AclOperation.DESCRIBE_CONFIGS))
+    granted_to(guarded.destination, acl("*", "relay", AclOperation.DESCRIBE_CONFIGS))
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
     mirror = Mirror.model_validate(following)
@@ -368,14 +339,14 @@ def test_groups_that_a_user_may_not_see_or_move_stop_no_other(
     for group in ("free", "fresh", "hidden", "unseen", "unmoved"):
         consumers.commit(guarded.source.cluster(Listener.PLAINTEXT), group, at, 1)
     users, own = ("mover", "watcher"), (checkpoint.TOPIC, ledger_topic.TOPIC)
-    grant(guarded.source, of_group("hidden", "mover", see, DENY))
-    grant(guarded.source, *(acl(ORDERS, user, read) for user in users))
-    grant(guarded.destination, of_group("unseen", "mover", see, DENY))
-    grant(guarded.destination, of_group("unmoved", "mover", read, DENY))
-    grant(guarded.destination, *(acl(topic, user, read) for topic in own for user in users))
-    grant(guarded.destination, acl(copy.topic, "watcher", see))
-    grant(guarded.destination, acl(copy.topic, "watcher", read, DENY))
-    grant(guarded.destination, acl(copy.topic, "mover", read))
+    granted_to(guarded.source, of_group("hidden", "mover", see, DENY))
+    granted_to(guarded.source, *(acl(ORDERS, user, read) for user in users))
+    granted_to(guarded.destination, of_group("unseen", "mover", see, DENY))
+    granted_to(guarded.destination, of_group("unmoved", "mover", read, DENY))
+    granted_to(guarded.destination, *(acl(topic, user, read) for topic in own for user in users))
+    granted_to(guarded.destination, acl(copy.topic, "watcher", see))
+    granted_to(guarded.destination, acl(copy.topic, "watcher", read, DENY))
+    granted_to(guarded.destination, acl(copy.topic, "mover", read))
     until(lambda: may_read(guarded.source, "watcher", ORDERS), "the ACLs at the source")
     until(lambda: may_read(guarded.destination, "mover", copy.topic), "those at the destination")
 

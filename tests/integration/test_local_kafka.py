@@ -16,28 +16,13 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.class_archive import cache_folder
 from relay_pipelines.errors import RelayError
 from relay_pipelines.java import find
-from relay_pipelines.local_kafka import (
-    Listener,
-    LocalCluster,
-    LocalKafkaError,
-    configuration,
-    jars,
-)
+from relay_pipelines.local_kafka import Listener, LocalCluster, LocalKafkaError, configuration, jars
 from relay_pipelines.model import Cluster
-from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
 from tests.support.independent import client, create, until
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -80,47 +65,6 @@ def cluster_id(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker with every listener, two users, and ACLs in force."""
-    users = {"relay": "relay-secret", "stranger": "stranger-secret"}
-    folder = tmp_path_factory.mktemp("guarded")
-    with LocalCluster(
-        "guarded",
-        listeners=tuple(Listener),
-        folder=folder,
-        users=users,
-        certificates=make_certificates(folder / "tls"),
-        authorizer=True,
-        jvm_options=QUICK,
-    ) as cluster:
-        for kind, name in (
-            (ResourceType.TOPIC, "*"),
-            (ResourceType.GROUP, "*"),
-            (ResourceType.BROKER, "kafka-cluster"),
-        ):
-            for principal in ("User:relay", f"User:{CLIENT_PRINCIPAL}"):
-                allow(cluster, principal, kind, name)
-        yield cluster
-
-
-def allow(cluster: LocalCluster, principal: str, kind: ResourceType, name: str) -> None:
-    facts = (
-        kind,
-        name,
-        ResourcePatternType.LITERAL,
-        principal,
-        "*",
-        AclOperation.ALL,
-        AclPermissionType.ALLOW,
-    )
-    acl = AclBinding(*facts)
-    admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
-    admin.create_acls([acl])[acl].result(150)
-    # the controller has it; the broker follows
-    until(lambda: acl in admin.describe_acls(AclBindingFilter(*facts)).result(150), "the ACL")
-
-
-@pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A broker that tests may stop, kill and pause."""
     with LocalCluster(
@@ -129,29 +73,27 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_a_started_cluster_serves(source_cluster: LocalCluster, topic_name: str) -> None:
-    """A started cluster stores and returns records at its address, and keeps a log."""
-    create(source_cluster.cluster(), topic_name)
-    write(source_cluster.cluster(), topic_name, b"value")
-    assert read(source_cluster.cluster(), topic_name, in_group=True) == b"value"
-    assert "Kafka Server started" in source_cluster.brokers[0].log.read_text()
-
-
-def test_topics_are_not_created_automatically(
-    source_cluster: LocalCluster, topic_name: str
+def test_started_clusters_serve(
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
-    """Producing to a topic that does not exist fails."""
+    """They store and return records at addresses of their own, keep a log, and create no topic."""
+    here, there = source_cluster.cluster(), destination_cluster.cluster()
+    create(here, topic_name)
+    write(here, topic_name, b"value")
+    assert read(here, topic_name, in_group=True) == b"value"
+    assert "Kafka Server started" in source_cluster.brokers[0].log.read_text()
+    ids = source_cluster.cluster_id, destination_cluster.cluster_id
+    assert (cluster_id(here), cluster_id(there)) == ids
+    assert len({*ids, *here.bootstrap_servers, *there.bootstrap_servers}) == 4
     failures: list[KafkaError] = []
-    producer = Producer(client(source_cluster.cluster(), topic_metadata_propagation_max_ms=500))
+    producer = Producer(client(there, topic_metadata_propagation_max_ms=500))
     producer.produce(topic_name, b"value", on_delivery=lambda error, _: failures.append(error))
     assert producer.flush(30) == 0
     assert failures[0].code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 
 
 def test_a_second_start_downloads_nothing(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With cached jars the class path needs no JDK, so nothing runs Ivy."""
     assert source_cluster.brokers[0].running
@@ -160,31 +102,14 @@ def test_a_second_start_downloads_nothing(
     assert f"kafka-clients-{jars.KAFKA_VERSION}.jar" in jars.broker_classpath()
 
 
-def test_clusters_run_side_by_side(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster
-) -> None:
-    """Two clusters have different ids and ports."""
-    ids = {cluster_id(source_cluster.cluster()), cluster_id(destination_cluster.cluster())}
-    assert ids == {source_cluster.cluster_id, destination_cluster.cluster_id}
-    assert not {*source_cluster.bootstrap_servers} & {*destination_cluster.bootstrap_servers}
-
-
-def test_everything_listens_on_loopback_alone(guarded: LocalCluster) -> None:
-    """No listener accepts connections from another machine."""
-    listening = [
-        c.laddr
-        for c in psutil.Process(guarded.brokers[0].pid).net_connections()
-        if c.status == psutil.CONN_LISTEN
-    ]
-    assert len(listening) == len(Listener) + 1
-    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_restarted_broker_keeps_data_and_port(
     single: LocalCluster, topic_name: str, end: str
 ) -> None:
-    """After stop or kill, a new process serves the same records at the same address."""
+    """After stop or kill, a new process serves the same records at the same address.
+
+    It runs in a session of its own, so that Ctrl-C in a terminal reaches only the parent.
+    """
     broker, address = single.brokers[0], single.bootstrap_servers
     create(single.cluster(), topic_name)
     write(single.cluster(), topic_name, b"value")
@@ -193,6 +118,7 @@ def test_a_restarted_broker_keeps_data_and_port(
     assert not psutil.pid_exists(first)
     broker.start()
     assert broker.pid != first
+    assert os.getsid(broker.pid) != os.getsid(0)
     assert single.bootstrap_servers == address
     assert read(single.cluster(), topic_name) == b"value"
 
@@ -207,11 +133,6 @@ def test_a_paused_broker_answers_nothing_until_resumed(single: LocalCluster) -> 
         AdminClient(client(single.cluster())).list_topics(timeout=1)
     broker.resume()
     assert cluster_id(single.cluster()) == single.cluster_id
-
-
-def test_ctrl_c_does_not_reach_the_brokers(single: LocalCluster) -> None:
-    """A broker runs in a session of its own, so a terminal's signals reach only the parent."""
-    assert os.getsid(single.brokers[0].pid) != os.getsid(0)
 
 
 def test_a_taken_port_is_reported(single: LocalCluster) -> None:
@@ -241,16 +162,6 @@ def test_a_taken_port_is_reported(single: LocalCluster) -> None:
     broker.start()
 
 
-def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
-    """A cluster started in the folder of an earlier one has the same id and records."""
-    with LocalCluster("again", folder=tmp_path, jvm_options=QUICK) as first:
-        create(first.cluster(), topic_name)
-        write(first.cluster(), topic_name, b"value")
-    with LocalCluster("again", folder=tmp_path, jvm_options=QUICK) as second:
-        assert cluster_id(second.cluster()) == first.cluster_id
-        assert read(second.cluster(), topic_name) == b"value"
-
-
 def test_a_wrong_setting_is_reported(tmp_path: Path) -> None:
     """A setting that Kafka refuses is named in one line."""
     cluster = LocalCluster("wrong", folder=tmp_path, config={"num.io.threads": "many"})
@@ -260,19 +171,16 @@ def test_a_wrong_setting_is_reported(tmp_path: Path) -> None:
     assert not [broker for broker in cluster.brokers if broker.running]
 
 
-@pytest.mark.parametrize("state", ["running", "paused", "forked"])
-def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
-    """SIGKILL of the parent ends running and paused brokers, even if a fork lives on."""
+def test_brokers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    """SIGKILL of the parent ends running and paused brokers, although a fork lives on."""
     program = f"""
         import os, pathlib, sys
         from relay_pipelines.local_kafka import LocalCluster
         folder = pathlib.Path({str(tmp_path)!r})
-        with LocalCluster("orphan", folder=folder, jvm_options={QUICK!r}) as cluster:
-            if {state!r} == "paused":
-                cluster.brokers[0].pause()
-            fork = os.fork() if {state!r} == "forked" else 0
-            if fork or {state!r} != "forked":
-                print(cluster.brokers[0].pid, fork, flush=True)
+        with LocalCluster("orphan", brokers=2, folder=folder, jvm_options={QUICK!r}) as cluster:
+            cluster.brokers[0].pause()
+            if fork := os.fork():
+                print(*(broker.pid for broker in cluster.brokers), fork, flush=True)
             sys.stdin.read()
             os._exit(0)
     """
@@ -281,10 +189,10 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout
-        broker, _ = (int(number) for number in parent.stdout.readline().split())
-        process = psutil.Process(broker)
+        *brokers, fork = map(psutil.Process, map(int, parent.stdout.readline().split()))
         parent.send_signal(signal.SIGKILL)
-        _, alive = psutil.wait_procs([process], timeout=10)
+        _, alive = psutil.wait_procs(brokers, timeout=10)
+        assert fork.is_running()
         for left in alive:
             left.kill()
     assert not alive
@@ -362,55 +270,6 @@ def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> Non
         assert read(cluster.cluster(), topic_name) == b"value"
 
 
-WAYS = [
-    (Listener.PLAINTEXT, "PLAIN", False),
-    (Listener.SASL_PLAINTEXT, "PLAIN", False),
-    (Listener.SASL_PLAINTEXT, "SCRAM-SHA-256", False),
-    (Listener.SASL_PLAINTEXT, "SCRAM-SHA-512", False),
-    (Listener.SSL, "PLAIN", True),
-    (Listener.SASL_SSL, "PLAIN", False),
-    (Listener.SASL_SSL, "SCRAM-SHA-512", False),
-]
-
-
-@pytest.mark.parametrize(("listener", "mechanism", "client_certificate"), WAYS)
-def test_each_listener_serves(
-    guarded: LocalCluster,
-    topic_name: str,
-    listener: Listener,
-    mechanism: str,
-    *,
-    client_certificate: bool,
-) -> None:
-    """Every listener takes records with the credentials that `cluster()` returns."""
-    way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
-    create(way, topic_name)
-    write(way, topic_name, b"value")
-    assert read(way, topic_name) == b"value"
-
-
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_refused(guarded: LocalCluster, mechanism: str) -> None:
-    """A wrong password is refused with an authentication error."""
-    errors: list[int] = []
-    way = client(
-        guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
-    )
-    producer = Producer(way, error_cb=lambda error: errors.append(error.code()))
-    until(lambda: producer.poll(0.1) or KafkaError._AUTHENTICATION in errors, "the refusal", 10)
-
-
-def test_an_acl_is_needed(guarded: LocalCluster, topic_name: str) -> None:
-    """A topic is refused to a user without an ACL, and granted by one."""
-    create(guarded.cluster(Listener.PLAINTEXT), topic_name)
-    admin = AdminClient(client(guarded.cluster(Listener.SASL_PLAINTEXT, username="stranger")))
-    seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
-    assert seen.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    allow(guarded, "User:stranger", ResourceType.TOPIC, topic_name)
-    seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
-    assert seen.error is None
-
-
 def test_users_are_checked_before_anything_starts() -> None:
     """A SASL listener without users and a password that needs quoting are refused at once."""
     with pytest.raises(LocalKafkaError, match="needs users"):
@@ -421,15 +280,24 @@ def test_users_are_checked_before_anything_starts() -> None:
         LocalCluster(listeners=[Listener.SSL])
 
 
-def test_a_broker_uses_the_archive_of_its_classes(tmp_path: Path) -> None:
-    """It is made once, and the next brokers load their classes from there."""
+def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
+    """A cluster started in the folder of an earlier one has the same id and records.
+
+    Its broker loads its classes from an archive that is made once.
+    """
     make = [sys.executable, "-m", "relay_pipelines.local_kafka.class_archive"]
     subprocess.run(make, check=True)
     # one that a cluster of another test has begun may still be in the making
     until(lambda: jars.BROKER_CLASSES.jvm_options(verbose=False), "the archive", 120)
-    log = tmp_path / "classes.log"
-    with LocalCluster(jvm_options=[*QUICK, f"-Xlog:class+load:file={log}"]):
-        loaded = [line for line in log.read_text().splitlines() if "KafkaRaftServer source" in line]
+    folder, log = tmp_path / "again", tmp_path / "classes.log"
+    with LocalCluster("again", folder=folder, jvm_options=QUICK) as first:
+        create(first.cluster(), topic_name)
+        write(first.cluster(), topic_name, b"value")
+    options = [*QUICK, f"-Xlog:class+load:file={log}"]
+    with LocalCluster("again", folder=folder, jvm_options=options) as second:
+        assert cluster_id(second.cluster()) == first.cluster_id
+        assert read(second.cluster(), topic_name) == b"value"
+    loaded = [line for line in log.read_text().splitlines() if "KafkaRaftServer source" in line]
     assert [line.partition("source: ")[2] for line in loaded] == ["shared objects file (top)"]
 
 

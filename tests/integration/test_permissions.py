@@ -12,18 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewPartitions,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
 
-from relay_pipelines import settings
+from relay_pipelines import model, settings
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import (
     DestinationError,
@@ -36,15 +27,7 @@ from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
 from relay_pipelines.local_kafka.configuration import MECHANISMS
-from relay_pipelines.model import (
-    Cluster,
-    CopyJob,
-    CopyOptions,
-    CopyRange,
-    OffsetRange,
-    Security,
-    TopicPartition,
-)
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Security, TopicPartition
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -53,8 +36,10 @@ from relay_pipelines.protocol.records import BatchBuilder, Record
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered
-from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
+from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, secured, way_in
 from tests.support import independent
+from tests.support.acls import DENY, ID, acl, grant, revoke
+from tests.support.sleeping_clock import Untiring
 from tests.support.token_endpoint import TokenEndpoint
 
 MIRROR = "checked"
@@ -121,42 +106,25 @@ def errors(found: list[Finding]) -> list[str]:
     return lines
 
 
-def grant(guarded: LocalCluster, user: str, topic: str) -> None:
+def allow_run(guarded: LocalCluster, user: str, topic: str) -> None:
     """Grant a user what a run needs, except the permission the user is named after."""
-    topics, copy = ResourceType.TOPIC, f"{topic}-copy"
+    copied = f"{topic}-copy"
     needed = {
-        "source": (topics, topic, READ),
-        "destination": (topics, copy, WRITE),
-        "id": (ResourceType.TRANSACTIONAL_ID, f"relay.{MIRROR}.{topic}.0", WRITE),
-        "checkpoints": (topics, checkpoint.TOPIC, WRITE),
-        "unread": (topics, checkpoint.TOPIC, READ),
-        "ledger": (topics, ledger_topic.TOPIC, WRITE),
-        "unfollowed": (topics, ledger_topic.TOPIC, READ),
-        "create": (topics, copy, CREATE),
+        "source": acl(topic, user, READ),
+        "destination": acl(copied, user, WRITE),
+        "id": acl(f"relay.{MIRROR}.{topic}.0", user, WRITE, kind=ID),
+        "checkpoints": acl(checkpoint.TOPIC, user, WRITE),
+        "unread": acl(checkpoint.TOPIC, user, READ),
+        "ledger": acl(ledger_topic.TOPIC, user, WRITE),
+        "unfollowed": acl(ledger_topic.TOPIC, user, READ),
+        "create": acl(copied, user, CREATE),
     }
     seen = [
-        (topics, name, operation)
-        for name in (topic, copy, checkpoint.TOPIC, ledger_topic.TOPIC)
+        acl(name, user, operation)
+        for name in (topic, copied, checkpoint.TOPIC, ledger_topic.TOPIC)
         for operation in (DESCRIBE, CONFIGS)
     ]
-    bindings = [
-        AclBinding(
-            kind,
-            name,
-            ResourcePatternType.LITERAL,
-            f"User:{user}",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        for kind, name, operation in [
-            *seen,
-            *(entry for what, entry in needed.items() if what != user),
-        ]
-    ]
-    admin = AdminClient(independent.client(guarded.cluster()))
-    for granted in admin.create_acls(bindings).values():
-        granted.result(150)
+    grant(guarded.cluster(), [*seen, *(needed[what] for what in needed if what != user)])
 
 
 @pytest.fixture
@@ -175,7 +143,7 @@ def test_check_names_the_missing_permission(
     """The one missing permission is the only error, and nothing is written."""
     if user not in {"relay", "create"}:
         independent.create(guarded.cluster(), f"{topic}-copy")
-    grant(guarded, user, topic)
+    allow_run(guarded, user, topic)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username=user)
     looked = checked(tmp_path, way, way, topic)
     assert any("which of its topics are copies" in str(each) for each in looked) == (
@@ -200,15 +168,12 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     other = f"{topic}-other"
     independent.create(guarded.cluster(), other, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(other, 0), numbered(3))
-    grant(guarded, "relay", topic)
-    grant(guarded, "relay", other)
+    allow_run(guarded, "relay", topic)
+    allow_run(guarded, "relay", other)
     name = other if hidden == "source" else f"{other}-copy"
     if hidden == "copy":
         independent.create(guarded.cluster(), name)
-    who = (ResourcePatternType.LITERAL, "User:relay", "*", CONFIGS, AclPermissionType.DENY)
-    admin = AdminClient(independent.client(guarded.cluster()))
-    for denied in admin.create_acls([AclBinding(ResourceType.TOPIC, name, *who)]).values():
-        denied.result(150)
+    grant(guarded.cluster(), [acl(name, "relay", CONFIGS, DENY)])
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     mirror = configured(tmp_path, f"{topic}(-other)?", way, way)
 
@@ -246,25 +211,22 @@ def test_a_right_that_is_taken_away_in_the_middle(
     job = CopyJob(topic_name, "a-run", user, user, options)
     ranges = [
         CopyRange(
-            OffsetRange(TopicPartition(name, 0), 0, len(records)),
+            model.OffsetRange(TopicPartition(name, 0), 0, len(records)),
             TopicPartition(f"{name}-copy", 0),
             owner=f"relay.{topic_name}.lane/0" if shares_id else "",
         )
         for name, records in written.items()
     ]
-    admin = AdminClient(independent.client(cluster))
-    who = ResourcePatternType.LITERAL, "User:owner", "*", WRITE, AclPermissionType.DENY
-    denied = AclBinding(ResourceType.TOPIC, first.topic, *who)
+    denied = acl(first.topic, "owner", WRITE, DENY)
     with ThreadPoolExecutor(1) as running:
         copying = running.submit(lambda: list(copy_ranges(job, ranges)))
         independent.until(lambda: independent.settled_end(cluster, first) > 0, "the first chunk")
-        admin.create_acls([denied])[denied].result(150)
+        grant(cluster, [denied])
         outcomes = copying.result(300)
     assert [outcome.error_kind for outcome in outcomes] == ["PermissionDeniedError", "", ""]
     assert 0 < outcomes[0].next_offset < len(written[names[0]])
     assert f"grant the user Write on topic {first.topic}" in outcomes[0].error
-    allowed = AclBindingFilter(ResourceType.TOPIC, first.topic, *who)
-    admin.delete_acls([allowed])[allowed].result(150)
+    revoke(cluster, [denied])
     independent.until(
         lambda: not any(outcome.error for outcome in copy_ranges(job, ranges)), "the right is back"
     )
@@ -284,10 +246,7 @@ def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
     topic, other = (f"{topic_name}-{number}" for number in range(2))
     for name in (topic, other):
         independent.create(cluster, name)
-    admin = AdminClient(independent.client(cluster))
-    who = ResourcePatternType.LITERAL, "User:owner", "*", WRITE, AclPermissionType.DENY
-    denied = AclBinding(ResourceType.TOPIC, topic, *who)
-    allowed = AclBindingFilter(ResourceType.TOPIC, topic, *who)
+    denied = acl(topic, "owner", WRITE, DENY)
     builder = BatchBuilder(0, 1_000)
     assert builder.extend([Record(0, 1, b"k", b"v", [])]) is None
     sent = builder.build()
@@ -305,13 +264,13 @@ def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
         producer = TransactionalProducer(client, f"relay.{topic}.lane/0", CopyOptions(), witness)
         producer.start()
         producer.add([TopicPartition(topic, 0)])
-        admin.create_acls([denied])[denied].result(150)
+        grant(cluster, [denied])
         assert isinstance(
             independent.until(lambda: refusal(producer), "the right is gone"), PermissionDeniedError
         )
         late = copy(producer)
         producer.start()
-        admin.delete_acls([allowed])[allowed].result(150)
+        revoke(cluster, [denied])
 
         def of_late_batch() -> RelayError | None:
             error = refusal(late)
@@ -339,10 +298,10 @@ def test_check_reports_that_a_topic_may_not_grow(
 ) -> None:
     """A user without Alter on the topic cannot add the source's new partitions to the copy."""
     independent.create(guarded.cluster(), f"{topic}-copy")
-    grant(guarded, "relay", topic)
+    allow_run(guarded, "relay", topic)
     admin = guarded.cluster()
     job = CopyJob(MIRROR, "a-run", admin, admin)
-    wanted = OffsetRange(TopicPartition(topic, 0), 0, 3)
+    wanted = model.OffsetRange(TopicPartition(topic, 0), 0, 3)
     (outcome,) = copy_ranges(job, [CopyRange(wanted, TopicPartition(f"{topic}-copy", 0))])
     assert outcome.error == ""
     client = AdminClient(independent.client(admin))
@@ -361,17 +320,11 @@ Change = Callable[[Cluster, Certificates, Path], dict[str, Any]]
 NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     "another authority": (
         lambda _way, other, _folder: {"ca_location": str(other.authority)},
-        (
-            "its certificate is not trusted: self-signed certificate in certificate chain; "
-            "check security.ca_location"
-        ),
+        "not trusted: self-signed certificate in certificate chain; check security.ca_location",
     ),
     "the system's authorities": (
         lambda _way, _other, _folder: {"ca_location": None},
-        (
-            "its certificate is not trusted: self-signed certificate in certificate chain; "
-            "check security.ca_location"
-        ),
+        "not trusted: self-signed certificate in certificate chain; check security.ca_location",
     ),
     "a client certificate that another authority signed": (
         lambda _way, other, _folder: {
@@ -382,23 +335,18 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     ),
     "no client certificate": (
         lambda _way, _other, _folder: {"certificate_location": None, "key_location": None},
-        (
-            "asks for a client certificate (bad certificate); "
-            "set security.certificate_location and key_location"
-        ),
+        "(bad certificate); set security.certificate_location and key_location",
     ),
     "the key of another certificate": (
         lambda _way, other, _folder: {"key_location": str(other.client_key)},
         "/client.key is not the key of the certificate in ",
     ),
     "a key that nobody can read without its password": (
-        lambda way, _other, folder: {
-            "key_location": str(encrypted(Path(way.security.key_location or ""), folder))
-        },
+        lambda way, _other, folder: {"key_location": str(encrypted(key_of(way), folder))},
         "encrypted.key cannot be read; check security.key_password",
     ),
     "a key where the certificate should be": (
-        lambda way, _other, _folder: {"certificate_location": way.security.key_location},
+        lambda way, _other, _folder: {"certificate_location": str(key_of(way))},
         "/client.key is not a PEM file with the client's certificate; convert it to PEM",
     ),
     "a certificate without its key": (
@@ -407,34 +355,23 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     ),
     "authorities that are no PEM": (
         lambda _way, _other, folder: {"ca_location": str(junk(folder))},
-        (
-            "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; "
-            "convert it to PEM"
-        ),
+        "{folder}/junk is not a PEM file with the authorities to trust; convert it to PEM",
     ),
     "authorities that are damaged": (
-        lambda way, _other, folder: {
-            "ca_location": str(damaged(Path(way.security.ca_location or ""), folder))
-        },
+        lambda way, _other, folder: {"ca_location": str(damaged(way, folder))},
         "security.ca_location: the certificates in {folder}/damaged are damaged",
     ),
 }
 
 
+def key_of(way: Cluster) -> Path:
+    return Path(way.security.key_location or "")
+
+
 def encrypted(key: Path, folder: Path) -> Path:
     target = folder / "encrypted.key"
-    command = [
-        "openssl",
-        "pkcs8",
-        "-topk8",
-        "-in",
-        key,
-        "-out",
-        target,
-        "-passout",
-        f"pass:{PASSWORD}",
-    ]
-    subprocess.run(command, check=True)
+    command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", target]
+    subprocess.run([*command, "-passout", f"pass:{PASSWORD}"], check=True)
     return target
 
 
@@ -444,9 +381,9 @@ def junk(folder: Path) -> Path:
     return target
 
 
-def damaged(certificate: Path, folder: Path) -> Path:
+def damaged(way: Cluster, folder: Path) -> Path:
     target = folder / "damaged"
-    lines = certificate.read_text().splitlines(keepends=True)
+    lines = Path(way.security.ca_location or "").read_text().splitlines(keepends=True)
     target.write_text("".join([lines[0], *lines[2:]]))
     return target
 
@@ -463,7 +400,7 @@ def test_check_reports_certificates_that_do_not_match(
     """One line for each side says what does not match, where, and what to do."""
     way = way_in(guarded, Listener.SASL_SSL, MECHANISMS[-1], tokens)
     change, says = NOT_TRUSTED[wrong]
-    bad = replace(way, security=replace(way.security, **change(way, stranger, tmp_path)))
+    bad = secured(way, **change(way, stranger, tmp_path))
     places = ("node one", "to destination")
     for line, place in zip(errors(checked(tmp_path, bad, bad, topic)), places, strict=True):
         assert says.format(folder=tmp_path) in line
@@ -481,7 +418,7 @@ def test_a_host_that_the_certificate_does_not_name(
         "Hostname mismatch, certificate is not valid for '127.1'; "
         "use a name that is in the certificate in bootstrap" in line
     )
-    lax = replace(other, security=replace(other.security, verify_hostname=False))
+    lax = secured(other, verify_hostname=False)
     assert errors(checked(tmp_path, lax, guarded.cluster(), topic)) == []
 
 
@@ -492,7 +429,7 @@ def test_a_wrong_client_secret_is_reported_of_both_sides(
     """Source and destination have one line each, without the secret."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
     secret = "client_secret" if mechanism == OAUTHBEARER else "password"
-    wrong = replace(way, security=replace(way.security, **{secret: "wrong-horse"}))
+    wrong = secured(way, **{secret: "wrong-horse"})
     found = checked(tmp_path, wrong, wrong, topic)
     at_source, at_destination = errors(found)
     assert len(found) == 2
@@ -504,20 +441,13 @@ def test_a_wrong_client_secret_is_reported_of_both_sides(
         assert "wrong-horse" not in line
 
 
-class Untiring(SystemClock):
-    """A clock that fails the test when something waits."""
-
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"waits {seconds} s for a password to become right")
-
-
 @pytest.mark.parametrize("wrong", ["the only node", "both nodes", "destination"])
 def test_a_wrong_password_is_not_waited_for(
     guarded: LocalCluster, topic: str, tmp_path: Path, wrong: str
 ) -> None:
     """A wrong password is not retried, even with `give_up_after: never`."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
-    locked = replace(way, security=replace(way.security, password="wrong-horse"))
+    locked = secured(way, password="wrong-horse")
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
     mirror = configured(
         tmp_path, topic, locked if wrong == "destination" else way, *nodes, give_up_after=-1
@@ -533,7 +463,7 @@ def test_a_wrong_password_at_one_node_does_not_stop_the_other(
 ) -> None:
     """A run reads the other node; if that one is down, the run waits for it."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
-    locked = replace(way, security=replace(way.security, password="wrong-horse"))
+    locked = secured(way, password="wrong-horse")
     taken = cluster_snapshot.take_snapshot(
         MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring()
     )
