@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +14,15 @@ from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines import errors
 from relay_pipelines.cli.entry import main
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import (
-    CheckpointLostError,
-    DataLossError,
-    DestinationError,
-    DestinationTopicLostError,
-    FencedError,
-    LogTruncatedError,
-    RetentionPassedError,
-    TopicRecreatedError,
-)
+from relay_pipelines.errors import CheckpointLostError, DataLossError, DestinationTopicLostError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.fencing import take_over
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import (
-    Checkpoint,
-    CopyJob,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import MOVE_SCOPE, shared_id
 from relay_pipelines.prepare import checkpoint_moves, prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
@@ -45,32 +32,17 @@ from relay_pipelines.recovery import restore
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, numbered, records_of
-from tests.support import commands
-from tests.support.copied_topic import (
-    CLOCK,
-    Copied,
-    destination_deleted,
-    put_back,
-    source_recreated,
-)
-from tests.support.independent import (
-    Record,
-    create,
-    delete,
-    delete_before,
-    put,
-    transactional,
-    write,
-)
+from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
+from tests.support import commands, copied_topic, independent
+from tests.support.copied_topic import CLOCK, Copied, destination_deleted, put_back
+from tests.support.independent import Record, create, delete, delete_before, put, write
 
 
 @pytest.fixture
-def copied(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Copied:
-    """A topic-partition of which ten records were copied."""
-    return Copied(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+def copied(sides: Clusters, topic_name: str) -> Iterator[Copied]:
+    """A topic-partition of which ten records were copied; its checkpoint topic may be lost."""
+    yield Copied(*sides, topic_name)
+    forget_homes(sides[1])
 
 
 def retention(copied: Copied) -> None:
@@ -104,15 +76,15 @@ HERE = TopicPartition("", 0)
 CASES = {
     "retention": Case(
         retention,
-        RetentionPassedError,
+        errors.RetentionPassedError,
         "retention took the offsets [10, 25) before they were copied",
         "without [10, 25), 15 offsets",
         OffsetRange(HERE, 25, 30),
         15,
     ),
     "source recreated": Case(
-        source_recreated,
-        TopicRecreatedError,
+        copied_topic.source_recreated,
+        errors.TopicRecreatedError,
         "was deleted and created again",
         "which copies all that the log has now, [0, 12), 12 offsets",
         OffsetRange(HERE, 0, 12),
@@ -233,7 +205,7 @@ def test_a_log_truncated_and_rewritten_is_detected(
         "the log was truncated at offset 10, below the checkpoint, and other records were"
         in str(loss := copied.loss())
     )
-    assert type(loss) is LogTruncatedError
+    assert type(loss) is errors.LogTruncatedError
     assert (loss.exit_code, loss.offset) == (3, 20)
 
     taken = copied.snapshot("continue")
@@ -248,11 +220,8 @@ def test_a_log_truncated_and_rewritten_is_detected(
     assert not copied.chain().breaks
 
 
-def test_a_deleted_checkpoint_topic_is_restored(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_a_deleted_checkpoint_topic_is_restored(copied: Copied) -> None:
     """Without the checkpoint topic, a restore makes the checkpoints, and fences older tasks."""
-    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
 
@@ -262,7 +231,7 @@ def test_a_deleted_checkpoint_topic_is_restored(
     )
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
-    with ClusterClient(copied.destination, DestinationError) as client:
+    with ClusterClient(copied.destination, errors.DestinationError) as client:
         scopes = "", "main", MOVE_SCOPE
         zombies = [take_over(client, shared_id(copied.name, each, copied.at)) for each in scopes]
         for zombie in zombies:
@@ -272,7 +241,7 @@ def test_a_deleted_checkpoint_topic_is_restored(
         planned = restore.plan_restores(copied.name, copied.mirror(), CLOCK)
         list(restore.execute(copied.name, copied.mirror(), planned, CLOCK))
         for zombie in zombies:
-            with pytest.raises(FencedError):
+            with pytest.raises(errors.FencedError):
                 zombie.commit()
     (went_on,) = copied.copy(copied.snapshot())
     assert (went_on.start, went_on.end) == (10, 15)
@@ -281,11 +250,8 @@ def test_a_deleted_checkpoint_topic_is_restored(
 
 
 @pytest.mark.parametrize("how", ["created again", "written again", "created empty"])
-def test_checkpoints_that_are_not_the_last_ones(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, how: str
-) -> None:
+def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> None:
     """Nothing is copied from them, whatever is configured: everything since would be doubled."""
-    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     homes = checkpoint.homes(checkpoint.TOPIC)
     key = checkpoint.key_of(copied.name, copied.at)
     saved = [
@@ -353,16 +319,13 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
     assert read == []
 
 
-def test_the_last_entry_counts_whatever_the_clocks_say(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_the_last_entry_counts_whatever_the_clocks_say(copied: Copied) -> None:
     """The last chunk was copied on a machine whose clock is an hour behind."""
 
     class Behind(SystemClock):
         def now_ms(self) -> int:
             return super().now_ms() - 3_600_000
 
-    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     copied.write(10, 5)
     job = CopyJob(copied.name, "run", copied.source, copied.destination)
     (outcome,) = copy_ranges(job, run_plan.plan(copied.snapshot()).ranges, Behind())
@@ -373,21 +336,8 @@ def test_the_last_entry_counts_whatever_the_clocks_say(
     assert "it was copied up to offset 15" in str(copied.loss())
 
 
-def test_an_empty_checkpoint_topic_is_no_first_run(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
-) -> None:
-    """A checkpoint topic that was recreated empty is a loss, not a new mirror."""
-    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
-    delete(copied.destination, checkpoint.TOPIC)
-    create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
-    assert "its checkpoint is gone" in str(copied.loss())
-
-
-def test_checkpoints_of_other_topics_hide_no_loss(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_checkpoints_of_other_topics_hide_no_loss(copied: Copied) -> None:
     """After the loss of all checkpoints, another lane has copied, or accepted its own losses."""
-    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
@@ -399,13 +349,9 @@ def test_checkpoints_of_other_topics_hide_no_loss(
 
 
 def test_a_new_mirror_reads_only_the_end_of_the_ledger(
-    source_cluster: LocalCluster,
-    own_cluster: LocalCluster,
-    topic_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new mirror reads at most the end of the ledger, which shows a lost checkpoint."""
-    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
 
     def lost() -> bool:
         return any(position.ledger_end is not None for position in copied.snapshot().positions)
@@ -429,22 +375,16 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
-    """The second driver finds the checkpoint moved, and leaves it alone."""
+    """A snapshot accepts none; the second driver finds the checkpoint moved, and leaves it."""
     retention(copied)
     mirror = copied.mirror("continue")
     first, second = (cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK) for _ in range(2))
+    (loss,) = run_plan.plan(first).data_losses
+    assert "retention took" in str(loss)
+    assert len(copied.ledger()) == 1
     assert len(prepared_snapshot.accept_losses(first, mirror, CLOCK)) == 1
     assert prepared_snapshot.accept_losses(second, mirror, CLOCK) == []
     assert [bool(entry.gap) for entry in copied.ledger()] == [False, True]
-
-
-def test_a_snapshot_accepts_no_loss(copied: Copied) -> None:
-    """A snapshot alone writes nothing, whatever the configuration says."""
-    retention(copied)
-    mirror = copied.mirror("continue")
-    (loss,) = run_plan.plan(cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK)).data_losses
-    assert "retention took" in str(loss)
-    assert len(copied.ledger()) == 1
 
 
 def test_an_accepted_loss_is_visible_at_once(
@@ -453,7 +393,7 @@ def test_an_accepted_loss_is_visible_at_once(
     """The next snapshot waits for a hidden checkpoint, and plans after the gap."""
     retention(copied)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
-    other = transactional(copied.destination, f"other-{copied.name}")
+    other = independent.transactional(copied.destination, f"other-{copied.name}")
     commit, ending = checkpoint_moves.commit, threading.Timer(1.0, other.abort_transaction)
 
     def commit_behind_another(*told: Any) -> None:
@@ -497,10 +437,8 @@ def test_a_destination_topic_made_again_is_seen_by_all_who_look(
     assert [topic["topic"] for topic in document["topics"]] == [copied.topic, healthy]
     assert again in document["topics"][0]["topic_partitions"][0]["problem"]
     (held,) = document["held"]
-    assert (held["reason"], held["topic_partitions"]) == (
-        "DestinationTopicLostError",
-        [str(copied.at)],
-    )
+    facts = held["reason"], held["topic_partitions"]
+    assert facts == ("DestinationTopicLostError", [str(copied.at)])
     page, table = re.split(r"\n *\n", said("status", "--all")[1], maxsplit=1)
     assert again in page
     assert f"relay -c {config} reset --mirror {copied.name} --topic {copied.topic} --to-e" in page

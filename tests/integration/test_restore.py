@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,24 @@ import pytest
 from relay_pipelines.cli import main
 from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
 from relay_pipelines.ledger import checkpoint, ledger_topic, reader
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.recovery import restore
 from relay_pipelines.recovery.restore import Act
 from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
-from tests.copying import KEPT, numbered, records_of
+from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
 from tests.support import commands
 from tests.support.copied_topic import CLOCK, Copied, put_back, source_recreated
 from tests.support.independent import CREATE_TIME, Record, create, delete, settled_end, write
 
 
 @pytest.fixture
-def copied(source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str) -> Copied:
+def copied(sides: Clusters, topic_name: str) -> Iterator[Copied]:
     """Ten records were copied, then ten more; ten wait."""
-    made = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    made = Copied(*sides, topic_name)
     made.write(10, 10)
-    return made
+    yield made
+    forget_homes(made.destination)
 
 
 def run_on(copied: Copied) -> None:

@@ -14,32 +14,35 @@ from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from relay_pipelines.cli.entry import main
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.topics import STATE_TOPICS
 from relay_pipelines.protocol.admin import create_topics
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.run.transaction_probe import _Scratch
-from tests.copying import KEPT, numbered
+from tests.copying import KEPT, Clusters, forget_homes, numbered
 from tests.support import commands, independent
 
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 @pytest.fixture
-def config(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str, tmp_path: Path
-) -> Iterator[Path]:
+def config(sides: Clusters, topic_name: str, tmp_path: Path) -> Iterator[Path]:
     """A mirror of one topic into a cluster that has none of our topics, or those of a test."""
-    at, source, to = TopicPartition(topic_name, 0), source_cluster.cluster(), own_cluster.cluster()
+    source, to = sides
+
+    def delete_state() -> None:
+        for topic in AdminClient(independent.client(to)).list_topics(timeout=30).topics:
+            if topic.startswith("__relay_"):
+                independent.delete(to, topic)
+
+    delete_state()
     independent.create(source, topic_name, 1, KEPT)
-    independent.write(source, at, numbered(3))
+    independent.write(source, TopicPartition(topic_name, 0), numbered(3))
     mirror = commands.mirror(source, to, re.escape(topic_name))
     yield commands.configured(tmp_path, {"m": mirror})
-    for topic in AdminClient(independent.client(to)).list_topics(timeout=30).topics:
-        if topic.startswith("__relay_"):
-            independent.delete(to, topic)
+    delete_state()
+    forget_homes(to)
 
 
 def said(config: Path, command: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -48,10 +51,10 @@ def said(config: Path, command: str, capfd: pytest.CaptureFixture[str]) -> tuple
 
 
 def test_a_wrong_policy_is_refused(
-    own_cluster: LocalCluster, config: Path, topic_name: str, capfd: pytest.CaptureFixture[str]
+    sides: Clusters, config: Path, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Checkpoints that retention deletes, or a compacted ledger: exit 2, with the command."""
-    to = own_cluster.cluster()
+    _, to = sides
     independent.create(to, checkpoint.TOPIC, 1, {})
     servers = to.bootstrap_servers[0]
 
@@ -83,10 +86,10 @@ def test_a_wrong_policy_is_refused(
 
 
 def test_what_is_risky_is_a_warning(
-    own_cluster: LocalCluster, config: Path, capfd: pytest.CaptureFixture[str]
+    sides: Clusters, config: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A ledger that forgets soon, small messages and too few replicas are no reason to stop."""
-    to = own_cluster.cluster()
+    _, to = sides
     risky = {"max.message.bytes": "100000", "min.insync.replicas": "2"}
     independent.create(to, checkpoint.TOPIC, 8, {"cleanup.policy": "compact", **risky})
     short = {"retention.ms": "3600000", "retention.bytes": "1000000"}
@@ -106,7 +109,7 @@ def test_what_is_risky_is_a_warning(
 
 @pytest.mark.parametrize("may_look", [True, False], ids=["seen before", "seen by a transaction"])
 def test_a_transaction_timeout_that_the_destination_refuses(
-    own_cluster: LocalCluster,
+    sides: Clusters,
     config: Path,
     topic_name: str,
     capfd: pytest.CaptureFixture[str],
@@ -120,7 +123,7 @@ def test_a_transaction_timeout_that_the_destination_refuses(
     config.write_text(yaml.safe_dump(mirrors))
     if not may_look:
         monkeypatch.setattr(topics, "broker_configs", lambda *_: {})
-    servers = own_cluster.cluster().bootstrap_servers[0]
+    servers = sides[1].bootstrap_servers[0]
     refused = (
         f"destination ({servers}) refuses transactions of copy.transaction_timeout (1200000 ms):"
         f" transaction.max.timeout.ms of its brokers is {'900000' if may_look else 'less'}; set"
@@ -130,7 +133,7 @@ def test_a_transaction_timeout_that_the_destination_refuses(
         code, text = said(config, command, capfd)
         assert (code, refused in text) == (2, True), text
     if may_look:
-        shown = AdminClient(independent.client(own_cluster.cluster())).list_topics(timeout=30)
+        shown = AdminClient(independent.client(sides[1])).list_topics(timeout=30)
         assert not {topic_name, checkpoint.TOPIC, ledger_topic.TOPIC} & shown.topics.keys()
 
 
@@ -165,43 +168,40 @@ def unfenced(scratch: _Scratch) -> Any:
 TAKE = _Scratch._producer
 
 
-@pytest.mark.parametrize(
-    ("at", "name", "instead", "what"),
-    [
-        (_Scratch, "_producer", TAKE, ""),
-        (
-            TransactionalProducer,
-            "abort",
-            TransactionalProducer.commit,
-            "it shows a record whose transaction was aborted",
-        ),
-        (
-            TransactionalProducer,
-            "commit",
-            TransactionalProducer.abort,
-            "it does not show just the one record that was committed",
-        ),
-        (
-            _Scratch,
-            "_producer",
-            unfenced,
-            "it lets a producer commit whose transactional id another one has taken",
-        ),
-    ],
-    ids=["kept", "aborted", "committed", "fenced"],
-)
+PROBES: dict[str, tuple[type, str, Any, str]] = {
+    "kept": (_Scratch, "_producer", TAKE, ""),
+    "aborted": (
+        TransactionalProducer,
+        "abort",
+        TransactionalProducer.commit,
+        "it shows a record whose transaction was aborted",
+    ),
+    "committed": (
+        TransactionalProducer,
+        "commit",
+        TransactionalProducer.abort,
+        "it does not show just the one record that was committed",
+    ),
+    "fenced": (
+        _Scratch,
+        "_producer",
+        unfenced,
+        "it lets a producer commit whose transactional id another one has taken",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PROBES)
 def test_a_probe_of_the_transactions(
     config: Path,
-    own_cluster: LocalCluster,
+    sides: Clusters,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    at: type,
-    name: str,
-    instead: Any,
-    what: str,
+    kind: str,
 ) -> None:
     """It says what the destination does not keep, what it has created, and that this is gone."""
-    monkeypatch.setattr(at, name, instead)
+    *wrong, what = PROBES[kind]
+    monkeypatch.setattr(*wrong)
     code = main(["--config", str(config), "check", "--probe"])
     text = " ".join(capfd.readouterr().out.split())
     assert code == (1 if what else 0), text
@@ -209,7 +209,7 @@ def test_a_probe_of_the_transactions(
     assert re.search(r"the probe has created and deleted topic relay-probe-\w{8}", text)
 
     def left() -> list[str]:
-        admin = AdminClient(independent.client(own_cluster.cluster()))
+        admin = AdminClient(independent.client(sides[1]))
         return [topic for topic in admin.list_topics(timeout=30).topics if "probe" in topic]
 
     independent.until(lambda: not left(), "the deletion")
