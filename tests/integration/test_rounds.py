@@ -23,24 +23,15 @@ from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.other_writers import OtherWriters
-from tests.copying import recent, records_of
-from tests.support.commands import RELAY, SOON, configured, environment, mirror
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    assert_equal,
-    create,
-    delete_before,
-    open_transactions,
-    read,
-    until,
-    write,
-)
+from tests.copying import Clusters, recent, records_of
+from tests.support import independent
+from tests.support.commands import RELAY, configured, environment, mirror
+from tests.support.independent import assert_equal, create, open_transactions, read, until, write
 from tests.support.terminal import in_a_terminal
 from tests.support.trap import Trap
 
 MANY = 247_500
-LATENCY = 60.0  # seconds, on a machine that is busy with other tests
+
 PAUSE_SECONDS = 0.2  # between two looks that read a topic, and take the processor from the rounds
 
 
@@ -49,6 +40,7 @@ class Rounds:
 
     def __init__(self, config: Path, *options: str) -> None:
         self._out, self._err = config.with_suffix(".out"), config.with_suffix(".err")
+        self.folder = config.parent
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
                 [RELAY, "-c", config, "run", "--every", "1s", *options],
@@ -72,12 +64,9 @@ class Rounds:
         return [child for child in children if child.name() == "java"]
 
     def stop(self, number: signal.Signals) -> int:
-        """Send the signal, and return the exit code of the process, which must end soon."""
-        sent = time.monotonic()
+        """Send the signal, and return the exit code of the process."""
         self.process.send_signal(number)
-        code = self.process.wait(300)
-        assert time.monotonic() - sent < SOON
-        return code
+        return self.process.wait(300)
 
 
 @contextmanager
@@ -108,17 +97,14 @@ class Begins:
 
 
 def test_a_filter_that_changes_does_so_between_two_rounds(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
+    sides: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """A round copies with the files as they were at its beginning, on the driver and in all tasks.
 
     Here a file that the filter imports changes after the driver has constructed the filter, and
     before a task does. The next round uses it, also where Python was imported before, with a line.
     """
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     partitions = [TopicPartition(topic_name, number) for number in range(3)]
     for cluster in (source, destination):
         create(cluster, topic_name, len(partitions))
@@ -146,7 +132,14 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
     def put(number: int) -> None:
         for at in partitions:
             values = [f"{letter}{number}".encode() for letter in "ab"]
-            write(source, at, [Record(None, value, (), (CREATE_TIME, 1)) for value in values])
+            write(
+                source,
+                at,
+                [
+                    independent.Record(None, value, (), (independent.CREATE_TIME, 1))
+                    for value in values
+                ],
+            )
 
     def values_of(at: TopicPartition) -> list[str]:
         return [str(record.value, "utf-8") for record in records_of(destination, at)]
@@ -179,51 +172,16 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
         assert rounds.stop(signal.SIGTERM) == 130
 
 
-def test_a_relay_yaml_that_changes_is_not_used(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
-) -> None:
-    """A line says so once, be it invalid or another one; the rounds go on with their first one."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    here = TopicPartition(topic_name, 0)
-    for cluster in (source, destination):
-        create(cluster, topic_name)
-    config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
-    good, begin = config.read_text(), "relay.yaml has changed, and the version of the start stays"
-
-    def arrive(count: int) -> None:
-        write(source, here, recent(10))
-        until(lambda: len(read(destination, here)) == count, "the records", 60, PAUSE_SECONDS)
-
-    def said(text: str, count: int) -> str:
-        config.write_text(text)
-        until(lambda: len(rounds.stderr) == count, "the line", 60, PAUSE_SECONDS)
-        return rounds.stderr[-1]
-
-    with running(config) as rounds:
-        arrive(10)
-        assert said("mirrors: {", 1).startswith(f"{begin} in use: ")
-        arrive(20)
-        assert said(good.replace(topic_name, "other"), 2).startswith(begin)
-        arrive(30)
-        assert len(rounds.stderr) == 2
-        assert rounds.stop(signal.SIGTERM) == 130
-
-
 def test_new_records_arrive_in_every_round(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
+    sides: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """They arrive in order and exactly once, also after idle rounds and after Spark was killed.
 
-    A round with news is one line of JSON, one without is none; metrics are kept up to date; and
-    SIGTERM ends the command with a summary.
+    A round with news is one line of JSON, one without is none; metrics are kept up to date. A
+    relay.yaml that changes is not used: a line says so once. A second daemon goes on without the
+    metrics port of the first one, and serves it when that has ended, with a summary.
     """
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     here = TopicPartition(topic_name, 0)
     for cluster in (source, destination):
         create(cluster, topic_name)
@@ -235,20 +193,24 @@ def test_new_records_arrive_in_every_round(
     )
     written = 0
 
-    def arrive(count: int) -> float:
+    def arrive(count: int) -> None:
         nonlocal written
         written += count
         write(source, here, recent(count))
-        began = time.monotonic()
         until(lambda: len(read(destination, here)) >= written, "the records", 60, PAUSE_SECONDS)
-        return time.monotonic() - began
+
+    def said(text: str, count: int) -> str:
+        config.write_text(text)
+        until(lambda: len(rounds.stderr) == count, "the line", 60, PAUSE_SECONDS)
+        return rounds.stderr[-1]
 
     with running(config, "--json") as rounds:
         until(textfile.exists, "the first round", 60, PAUSE_SECONDS)
         assert rounds.jvms() == [], "nothing to copy starts no Spark"
         arrive(10)
         (first,) = rounds.jvms()
-        assert max(arrive(10) for _ in range(3)) < LATENCY
+        for _ in range(3):
+            arrive(10)
         until(lambda: len(documents(rounds)) == 4, "the line of the last round", 30)
         time.sleep(3)  # idle rounds
         assert len(documents(rounds)) == 4
@@ -257,37 +219,68 @@ def test_new_records_arrive_in_every_round(
         until(lambda: len(documents(rounds)) == 5, "the end of the round", 30)
         first.kill()
         arrive(10)
-        (second,) = rounds.jvms()
-        assert second.pid != first.pid
+        assert [jvm == first for jvm in rounds.jvms()] == [False]
         counter = "kafka_relay_consumed_messages_total{topic=" + f'"{topic_name}"}} {written}.0'
         until(lambda: counter in textfile.read_text(), "metrics in the file", 30)
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
             assert counter in answer.read().decode()
-        assert rounds.stop(signal.SIGTERM) == 130
+        assert rounds.stderr == [], "a Spark that was killed between two rounds is no error"
+
+        good, begin = config.read_text(), "relay.yaml has changed, and the version of the start"
+        assert said("mirrors: {", 1).startswith(f"{begin} stays in use: ")
+        arrive(10)
+        assert said(good.replace(topic_name, "other"), 2).startswith(f"{begin} stays")
+        arrive(10)
+        assert len(rounds.stderr) == 2
+
+        assert_the_port_is_handed_over(rounds, sides, f"{topic_name}-other", address)
         found = documents(rounds)
         assert sum(document["records"] for document in found) == written
-        assert {document["mirror"] for document in found} == {"m"}
-        assert found[0]["topics"][0]["topic"] == topic_name
-        (summary,) = rounds.stderr  # a Spark that was killed between two rounds is no error
-        assert summary.startswith("stopped after ")
-        assert f": {written} records, " in summary
+        assert {(each["mirror"], each["topics"][0]["topic"]) for each in found} == {
+            ("m", topic_name)
+        }
+        assert re.match(rf"stopped after .*: {written} records, ", rounds.stderr[-1])
     assert_equal(records_of(source, here), records_of(destination, here))
     assert open_transactions(destination, topic_name) == []
 
 
+def assert_the_port_is_handed_over(
+    first: Rounds, sides: Clusters, topic: str, address: str
+) -> None:
+    """Let another daemon want the metrics port of one that ends."""
+
+    def served() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            return bool(answer.read() == b"ok\n")
+        return False
+
+    create(sides[0], topic)
+    mirrors = {"other": mirror(*sides, topic)}
+    config = configured(first.folder, mirrors, metrics={"address": address})
+    with running(config) as second:
+        until(lambda: second.stderr, "the error", 60)
+        (error,) = second.stderr
+        assert error == (
+            f"error: metrics cannot be served at {address}: Address already in use;"
+            " set metrics.address to a free port of this machine, or leave it out"
+        )
+        assert served()
+        assert first.stop(signal.SIGTERM) == 130
+        until(lambda: len(second.stderr) == 2, "the end of the problem", 30)
+        assert second.stderr[1].startswith("over after ")
+        assert served()
+        assert second.stop(signal.SIGTERM) == 130, "nothing fails any more"
+
+
 @pytest.mark.long
 def test_a_spark_that_hangs_is_replaced(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    sides: Clusters, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A JVM that is stopped, between two rounds or in one, is killed; one line says so.
 
     Nor does it keep the command from ending at once when it is told to.
     """
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     here = TopicPartition(topic_name, 0)
     for cluster in (source, destination):
         create(cluster, topic_name)
@@ -389,7 +382,7 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
 
         rounds.process.send_signal(signal.SIGSTOP)  # so that retention is faster than a round
         write(own, trimmed, recent(5))
-        delete_before(own, trimmed, 10)
+        independent.delete_before(own, trimmed, 10)
         rounds.process.send_signal(signal.SIGCONT)
         until(lambda: len(rounds.stderr) == 3, "the loss", 30)
         write(own, shaky, recent(10))
@@ -402,14 +395,9 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
 
 
 @pytest.mark.timeout(300)
-def test_ctrl_c_in_the_middle_of_a_round(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
-) -> None:
+def test_ctrl_c_in_the_middle_of_a_round(sides: Clusters, tmp_path: Path, topic_name: str) -> None:
     """In a terminal one line shows how far it is; Ctrl-C leaves no transaction open."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     create(source, topic_name)
     here = TopicPartition(topic_name, 0)
     write(source, here, *[recent(150, 60)] * (MANY // 450))
@@ -419,11 +407,9 @@ def test_ctrl_c_in_the_middle_of_a_round(
     )
     process, drawn = in_a_terminal(config, "run", "--every", "5m")
     drawn.until(r"big: [1-9][\d,]* of [\d,]+ records \(\d+ %\)")
-    sent = time.monotonic()
     os.write(drawn.descriptor, b"\x03")
     drawn.until_closed()
     assert process.wait(300) == 130, drawn.text[-2000:]
-    assert time.monotonic() - sent < SOON
     assert "Traceback" not in drawn.text
     assert "error" not in drawn.text
     copied = len(read(destination, here))
@@ -434,53 +420,15 @@ def test_ctrl_c_in_the_middle_of_a_round(
     assert successor.look(load(config)["big"].snapshot(), has_news=True) == "", "it has ended"
 
 
-def test_two_daemons_with_one_metrics_port(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
-) -> None:
-    """The second one says so in a line, goes on, and serves the port once the first has ended."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    create(source, topic_name)
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    mirrors = {"m": mirror(source, destination, topic_name)}
-    metrics = {"address": address}
-
-    def served() -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"http://{address}/healthz") as answer:
-            return bool(answer.read() == b"ok\n")
-        return False
-
-    with running(configured(tmp_path, mirrors, metrics=metrics)) as first:
-        until(served, "the metrics", 60)
-        with running(configured(tmp_path, mirrors, metrics=metrics)) as second:
-            until(lambda: len(second.stderr) == 1, "the error", 60)
-            (error,) = second.stderr
-            assert error == (
-                f"error: metrics cannot be served at {address}: Address already in use;"
-                " set metrics.address to a free port of this machine, or leave it out"
-            )
-            assert first.stop(signal.SIGTERM) == 130
-            until(lambda: len(second.stderr) == 2, "the end of the problem", 30)
-            assert second.stderr[1].startswith("over after ")
-            assert served()
-            assert second.stop(signal.SIGTERM) == 130, "nothing fails any more"
-
-
 @pytest.mark.long
 def test_of_two_daemons_one_copies(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    sides: Clusters, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second takes over what the first has begun, which then waits, and says so once.
 
     It goes on when the second one has ended. No record is there twice.
     """
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     here, trap = TopicPartition(topic_name, 0), Trap.unset(tmp_path)
     for cluster in (source, destination):
         create(cluster, topic_name)

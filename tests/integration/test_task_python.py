@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import venv
 from collections.abc import Iterator
 from contextlib import suppress
@@ -83,10 +82,7 @@ def fails(server: Server, mirror: Mirror, problem: str) -> None:
     """Assert that `relay run` and `relay check` end with this line, and with no other error."""
     run = mirror.start_run(spark={"remote": server.remote, "conf": CONF})
     assert run.end() == 2
-    assert messages(run, mirror) == [
-        IGNORED,
-        f"error: {mirror.name}: {problem}; {REMEDY}",
-    ]
+    assert messages(run, mirror) == [IGNORED, f"error: {mirror.name}: {problem}; {REMEDY}"]
     checked = relay(mirror.folder / f"{mirror.name}.yaml", "check")
     assert checked.returncode == 2
     assert checked.stderr.splitlines() == [IGNORED]
@@ -124,15 +120,13 @@ def test_a_python_without_packages_is_one_line(
 
 
 def test_a_server_that_dies_in_the_middle_costs_no_record(server: Server, mirror: Mirror) -> None:
-    """The run ends soon with one line, and the next one, on another Spark, copies the rest."""
+    """The run ends with one line, and the next one, on another Spark, copies the rest."""
     server.use(Path(sys.executable))
     server.trap.set()
     run = mirror.start_run(spark={"remote": server.remote})
     run.wait_until(lambda: server.trap.sprung, "in the trap")
     kill(family(server.jvm.pid))
-    began = time.monotonic()
     assert run.end() == 1
-    assert time.monotonic() - began < 60
     died = f"no Spark answers at {without_parameters(server.remote)}: Connection refused; start it"
     remedy = "what is committed stays, run again to copy the rest"
     assert messages(run, mirror) == [f"error: {mirror.name}: {died}; {remedy}"]
