@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from relay_pipelines import model
 from relay_pipelines.copy.row_reader import MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges
 from relay_pipelines.errors import DataLossError, SourceError
@@ -24,40 +23,29 @@ from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import MetricsObserver
-from relay_pipelines.model import (
-    Checkpoint,
-    Cluster,
-    CopyJob,
-    CopyOptions,
-    CopyRange,
-    OffsetRange,
-    Outcome,
-    Status,
-    TopicPartition,
-)
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan, spark_jobs
-from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection, start_offsets
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, copy_as_rows, end_of, ensure_homes, numbered, records_of
-from tests.support import commands
-from tests.support.damage import flip_bit
-from tests.support.independent import (
-    Record,
-    assert_equal,
-    create,
-    delete,
-    put,
-    read,
-    settled_end,
-    transactional,
-    until,
-    write,
+from tests.copying import (
+    KEPT,
+    Clusters,
+    copy_as_rows,
+    end_of,
+    ensure_homes,
+    numbered,
+    records_of,
+    write_transaction,
 )
+from tests.support import commands, independent
+from tests.support.commands import error_line, relay_here
+from tests.support.damage import flip_bit
+from tests.support.independent import Record, assert_equal, create, read, settled_end, until, write
+from tests.support.planned_copy import copy_planned
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -135,28 +123,35 @@ class Pair:
     def copy(self, **health: object) -> str:
         """Copy everything new, and return the node that was read."""
         taken = self.snapshot(**health)
-        ranges = run_plan.plan(taken).ranges
         create(self.destination, f"pair.{self.topic}", 1, KEPT)
-        outcomes = list(
-            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
-        )
-        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-        # a commit is answered before its markers are written: readers see it a moment later
-        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
-        until(lambda: ends.items() <= self._reached(taken.mirror).items(), "the checkpoint")
+        copy_planned(taken)
         return taken.node.name
-
-    def _reached(self, name: str) -> dict[TopicPartition, int]:
-        return {
-            at: committed.next_offset
-            for at, committed in reader.read_checkpoints(
-                name, self.mirror(), CLOCK
-            ).checkpoints.items()
-        }
 
     def arrived(self) -> int:
         """Return the number of records at the destination."""
         return len(read(self.destination, TopicPartition(f"pair.{self.topic}", 0)))
+
+
+def copied_by(name: str, wanted: Mirror) -> ClusterSnapshot:
+    """Copy what a mirror plans, create its topics, and wait until readers see it."""
+    taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)
+    for each in run_plan.plan(taken).ranges:
+        create(taken.destination, each.destination.topic, 1, KEPT)
+    for each in copy_planned(taken):
+        settled_end(taken.destination, each.destination)
+    return taken
+
+
+def mirror_of(source: Cluster, to: Cluster, *allow: str, **topics: Any) -> Mirror:
+    settings = commands.mirror(source, to, *allow, node="only", topics=topics)
+    return Mirror.model_validate(settings)
+
+
+def refusal_of(taken: ClusterSnapshot) -> str:
+    """Why the only topic of a mirror is not copied."""
+    assert run_plan.plan(taken).windows == []
+    (error,) = taken.refused.values()
+    return str(error)
 
 
 def mirror_file(name: str, mirror: Mirror) -> str:
@@ -177,14 +172,9 @@ def mirror_file(name: str, mirror: Mirror) -> str:
 
 
 @pytest.fixture
-def pair(
-    own_cluster: LocalCluster,
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-) -> Pair:
+def pair(own_cluster: LocalCluster, sides: Clusters, topic_name: str) -> Pair:
     """Two nodes that are up, with an empty topic."""
-    made = Pair(own_cluster, source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Pair(own_cluster, *sides, topic_name)
     for cluster in (own_cluster.cluster(), made.b):
         create(cluster, topic_name, 1, KEPT)
     ensure_homes(made.destination)
@@ -196,9 +186,9 @@ def pair(
     ("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_as_rows)]
 )
 def test_a_node_fails_in_the_middle_of_a_range(
-    pair: Pair, how: str, way: Callable[..., Iterable[Outcome]]
+    pair: Pair, how: str, way: Callable[..., Iterable[model.Outcome]]
 ) -> None:
-    """The task fails over within seconds without loss, and the outcome names the nodes."""
+    """The task fails over without loss, and the outcome names the nodes."""
     for _ in range(300):
         pair.write(10)
     taken = pair.snapshot()
@@ -221,16 +211,13 @@ def test_a_node_fails_in_the_middle_of_a_range(
         assert clock.halted.wait(300)
         before = pair.arrived()
         (broker.kill if how == "killed" else broker.pause)()
-        failed = CLOCK.monotonic()
         clock.go_on.set()
         try:
             until(lambda: pair.arrived() > before + 10, "the first records from the other node")
-            resumed = CLOCK.monotonic() - failed
             (outcome,) = copying.result(600)
         finally:
             (broker.start if how == "killed" else broker.resume)()
     assert outcome.status is Status.DONE, outcome.error
-    assert resumed < 15, "it takes 5 s at most where nothing else runs"
     assert [segment.node for segment in outcome.segments] == ["a", "b"]
     assert [segment.start for segment in outcome.segments] == [0, outcome.segments[0].end]
     assert outcome.segments[-1].end == 3000
@@ -240,19 +227,18 @@ def test_a_node_fails_in_the_middle_of_a_range(
 
 
 @pytest.fixture
-def damaged_nodes(topic_name: str) -> Iterator[tuple[Cluster, Cluster]]:
+def damaged_nodes(
+    own_cluster: LocalCluster, source_cluster: LocalCluster, topic_name: str
+) -> tuple[Cluster, Cluster]:
     """Two nodes with the same topics p, q and r; p is corrupt on the first, q on the second."""
-    with LocalCluster("a") as a, LocalCluster("b") as b:
-        for node, corrupt in ((a, "p"), (b, "q")):
-            for name in "pqr":
-                create(node.cluster(), f"{name}-{topic_name}", 1, KEPT)
-                at = TopicPartition(f"{name}-{topic_name}", 0)
-                write(node.cluster(), at, numbered(10), numbered(10, first=10))
-            (broker,) = node.brokers
-            broker.stop()
-            flip_bit(node.folder, TopicPartition(f"{corrupt}-{topic_name}", 0), b"%08d" % 15)
-            broker.start()
-        yield a.cluster(), b.cluster()
+    for node, corrupt in ((own_cluster, "p"), (source_cluster, "q")):
+        for name in "pqr":
+            at = TopicPartition(f"{name}-{topic_name}", 0)
+            create(node.cluster(), at.topic, 1, KEPT)
+            write(node.cluster(), at, numbered(10), numbered(10, first=10))
+        flip_bit(node.folder, TopicPartition(f"{corrupt}-{topic_name}", 0), b"%08d" % 15)
+    a, b = own_cluster.cluster(), source_cluster.cluster()
+    return replace(a, name="a"), replace(b, name="b")
 
 
 def test_neighbours_need_different_nodes(
@@ -269,7 +255,9 @@ def test_neighbours_need_different_nodes(
             at = TopicPartition(f"{name}-{topic_name}", 0)
             to = TopicPartition(f"{order}.{at.topic}", 0)
             create(destination, to.topic, 1, KEPT)
-            ranges.append(CopyRange(OffsetRange(at, 0, end_of(a, at)), to, owner="relay.ab./1"))
+            ranges.append(
+                CopyRange(model.OffsetRange(at, 0, end_of(a, at)), to, owner="relay.ab./1")
+            )
         job = CopyJob(f"{order}-{topic_name[-8:]}", "run", a, destination, options, "", (b,))
         outcomes = dict(zip(order, copy_ranges(job, ranges), strict=True))
         assert [outcome.error for outcome in outcomes.values()] == [""] * 3
@@ -316,7 +304,7 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
     write(pair.a.cluster(), TopicPartition(pair.topic, 0), original)
     assert pair.copy() == "a"
     for more, records, node in ((5, original, "a"), (20, [Record(b"k", b"other")] * 15, "b")):
-        delete(pair.a.cluster(), pair.topic)
+        independent.delete(pair.a.cluster(), pair.topic)
         create(pair.a.cluster(), pair.topic, 1, KEPT)
         write(pair.a.cluster(), TopicPartition(pair.topic, 0), records)
         pair.write(more)
@@ -338,94 +326,60 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     pair: Pair, local_session: Any, tmp_path: Path
 ) -> None:
     """A run fails over from a diverged node; no run reads the node until it is cleared."""
+    at = TopicPartition(pair.topic, 0)
     pair.write(10)
     assert pair.copy() == "a"
-    write(pair.a.cluster(), TopicPartition(pair.topic, 0), [Record(b"k", b"only here")])
+    write(pair.a.cluster(), at, [Record(b"k", b"only here")])
     assert pair.copy() == "a"
-    write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
+    write(pair.b, at, [Record(b"k", b"something else")])
     pair.write(5)
-    name = f"pair-{pair.topic[-8:]}"
-    mirror = pair.mirror()
-
-    def run_from_b() -> tuple[ClusterSnapshot, RunResult]:
-        taken = pair.snapshot(retry=1)
-        return taken, run(run_plan.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
-
-    metrics = MetricsObserver(CLOCK)
-    taken, result = run_from_b()
+    name, mirror, metrics = f"pair-{pair.topic[-8:]}", pair.mirror(), MetricsObserver(CLOCK)
+    taken = pair.snapshot(retry=1)
+    result = run(run_plan.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
     assert taken.node.name == "b"
     assert (result.exit_code, list(result.diverged)) == (0, ["b"]), result
     assert "node b holds another record than a" in result.diverged["b"]
     assert pair.arrived() == 16
-    assert (
-        metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
-    )
+    quarantined = "kafka_relay_source_quarantined", {"node_id": "b"}
+    assert metrics.registry.get_sample_value(*quarantined) == 1
 
     assert reader.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
-    assert {verdict.name: verdict.quarantined for verdict in taken.verdicts} == {
-        "a": False,
-        "b": True,
-    }
+    assert {each.name: each.quarantined for each in taken.verdicts} == {"a": False, "b": True}
 
     config = tmp_path / "relay.yaml"
     config.write_text(mirror_file(name, mirror))
-    relay = [Path(sys.executable).with_name("relay"), "-c", config]
-    table = subprocess.run(
-        [*relay, "nodes", "--json"], capture_output=True, text=True, check=True
-    ).stdout
-    (shown,) = json.loads(table)["mirrors"]
+    (shown,) = json.loads(relay_here(config, "nodes", "--json").stdout)["mirrors"]
     assert [node["why"].startswith("quarantined: ") for node in shown["nodes"]] == [False, True]
     assert "its value differs; " in shown["nodes"][1]["why"]
-    page = subprocess.run([*relay, "status"], capture_output=True, text=True, check=False)
-    assert "its value differs; " in page.stdout
-    wrong = subprocess.run(
-        [*relay, "nodes", "--clear", "c"], capture_output=True, text=True, check=False
+    assert "its value differs; " in relay_here(config, "status").stdout
+    wrong = relay_here(config, "nodes", "--clear", "c")
+    assert (wrong.returncode, error_line(wrong)) == (2, "no node is called 'c'; valid nodes: a, b")
+    cleared = relay_here(config, "nodes", "--clear", "b")
+    assert cleared.returncode == 0
+    assert cleared.stdout.startswith(
+        f"{name}: node b: cleared; it was in quarantine: {at} at offset 10: node b holds another"
     )
-    assert (wrong.returncode, wrong.stderr) == (
-        2,
-        "error: no node is called 'c'; valid nodes: a, b\n",
-    )
-    cleared = subprocess.run(
-        [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
-    ).stdout
-    assert cleared.startswith(
-        f"{name}: node b: cleared; it was in quarantine: "
-        f"{pair.topic}-0 at offset 10: node b holds another"
-    )
-    again = subprocess.run(
-        [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
-    ).stdout
-    assert again == f"{name}: node b: not in quarantine\n"
-    assert not reader.read_checkpoints(name, mirror, CLOCK).quarantined
+    again = relay_here(config, "nodes", "--clear", "b")
+    assert (again.returncode, again.stdout) == (0, f"{name}: node b: not in quarantine\n")
+    stored = reader.read_checkpoints(name, mirror, CLOCK)
+    assert not stored.quarantined
 
     assert pair.snapshot(retry=1).node.name == "b"
-    stored = reader.read_checkpoints(name, mirror, CLOCK)
-    assert (
-        node_selection.find_divergence(
-            name, taken.node, stored.checkpoints.values(), CopyOptions(), CLOCK
-        )
-        is None
-    )
-    put_back = Cluster("b", pair.b.bootstrap_servers)
-    assert (
-        node_selection.find_divergence(
-            name, put_back, stored.checkpoints.values(), CopyOptions(), CLOCK
-        )
-        is None
-    ), "the last record is the same"
+    # whichever node's record is the last one copied, both hold it
+    for node in (taken.node, Cluster("b", pair.b.bootstrap_servers)):
+        known = stored.checkpoints.values()
+        assert node_selection.find_divergence(name, node, known, CopyOptions(), CLOCK) is None
 
 
 def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """After `give_up_after`, one line names every node and its error."""
     clock = Sleeping()
     mirror = pair.mirror()
-    nodes = tuple(
-        node.model_copy(update={"bootstrap_servers": (DOWN,)}) for node in mirror.source.nodes
-    )
-    nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
+    down = {"bootstrap_servers": (DOWN,)}
+    nobody = with_nodes(mirror, *(node.model_copy(update=down) for node in mirror.source.nodes))
     with pytest.raises(SourceError) as caught:
         cluster_snapshot.take_snapshot("nobody", nobody, clock)
     line = str(caught.value)
@@ -453,42 +407,23 @@ def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> No
 def test_copies_must_not_loop(pair: Pair) -> None:
     """A topic that the source itself has from the destination is refused, to prevent a loop."""
     pair.write(3, to="b")
-    create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
     ensure_homes(pair.b)
-    there = f"there-{pair.topic[-8:]}"
+    ensure_homes(pair.destination)
+    b, there = pair.b, f"there-{pair.topic[-8:]}"
+    chain = f"{there}.chain"
 
-    def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
-        rename = {"rename": {topic: to}}
-        settings = commands.mirror(source, destination, topic, node="only", topics=rename)
-        return Mirror.model_validate(settings)
+    def why_not(source: Cluster, topic: str, to: str) -> str:
+        around = mirror_of(source, b, topic, rename={topic: to})
+        return refusal_of(cluster_snapshot.take_snapshot("around", around, CLOCK))
 
-    def copy(name: str, wanted: Mirror) -> None:
-        taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)
-        ranges = run_plan.plan(taken).ranges
-        for copy_range in ranges:
-            create(taken.destination, copy_range.destination.topic, 1, KEPT)
-        (outcome,) = copy_ranges(CopyJob(name, "run", taken.node, taken.destination), ranges)
-        assert outcome.status is Status.DONE, outcome.error
-        # brokers answer EndTxn before they have written all markers
-        key = checkpoints.key_of(name, outcome.range.topic_partition)
-        for at in (outcome.destination, checkpoints.home(checkpoints.TOPIC, key)):
-            settled_end(taken.destination, at)
-
-    copy(there, mirror(pair.b, pair.destination, pair.topic, there))
-
-    def why_not(wanted: Mirror) -> str:
-        taken = cluster_snapshot.take_snapshot("around", wanted, CLOCK)
-        assert run_plan.plan(taken).windows == []
-        (error,) = taken.refused.values()
-        return str(error)
-
-    why = why_not(mirror(pair.destination, pair.b, there, "x"))
+    onwards = mirror_of(b, pair.destination, pair.topic, rename={pair.topic: there})
+    copied_by(there, onwards)
+    why = why_not(pair.destination, there, "x")
     assert f"topic '{there}' at source node only" in why
     assert f"is a copy of topic '{pair.topic}' of the" in why
-    chain = f"{there}.chain"
-    copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
-    copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
-    why = why_not(mirror(pair.b, pair.b, chain, pair.topic))
+    copied_by(f"{there}-2", mirror_of(b, b, pair.topic, rename={pair.topic: chain}))
+    copied_by(f"{there}-3", mirror_of(b, b, chain, rename={chain: f"{chain}.on"}))
+    why = why_not(b, chain, pair.topic)
     assert f"copying it would create a loop; add '{chain}' to topics.deny" in why
 
 
@@ -501,31 +436,19 @@ def test_a_copy_that_comes_while_a_snapshot_is_taken(
     create(pair.destination, there, 1, KEPT)
     write(pair.destination, TopicPartition(there, 0), numbered(1))
     ensure_homes(pair.destination)
-
-    def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
-        rename = {"rename": {topic: to}}
-        settings = commands.mirror(source, destination, topic, node="only", topics=rename)
-        return Mirror.model_validate(settings)
-
-    onwards = mirror(pair.b, pair.destination, pair.topic, there)
-    back = mirror(pair.destination, pair.b, there, here)
-    taken = cluster_snapshot.take_snapshot("onwards", onwards, CLOCK)
+    onwards = mirror_of(pair.b, pair.destination, pair.topic, rename={pair.topic: there})
+    back = mirror_of(pair.destination, pair.b, there, rename={there: here})
     before = start_offsets.new_starts
 
     def copy_first(*arguments: Any) -> Any:
-        job = CopyJob("onwards", "run", taken.node, taken.destination)
-        (outcome,) = copy_ranges(job, run_plan.plan(taken).ranges)
-        assert outcome.status is Status.DONE, outcome.error
-        settled_end(taken.destination, outcome.destination)
+        monkeypatch.undo()
+        copied_by("onwards", onwards)
         return before(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(start_offsets, "new_starts", copy_first)
-        snapshot = cluster_snapshot.take_snapshot("back", back, CLOCK)
+    monkeypatch.setattr(start_offsets, "new_starts", copy_first)
+    snapshot = cluster_snapshot.take_snapshot("back", back, CLOCK)
     assert [each.end_offset for each in snapshot.positions] == [5], "the copies are below the end"
-    assert run_plan.plan(snapshot).windows == []
-    (error,) = snapshot.refused.values()
-    assert "copying it would create a loop" in str(error)
+    assert "copying it would create a loop" in refusal_of(snapshot)
 
 
 def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
@@ -536,10 +459,10 @@ def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
     ensure_homes(pair.destination)
     with ClusterClient(pair.b, SourceError) as known:
         ids = {"only": known.metadata().cluster_id}
-    hidden = replace(Checkpoint.initial(name, original, at, 1), cluster_ids=ids)
+    hidden = replace(model.Checkpoint.initial(name, original, at, 1), cluster_ids=ids)
     key, value, _ = checkpoints.to_record(hidden)
     home = checkpoints.home(checkpoints.TOPIC, key)
-    opened, copying = (transactional(pair.destination, f"{who}-{name}") for who in "ab")
+    opened, copying = (independent.transactional(pair.destination, f"{who}-{name}") for who in "ab")
     opened.begin_transaction()
     opened.produce(home.topic, b"", b"open", home.partition)
     assert opened.flush(30) == 0
@@ -560,17 +483,13 @@ def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
                 opened.abort_transaction(30)
             super().sleep(seconds)
 
-    topics = {"rename": {at.topic: here}}
-    settings = commands.mirror(pair.destination, pair.b, at.topic, node="only", topics=topics)
-    back = Mirror.model_validate(settings)
+    back = mirror_of(pair.destination, pair.b, at.topic, rename={at.topic: here})
     clock = Waiting()
     taken = cluster_snapshot.take_snapshot("back", back, clock, patient=False, run_id="run")
     if not clock.waits:
         opened.abort_transaction(30)
     assert [each.end_offset for each in taken.positions] == [2], "the copy is below the end"
-    assert run_plan.plan(taken).windows == []
-    (error,) = taken.refused.values()
-    assert "copying it would create a loop" in str(error)
+    assert "copying it would create a loop" in refusal_of(taken)
 
 
 def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
@@ -583,16 +502,7 @@ def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
 
     def copy(mirror_name: str, source: Cluster, to: Cluster, **topics: Any) -> dict[str, str]:
         """Return why topics are refused, after all others were copied."""
-        settings = commands.mirror(source, to, f".*{name}", node="only", topics=topics)
-        wanted = Mirror.model_validate(settings)
-        taken = cluster_snapshot.take_snapshot(f"{mirror_name}{name}", wanted, CLOCK)
-        ranges = run_plan.plan(taken).ranges
-        for each in ranges:
-            create(to, each.destination.topic, 1, KEPT)
-        job = CopyJob(taken.mirror, "run", taken.node, taken.destination)
-        for outcome in copy_ranges(job, ranges):
-            assert outcome.error == ""
-            settled_end(to, outcome.destination)
+        taken = copied_by(f"{mirror_name}{name}", mirror_of(source, to, f".*{name}", **topics))
         return {topic: str(error) for topic, error in taken.refused.items()}
 
     # the mirror in the middle has begun before there is a copy
@@ -633,11 +543,8 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
 
     (outcome,) = copy_ranges(CopyJob(taken.mirror, "run", b, pair.destination), ranges)
 
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
-        Status.FAILED,
-        "DivergedNodeError",
-        3,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.exit_code
+    assert facts == (Status.FAILED, "DivergedNodeError", 3)
     assert outcome.error == (
         f"{pair.topic}-0 at offset 10: "
         "node b holds another record than a, from which it was copied: its timestamp differs"
@@ -665,15 +572,15 @@ def test_the_last_node_is_kept_until_it_fails(pair: Pair) -> None:
         pair.a.brokers[0].start()
     assert pair.arrived() == 25
     assert pair.copy() == "b", "without failback it stays"
-    assert pair.snapshot(failback="when_healthy").node.name == "a"
+    assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["b", "a", "b"]
+    until(lambda: pair.snapshot(failback="when_healthy").node.name == "a", "the first node")
 
 
 def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     """A checkpoint written from one node must not carry the leader epoch of another node."""
     at = TopicPartition(pair.topic, 0)
-    for _ in range(2):  # each start is a new epoch
-        pair.a.brokers[0].kill()
-        pair.a.brokers[0].start()
+    pair.a.brokers[0].kill()
+    pair.a.brokers[0].start()  # a new epoch
     pair.write(10)
     assert pair.copy() == "a"
     checkpoint = reader.read_checkpoints(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[
@@ -681,11 +588,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     ]
     assert checkpoint.leader_epoch > 0
     for cluster in (pair.a.cluster(), pair.b):
-        sender = transactional(cluster, f"{pair.topic}-aborted")
-        sender.begin_transaction()
-        put(sender, at, [Record(b"k", b"never")])
-        assert sender.flush(30) == 0
-        sender.abort_transaction()
+        write_transaction(cluster, at, [Record(b"k", b"never")], commit=False)
         assert settled_end(cluster, at) == 12
     pair.a.brokers[0].kill()
     try:
@@ -699,13 +602,6 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         assert not run_plan.plan(pair.snapshot()).data_losses
     finally:
         pair.a.brokers[0].start()
-
-
-def test_a_retry_reads_another_node(pair: Pair) -> None:
-    """A retry reads the other healthy node."""
-    pair.write(10)
-    assert pair.copy() == "a"
-    assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["a", "b", "a"]
 
 
 def test_a_node_with_too_much_lag_is_not_read(pair: Pair) -> None:
@@ -728,21 +624,18 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
     assert taken.node.name == "b"
     mirror = pair.mirror()
     (a, b) = mirror.source.nodes
-    only_short = mirror.model_copy(
-        update={
-            "source": mirror.source.model_copy(
-                update={"nodes": (a, b.model_copy(update={"bootstrap_servers": (DOWN,)}))}
-            )
-        }
+    nodes = a, b.model_copy(update={"bootstrap_servers": (DOWN,)})
+    only_short = with_nodes(mirror, *nodes)
+    why = (
+        r"no node of the source can be read: a: .* ends at 4 on this node, and was copied up to 10"
     )
-    with pytest.raises(
-        SourceError,
-        match=(
-            r"no node of the source can be read: a: .* ends at 4 on this node, and was"
-            r" copied up to 10"
-        ),
-    ):
+    with pytest.raises(SourceError, match=why):
         cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
+
+
+def with_nodes(mirror: Mirror, *nodes: Any) -> Mirror:
+    source = mirror.source.model_copy(update={"nodes": nodes})
+    return mirror.model_copy(update={"source": source})
 
 
 def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
@@ -751,10 +644,7 @@ def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
     assert pair.copy(lag_threshold=1) == "b"
     mirror = pair.mirror()
     (a, _) = mirror.source.nodes
-    twins = (a, a.model_copy(update={"name": "b"}))
-    both_short = mirror.model_copy(
-        update={"source": mirror.source.model_copy(update={"nodes": twins})}
-    )
+    both_short = with_nodes(mirror, a, a.model_copy(update={"name": "b"}))
     taken = cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
     (loss,) = run_plan.plan(taken).data_losses
     assert isinstance(loss, DataLossError)
@@ -781,10 +671,10 @@ def _shifted_pair(pair: Pair) -> CopyJob:
     numbers = [Record(b"k", f"{number}".encode()) for number in range(20)]
     for cluster, aborts in ((pair.a.cluster(), False), (pair.b, True)):
         write(cluster, at, numbers[:10])
-        sender = transactional(cluster, f"{pair.topic}-{aborts}")
+        sender = independent.transactional(cluster, f"{pair.topic}-{aborts}")
         if aborts:
             sender.begin_transaction()
-            put(sender, at, [Record(b"k", b"-1")])
+            independent.put(sender, at, [Record(b"k", b"-1")])
             sender.flush()
             sender.abort_transaction(30)
         write(cluster, at, numbers[10:])
@@ -799,7 +689,7 @@ def _range(pair: Pair, job: CopyJob, start: int, end: int) -> CopyRange:
     at = TopicPartition(pair.topic, 0)
     committed = reader.read_checkpoints(job.mirror, pair.mirror(), CLOCK)
     return CopyRange(
-        OffsetRange(at, start, end),
+        model.OffsetRange(at, start, end),
         TopicPartition(f"pair.{pair.topic}", 0),
         checkpoint=committed.checkpoints.get(at),
     )

@@ -29,12 +29,13 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
-from tests.copying import KEPT, Mirror, end_of, numbered, records_of
+from tests.copying import KEPT, Mirror, end_of, numbered, opened, records_of
 from tests.support import commands, consumers, independent
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.independent import Record, until, write
 from tests.support.schema_registry import fake_registry
 
+pytestmark = pytest.mark.usefixtures("local_session")
 STILL_MS = 50
 
 
@@ -50,7 +51,7 @@ class Moving:
         self.section = commands.mirror(
             mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
         )
-        self.config = configured(folder, {mirror.name: self.section})
+        self.configure()
         self.group = f"group-{mirror.topic}"
         consumers.commit(mirror.source, self.group, mirror.at, 7)
 
@@ -68,6 +69,18 @@ class Moving:
         own = settings.mirror(self.mirror.name)
         session = Session(settings.spark)
         return Move(self.mirror.name, own, request, session, clock or SystemClock(), who)
+
+    def by_hand(self, who: str = "ann", **asked: Any) -> Move:
+        return self.move(who, by=FenceBy.HAND, **asked)
+
+    def cut_by_hand(self) -> None:
+        self.by_hand().fence()
+        self.by_hand().cut()
+
+    def configure(self, **more: Any) -> None:
+        """Write relay.yaml again, with more in the section of the mirror."""
+        self.section |= more
+        self.config = configured(self.folder, {self.mirror.name: self.section})
 
     def may_write(self) -> bool:
         """Whether the source takes a record of a user who has been granted everything."""
@@ -139,12 +152,11 @@ def moving_to_guarded(
 
 
 @pytest.mark.quick
-def test_there_and_back(moving: Moving, local_session: object) -> None:
+def test_there_and_back(moving: Moving) -> None:
     """Producers are stopped, the rest is copied, the group goes on exactly; then all is undone.
 
     A partition that nobody has written to moves, too.
     """
-    del local_session
     mirror, empty = moving.mirror, TopicPartition(moving.mirror.topic, 1)
     for cluster in (mirror.source, mirror.destination):
         independent.grow(cluster, mirror.topic, 2)
@@ -188,11 +200,8 @@ def test_there_and_back(moving: Moving, local_session: object) -> None:
     mirror.assert_equal()
 
 
-def test_back_with_what_was_written_at_the_destination(
-    moving: Moving, local_session: object
-) -> None:
+def test_back_with_what_was_written_at_the_destination(moving: Moving) -> None:
     """It is at the source once and in order; groups go on there; the destination stays fenced."""
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
     moving.move().fence()
     moving.move().cut()
@@ -205,18 +214,16 @@ def test_back_with_what_was_written_at_the_destination(
     *behind, home = moving.relay("rehearse")["gates"]
     assert {gate["saw"] for gate in behind} == {"held when it was cut"}
     beyond = end_of(there, mirror.at) - moving.move().record().cut[0].destination_end
-    assert (home["state"], home["saw"]) == (
-        "holds",
-        f"{beyond} offsets written at the destination since the cut",
-    )
-    back = moving.move(by=FenceBy.HAND).back()
+    facts = home["state"], home["saw"]
+    assert facts == ("holds", f"{beyond} offsets written at the destination since the cut")
+    back = moving.by_hand().back()
     assert (back.record.state, back.exit_code) == (State.BACK, 0)
     assert moving.at_source() == [*numbered(10), *written]
     assert moving.next_values(moving.group) == [each.value for each in written[4:]]
     assert moving.next_values(f"cut-{moving.group}") == [each.value for each in written]
     assert moving.next_values(f"whole-{moving.group}") == []
     assert moving.next_values(f"part-{moving.group}")[:1] == [numbered(10)[3].value]
-    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.by_hand().back().record.state is State.BACK
     # the mirror goes on after what came home, and everything may move once more
     write(mirror.source, mirror.at, numbered(3, first=800))
     held = [record for _, record in independent.read(there, mirror.at)]
@@ -271,6 +278,20 @@ def killed_at(number: int, *, after: bool) -> Iterator[list[str]]:
         yield events
 
 
+@contextmanager
+def meanwhile(owner: Any, name: str, happen: Callable[[], object]) -> Iterator[None]:
+    """Let something happen just before a step does this."""
+    original = getattr(owner, name)
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        with patch.object(owner, name, original):
+            happen()
+        return original(*arguments, **more)
+
+    with patch.object(owner, name, call):
+        yield
+
+
 def test_a_kill_at_every_write(moving: Moving) -> None:
     """Somebody else resumes each step, and the group and the fence are as if nothing had been."""
     mirror, number, seen = moving.mirror, 0, set()
@@ -296,14 +317,11 @@ def test_a_kill_at_every_write(moving: Moving) -> None:
     mirror.assert_equal()
 
 
-def test_a_kill_at_every_write_of_the_way_back(
-    moving_to_guarded: Moving, local_session: object
-) -> None:
+def test_a_kill_at_every_write_of_the_way_back(moving_to_guarded: Moving) -> None:
     """Somebody else goes on each time, and in the end all is home once; the fence there stays."""
-    del local_session
     moving = moving_to_guarded
-    moving.move(by=FenceBy.HAND).fence()
-    moving.move(by=FenceBy.HAND).cut()
+    moving.by_hand().fence()
+    moving.by_hand().cut()
     written = moving.write_there()
     consumers.commit(moving.mirror.destination, moving.group, moving.mirror.at, moving.there[4])
     number, seen = 0, set()
@@ -355,7 +373,6 @@ BEGUN = {"fence": [State.FENCING], "cut": [State.CUTTING], "back": [State.RETURN
 YES = dict.fromkeys(BEGUN, ("--yes",))
 
 
-@pytest.mark.usefixtures("local_session")
 @pytest.mark.parametrize("side", ["moving", "moving_to_guarded"])
 def test_a_broker_is_away_at_each_step(side: str, request: pytest.FixtureRequest) -> None:
     """Before it and in its middle: one line, the state stays, and the step goes on afterwards."""
@@ -376,7 +393,7 @@ def test_a_broker_is_away_at_each_step(side: str, request: pytest.FixtureRequest
                 assert error_line(relay_here(impatient, *asked, *YES.get(step, ())))
             began = {before} if at is None else {before, *BEGUN.get(step, ())}
             assert moving.move().record().state in began
-        getattr(moving.move(by=FenceBy.HAND), step)()
+        getattr(moving.by_hand(), step)()
         before = moving.move().record().state
         assert before is after
         if step == "verify":
@@ -387,17 +404,8 @@ def test_a_broker_is_away_at_each_step(side: str, request: pytest.FixtureRequest
 def test_two_at_once(moving: Moving) -> None:
     """Whoever was overtaken ends with one line, and leaves no ACL that nobody lifts."""
     ann, bob = moving.move("ann"), moving.move("bob")
-    create = fence.create
-
-    def overtaken(*arguments: Any) -> None:
-        with patch.object(fence, "create", create):
-            bob.back()
-            create(*arguments)
-
-    with (
-        patch.object(fence, "create", overtaken),
-        pytest.raises(FencedError, match=r"is taken back since .*, by bob"),
-    ):
+    overtaken = pytest.raises(FencedError, match=r"is taken back since .*, by bob")
+    with meanwhile(fence, "create", bob.back), overtaken:
         ann.fence()
     assert ann.status().findings == []
     until(moving.may_write, "no ACL is left")
@@ -406,24 +414,14 @@ def test_two_at_once(moving: Moving) -> None:
         moving.move("bob", topics=("other",)).fence()
 
 
-def test_two_ways_back_at_once(moving: Moving, local_session: object) -> None:
+def test_two_ways_back_at_once(moving: Moving) -> None:
     """The one that was overtaken ends with one line, and copies nothing twice."""
-    del local_session
     moving.move().fence()
     moving.move().cut()
     written = moving.write_there()
-    ann, bob = moving.move("ann", by=FenceBy.HAND), moving.move("bob", by=FenceBy.HAND)
-    copy = way_back.WayBackSteps.copy
-
-    def overtaken(*arguments: Any) -> None:
-        with patch.object(way_back.WayBackSteps, "copy", copy):
-            bob.back()
-        copy(*arguments)
-
-    with (
-        patch.object(way_back.WayBackSteps, "copy", overtaken),
-        pytest.raises(FencedError, match=r"is taken back since .*, by bob"),
-    ):
+    ann, bob = moving.by_hand("ann"), moving.by_hand("bob")
+    overtaken = pytest.raises(FencedError, match=r"is taken back since .*, by bob")
+    with meanwhile(way_back.WayBackSteps, "copy", bob.back), overtaken:
         ann.back()
     assert moving.at_source() == [*numbered(10), *written]
 
@@ -458,32 +456,23 @@ def test_a_writer_that_passes_the_fence(moving: Moving) -> None:
         moving.move().cut()
     found = moving.move().status()
     assert (found.record.state, found.exit_code) == (State.FENCED, 1)
-    hanging = independent.transactional(mirror.source, mirror.topic)
-    hanging.begin_transaction()
-    independent.put(hanging, mirror.at, numbered(1))
-    assert hanging.flush(30) == 0
+    hanging = opened(mirror.source, mirror.at, numbered(1), mirror.topic)
     with pytest.raises(SourceError, match=f"transactional id {mirror.topic} has a transaction"):
         moving.move().fence()
     hanging.abort_transaction(30)
 
 
-def test_a_writer_that_passes_the_fence_of_the_way_back(
-    moving: Moving, local_session: object
-) -> None:
+def test_a_writer_that_passes_the_fence_of_the_way_back(moving: Moving) -> None:
     """It is named, with its place; what it has written comes home with the next attempt.
 
     Records of which nobody knows whether they will be committed are written, too.
     """
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
     moving.move().fence()
     moving.move().cut()
-    sender = independent.transactional(there, f"late-{mirror.topic}")
-    sender.begin_transaction()
-    independent.put(sender, mirror.at, numbered(2, first=900))
-    assert sender.flush(30) == 0
+    sender = opened(there, mirror.at, numbered(2, first=900), f"late-{mirror.topic}")
     with pytest.raises(SourceError, match=f"late-{mirror.topic} has a transaction open"):
-        moving.move(by=FenceBy.HAND).back()
+        moving.by_hand().back()
     assert moving.move().record().state is State.RETURNING
     for refused in (moving.move().fence, moving.move().cut):
         with pytest.raises(RelayError, match="finish it with `relay move back`"):
@@ -495,28 +484,11 @@ def test_a_writer_that_passes_the_fence_of_the_way_back(
         until(lambda: member.poll(0.1) or member.assignment(), "a member")
         consumers.commit(there, moving.group, mirror.at, 9)
         with pytest.raises(RelayError, match=f"{moving.group}.* has members at the source"):
-            moving.move(by=FenceBy.HAND).back()
+            moving.by_hand().back()
     with pytest.raises(RelayError, match="go on with --by hand"):
         moving.move(by=FenceBy.ACL).back()
-    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.by_hand().back().record.state is State.BACK
     assert moving.at_source() == [*numbered(10), *numbered(2, first=900), *written]
-
-
-def test_what_is_not_mirrored_back(moving: Moving) -> None:
-    """Where the result could not be exact, one line says so, and nothing is changed."""
-    mirror, there = moving.mirror, moving.mirror.destination
-    moving.move().fence()
-    moving.move().cut()
-    moving.write_there()
-    with pytest.raises(RelayError, match="has no authorizer"):
-        moving.move(by=FenceBy.ACL).back()
-    independent.delete_before(there, mirror.at, moving.there[1])
-    with pytest.raises(RelayError, match=r"written after it may be gone"):
-        moving.move(by=FenceBy.HAND).back()
-    write(mirror.source, mirror.at, numbered(1))
-    with pytest.raises(RelayError, match=r"the source has offsets 10 to 11, which were never"):
-        moving.move(by=FenceBy.HAND).back()
-    assert moving.move().record().state is State.CUT
 
 
 def test_a_group_that_was_started_too_early(moving: Moving) -> None:
@@ -608,7 +580,7 @@ def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> N
     mirror, two = moving.mirror, source_cluster.cluster()
     nodes = moving.section["source"]["nodes"]
     moving.section["source"]["nodes"] = [*nodes, {"name": "two", **commands.at(two)}]
-    moving.config = configured(moving.folder, {mirror.name: moving.section})
+    moving.configure()
     independent.create(two, mirror.topic, 1, KEPT)
     write(two, mirror.at, numbered(9))
     by_hand = {"by": FenceBy.HAND, "node": mirror.source.name}
@@ -632,12 +604,11 @@ def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> N
         moving.move().fence()
 
 
-def test_schemas_are_a_gate(moving: Moving, local_session: object) -> None:
+def test_schemas_are_a_gate(moving: Moving) -> None:
     """A missing schema, and a registry that is away, stop the cut before a group moves.
 
     One that the source's registry does not know stops the way back.
     """
-    del local_session
     mirror = moving.mirror
     write(mirror.source, mirror.at, [Record(None, b"\0\0\0\0\5payload")])
     mirror.known = mirror.checkpoint(), 0
@@ -646,7 +617,7 @@ def test_schemas_are_a_gate(moving: Moving, local_session: object) -> None:
         here.add("order", 1, 5, '"string"')
         moving.section["source"]["schema_registry"] = {"url": here.url}
         moving.section["destination"]["schema_registry"] = {"url": there.url}
-        moving.config = configured(moving.folder, {mirror.name: moving.section})
+        moving.configure()
         moving.move().fence()
         with pytest.raises(RelayError, match="the destination's registry does not know it"):
             moving.move().cut()
@@ -660,15 +631,15 @@ def test_schemas_are_a_gate(moving: Moving, local_session: object) -> None:
         there.add("order", 2, 6, '"int"')
         write(mirror.destination, mirror.at, [Record(None, b"\0\0\0\0\6payload")])
         with pytest.raises(RelayError, match="register it at the source's registry"):
-            moving.move(by=FenceBy.HAND).back()
+            moving.by_hand().back()
         assert moving.move().record().state is State.RETURNING
         here.add("order", 2, 6, '"int"')
-        assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+        assert moving.by_hand().back().record.state is State.BACK
 
 
 def test_the_source_is_gone(moving: Moving) -> None:
     """What is not there is said by offsets and groups, and a stale run copies nothing."""
-    moving.move(by=FenceBy.HAND).fence()
+    moving.by_hand().fence()
     alive = moving.config
     dead = replace(moving.mirror.source, bootstrap_servers=("127.0.0.1:1",))
     section = commands.mirror(dead, moving.mirror.destination, moving.mirror.topic, node=dead.name)
@@ -680,49 +651,25 @@ def test_the_source_is_gone(moving: Moving) -> None:
     assert done.lines[1] == "of no group is known how far it was at the source"
     moving.config = alive
     assert relay_here(moving.config, "run").returncode == 3
-    moving.move(by=FenceBy.HAND).back()
+    moving.by_hand().back()
     assert moving.move().record().state is State.BACK
     never = moving.move(is_without_source=True).cut()
     assert "nobody knows what came after" in str(never.findings[0])
     assert TopicPartition(moving.mirror.topic, 0) == never.record.cut[0].source
 
 
-def _cut_by_hand(moving: Moving) -> None:
-    moving.move(by=FenceBy.HAND).fence()
-    moving.move(by=FenceBy.HAND).cut()
-
-
-def test_an_open_transaction_hides_nothing_from_back(moving: Moving) -> None:
-    """Readers of committed records do not see what is behind it; it is written nevertheless."""
-    mirror, there = moving.mirror, moving.mirror.destination
-    _cut_by_hand(moving)
-    sender = independent.transactional(there, f"open-{mirror.topic}")
-    sender.begin_transaction()
-    independent.put(sender, mirror.at, numbered(1, first=900))
-    assert sender.flush(30) == 0
-    write(there, mirror.at, numbered(4, first=100))
-    with pytest.raises(SourceError, match="has a transaction open"):
-        moving.move(by=FenceBy.HAND).back()
-    sender.abort_transaction(30)
-    with pytest.raises(RelayError, match="with other topics"):
-        moving.move(by=FenceBy.HAND, topics=("other",)).back()
-    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
-    assert moving.at_source() == [*numbered(10), *numbered(4, first=100)]
-
-
-def test_a_second_way_back(moving: Moving, local_session: object) -> None:
+def test_a_second_way_back(moving: Moving) -> None:
     """After the first one an idle run, an audit, groups, the next cut and the next way back."""
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
     resting = f"resting-{moving.group}"
     consumers.commit(mirror.source, resting, mirror.at, 4)
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
     cut_end = end_of(there, mirror.at)
     write(there, mirror.at, numbered(5, first=100))
     consumers.commit(there, moving.group, mirror.at, end_of(there, mirror.at))
     half = f"half-{moving.group}"
     consumers.commit(there, half, mirror.at, cut_end + 2)
-    moving.move(by=FenceBy.HAND).back()
+    moving.by_hand().back()
     consumers.commit(mirror.source, half, mirror.at, end_of(mirror.source, mirror.at) - 1)
     assert relay_here(moving.config, "run").returncode == 0
     assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
@@ -730,13 +677,13 @@ def test_a_second_way_back(moving: Moving, local_session: object) -> None:
     asked = "offsets", "translate", "--group", moving.group, "--json"
     (answer,) = json.loads(relay_here(moving.config, *asked).stdout)["positions"]
     assert (answer["exactness"], answer["to_offset"]) == ("exact", end_of(there, mirror.at))
-    moving.move(by=FenceBy.HAND).fence()
-    moving.move(by=FenceBy.HAND, without_groups=(half, resting)).cut()
+    moving.by_hand().fence()
+    moving.by_hand(without_groups=(half, resting)).cut()
     write(there, mirror.at, numbered(5, first=200))
     # and one that has not read all that came home is not sent past it
     with pytest.raises(RelayError, match=f"{half}.*has no source offset now"):
-        moving.move(by=FenceBy.HAND).back()
-    back = moving.move(by=FenceBy.HAND, without_groups=(half,)).back()
+        moving.by_hand().back()
+    back = moving.by_hand(without_groups=(half,)).back()
     assert (back.record.state, back.exit_code) == (State.BACK, 0)
     home = [*numbered(10), *numbered(5, first=100), *numbered(5, first=200)]
     assert moving.at_source() == records_of(there, mirror.at) == home
@@ -744,64 +691,68 @@ def test_a_second_way_back(moving: Moving, local_session: object) -> None:
     assert consumers.committed(mirror.source, resting, mirror.at)[0] == 4
 
 
-def test_a_way_back_into_a_topic_of_the_mirror(moving: Moving, local_session: object) -> None:
+def test_a_way_back_into_a_topic_of_the_mirror(moving: Moving) -> None:
     """Originals in a partition of which nothing was copied are nobody else's records."""
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
     at = TopicPartition(f"{mirror.topic}-two", 1)
     independent.create(mirror.source, at.topic, 2, KEPT)
     write(mirror.source, TopicPartition(at.topic, 0), numbered(3))
     moving.section["topics"]["allow"].append(at.topic)
-    moving.config = configured(moving.folder, {mirror.name: moving.section})
+    moving.configure()
     assert relay_here(moving.config, "run").returncode == 0
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
     write(there, at, numbered(5, first=100))
-    moving.move(by=FenceBy.HAND).back()
+    moving.by_hand().back()
     assert records_of(mirror.source, at) == numbered(5, first=100)
     assert relay_here(moving.config, "run").returncode == 0
     assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
-    moving.move(by=FenceBy.HAND).fence()
-    cut_again = moving.move(by=FenceBy.HAND, without_groups=(moving.group,)).cut()
+    moving.by_hand().fence()
+    cut_again = moving.by_hand(without_groups=(moving.group,)).cut()
     assert cut_again.record.state is State.CUT
 
 
-def test_what_is_lost_is_not_mirrored_back(moving: Moving, local_session: object) -> None:
-    """Logs of either side that are not those of the cut, and what retention took from the start."""
-    del local_session
+def test_what_is_lost_is_not_mirrored_back(moving: Moving) -> None:
+    """Where the result could not be exact, one line says so, and nothing is changed.
+
+    Logs of either side that are not those of the cut, and what retention took from the start.
+    """
     mirror, there = moving.mirror, moving.mirror.destination
     at = TopicPartition(f"{mirror.topic}-two", 0)
     independent.create(mirror.source, at.topic, 1, KEPT)
     moving.section["topics"]["allow"].append(at.topic)
-    moving.config = configured(moving.folder, {mirror.name: moving.section})
+    moving.configure()
     independent.create(there, at.topic, 1, KEPT)
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
+
+    def refuses(why: str, by: FenceBy = FenceBy.HAND) -> None:
+        with pytest.raises(RelayError, match=why):
+            moving.move(by=by).back()
+
+    refuses("has no authorizer", FenceBy.ACL)
     write(there, at, numbered(10))
     independent.delete_before(there, at, 6)
-    with pytest.raises(RelayError, match="offsets 6 to 10, and the cut is at 0"):
-        moving.move(by=FenceBy.HAND).back()
-    independent.delete(there, at.topic)
-    independent.create(there, at.topic, 1, KEPT)
-    independent.delete(there, mirror.topic)
-    independent.create(there, mirror.topic, 1, KEPT)
+    refuses("offsets 6 to 10, and the cut is at 0: records that were written after it may be gone")
+    for topic in (at.topic, mirror.topic):
+        independent.delete(there, topic)
+        independent.create(there, topic, 1, KEPT)
     write(there, mirror.at, numbered(30))
-    with pytest.raises(RelayError, match="was deleted at the destination and created again"):
-        moving.move(by=FenceBy.HAND).back()
+    refuses("was deleted at the destination and created again")
+    write(mirror.source, mirror.at, numbered(1))
+    refuses("the source has offsets 10 to 11, which were never")
     independent.delete(mirror.source, mirror.topic)
     independent.create(mirror.source, mirror.topic, 1, KEPT)
-    with pytest.raises(RelayError, match="the source ends at offset 0, before 10"):
-        moving.move(by=FenceBy.HAND).back()
+    refuses("the source ends at offset 0, before 10")
     assert moving.move().record().state is State.CUT
 
 
-def test_what_retention_takes_on_the_way_back(moving: Moving, local_session: object) -> None:
+def test_what_retention_takes_on_the_way_back(moving: Moving) -> None:
     """A rehearsal says so; with `on_data_loss: continue`, what is left comes home."""
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
     begun = end_of(there, mirror.at)
     write(there, mirror.at, numbered(10, first=100))
     with patch.object(way_back, "copy_all", side_effect=Killed), pytest.raises(Killed):
-        moving.move(by=FenceBy.HAND).back()
+        moving.by_hand().back()
     independent.delete_before(there, mirror.at, begun + 4)
     gone = f"and the cut is at {begun}: records that were written after it may be gone"
     gate = moving.move().rehearse().gates[-1]
@@ -809,17 +760,17 @@ def test_what_retention_takes_on_the_way_back(moving: Moving, local_session: obj
     with pytest.raises(ConfigError, match="finish it with `relay move back`"):
         moving.move().verify()
     with pytest.raises(ConfigError, match=gone):
-        moving.move(by=FenceBy.HAND).back()
-    _on_data_loss(moving, "continue")
+        moving.by_hand().back()
+    moving.configure(on_data_loss="continue")
     with patch.object(way_back.WayBackSteps, "hold", side_effect=Killed), pytest.raises(Killed):
-        moving.move(by=FenceBy.HAND).back()
+        moving.by_hand().back()
     write(there, mirror.at, numbered(10, first=200))
     independent.delete_before(there, mirror.at, begun + 15)
-    _on_data_loss(moving, "fail")
+    moving.configure(on_data_loss="fail")
     with pytest.raises(RelayError, match="on_data_loss: continue"):
-        moving.move(by=FenceBy.HAND).back()
-    _on_data_loss(moving, "continue")
-    back = moving.move(by=FenceBy.HAND, without_groups=(moving.group,)).back()
+        moving.by_hand().back()
+    moving.configure(on_data_loss="continue")
+    back = moving.by_hand(without_groups=(moving.group,)).back()
     assert back.record.state is State.BACK
     home = [*numbered(10), *numbered(6, first=104), *numbered(5, first=205)]
     assert moving.at_source() == home
@@ -827,22 +778,16 @@ def test_what_retention_takes_on_the_way_back(moving: Moving, local_session: obj
     assert relay_here(moving.config, "audit", "--level", "full").returncode == 0
 
 
-def _on_data_loss(moving: Moving, does: str) -> None:
-    moving.section["on_data_loss"] = does
-    moving.config = configured(moving.folder, {moving.mirror.name: moving.section})
-
-
-def test_a_replay_into_what_has_moved(moving: Moving, local_session: object) -> None:
+def test_a_replay_into_what_has_moved(moving: Moving) -> None:
     """The way back would bring its copies to the source, which has their originals."""
-    del local_session
     topic, own = moving.mirror.topic, moving.mirror.name
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
     asked = ("replay", topic, "--to", topic, "--into-itself", "--offsets", "0:3", "--yes")
     assert "has moved to the destination" in error_line(relay_here(moving.config, *asked))
     with patch.object(replay, "moved_topics", return_value=()):  # as if it had begun before
         assert relay_here(moving.config, *asked).returncode == 0
     with pytest.raises(ConfigError, match=f"copies of {own}.replay@.* beyond the cut"):
-        moving.move(by=FenceBy.HAND).back()
+        moving.by_hand().back()
     assert moving.move().record().state is State.CUT
 
 
@@ -887,75 +832,58 @@ def test_partitions_that_come_late(moving: Moving) -> None:
 
 def test_who_wakes_after_a_later_cut(moving: Moving) -> None:
     """It gives nothing back of a move that it does not know."""
-    _cut_by_hand(moving)
-    claim = cut.claim_for
+    moving.cut_by_hand()
 
-    def later(*arguments: Any, **more: Any) -> Any:
-        with patch.object(cut, "claim_for", claim):
-            moving.move("bob", by=FenceBy.HAND).back()
-            moving.move("bob", by=FenceBy.HAND).fence()
-            moving.move("bob", by=FenceBy.HAND).cut()
-        return claim(*arguments, **more)
+    def later() -> None:
+        for step in ("back", "fence", "cut"):
+            getattr(moving.by_hand("bob"), step)()
 
-    with (
-        patch.object(cut, "claim_for", later),
-        pytest.raises(FencedError, match=r"is cut since .*, by bob"),
-    ):
-        moving.move("ann", by=FenceBy.HAND).back()
+    overtaken = pytest.raises(FencedError, match=r"is cut since .*, by bob")
+    with meanwhile(cut, "claim_for", later), overtaken:
+        moving.by_hand("ann").back()
     assert relay_here(moving.config, "run").returncode == 3
 
 
 def test_who_claims_after_the_move_was_taken_back(moving: Moving) -> None:
     """A cut that was overtaken after its last look at the record takes nothing any more."""
-    moving.move(by=FenceBy.HAND).fence()
-    commit_unseen = owners.commit_unseen
+    moving.by_hand().fence()
 
-    def later(*arguments: Any) -> Any:
-        with patch.object(owners, "commit_unseen", commit_unseen):
-            assert moving.move("bob", by=FenceBy.HAND).back().record.state is State.BACK
-        return commit_unseen(*arguments)
+    def later() -> None:
+        assert moving.by_hand("bob").back().record.state is State.BACK
 
-    with (
-        patch.object(owners, "commit_unseen", later),
-        pytest.raises(FencedError, match=r"is taken back since .*, by bob"),
-    ):
-        moving.move("ann", by=FenceBy.HAND).cut()
+    overtaken = pytest.raises(FencedError, match=r"is taken back since .*, by bob")
+    with meanwhile(owners, "commit_unseen", later), overtaken:
+        moving.by_hand("ann").cut()
     assert relay_here(moving.config, "run").returncode == 0
 
 
-def test_a_cut_opens_the_destination(moving_to_guarded: Moving, local_session: object) -> None:
+def test_a_cut_opens_the_destination(moving_to_guarded: Moving) -> None:
     """Also without the source, and whoever fences it too late takes that away again."""
-    del local_session
     moving = moving_to_guarded
-    there = moving.mirror.destination
-    _cut_by_hand(moving)
-    write(there, moving.mirror.at, numbered(4, first=100))
+    moving.cut_by_hand()
+    write(moving.mirror.destination, moving.mirror.at, numbered(4, first=100))
     moving.move().back()
     assert not moving.may_write()
     # the marker behind what came home is no record that this cut does not have
-    moving.move(is_without_source=True, by=FenceBy.HAND).cut()
+    moving.by_hand(is_without_source=True).cut()
     assert moving.may_write()
-    create = fence.create
 
-    def too_late(*arguments: Any) -> None:
-        with patch.object(fence, "create", create):
-            moving.move("bob", without_groups=(moving.group,)).back()
-            assert relay_here(moving.config, "run").returncode == 0
-            moving.move("bob", is_without_source=True, by=FenceBy.HAND).cut()
-        create(*arguments)
+    def earlier() -> None:
+        moving.move("bob", without_groups=(moving.group,)).back()
+        assert relay_here(moving.config, "run").returncode == 0
+        moving.by_hand("bob", is_without_source=True).cut()
 
-    with patch.object(fence, "create", too_late), pytest.raises(FencedError, match="by bob"):
+    with meanwhile(fence, "create", earlier), pytest.raises(FencedError, match="by bob"):
         moving.move("ann", without_groups=(moving.group,)).back()
     assert moving.may_write()
 
 
 def test_what_arrives_while_a_move_is_taken_back(
-    moving: Moving, local_session: object, monkeypatch: pytest.MonkeyPatch
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, nothing is given back, and it comes home, before and after a way back."""
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
     consumers.commit(there, "reads-there", mirror.at, 5)
     late = iter((numbered(2, first=500), numbered(3, first=600)))
     give_back = cut.give_back
@@ -970,7 +898,7 @@ def test_what_arrives_while_a_move_is_taken_back(
         (begun + 2, begun + 5, State.RETURNING),
     ):
         with patch.object(cut, "give_back", as_it_is_given_back), pytest.raises(RelayError) as said:
-            moving.move(by=FenceBy.HAND).back()
+            moving.by_hand().back()
         assert f"{mirror.at}: offsets {first} to {last} were written at the" in str(said.value)
         assert moving.move().record().state is state
         assert relay_here(moving.config, "run").returncode == 3
@@ -984,7 +912,7 @@ def test_what_arrives_while_a_move_is_taken_back(
         resume_at(*rest)
 
     monkeypatch.setattr(way_back, "resume_at", after_another)
-    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.by_hand().back().record.state is State.BACK
     home = [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
     assert moving.at_source() == home
     assert moving.next_values("reads-there") == [each.value for each in home[5:]]
@@ -992,16 +920,15 @@ def test_what_arrives_while_a_move_is_taken_back(
     assert records_of(there, mirror.at) == home
 
 
-def test_a_way_back_that_has_ended_goes_on(moving: Moving, local_session: object) -> None:
+def test_a_way_back_that_has_ended_goes_on(moving: Moving) -> None:
     """A producer has passed the fence when all was home and a group could not move yet."""
-    del local_session
     mirror, there = moving.mirror, moving.mirror.destination
-    _cut_by_hand(moving)
+    moving.cut_by_hand()
     write(there, mirror.at, numbered(2, first=500))
     consumers.commit(there, moving.group, mirror.at, end_of(there, mirror.at))
     with patch.object(way_back, "move_groups", side_effect=Killed), pytest.raises(Killed):
-        moving.move(by=FenceBy.HAND).back()
+        moving.by_hand().back()
     write(there, mirror.at, numbered(3, first=600))
-    assert moving.move(by=FenceBy.HAND).back().record.state is State.BACK
+    assert moving.by_hand().back().record.state is State.BACK
     assert moving.at_source() == [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
     assert moving.next_values(moving.group) == [each.value for each in numbered(3, first=600)]

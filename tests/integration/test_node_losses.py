@@ -4,35 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relay_pipelines import errors
 from relay_pipelines.audit import audit, spark_job
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import (
-    ConfigError,
-    DivergedNodeError,
-    RetentionPassedError,
-    SourceError,
-    TopicRecreatedError,
-)
+from relay_pipelines.errors import RetentionPassedError, SourceError, TopicRecreatedError
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import (
-    Cluster,
-    CopyJob,
-    LedgerEntry,
-    Outcome,
-    Status,
-    TopicPartition,
-)
-from relay_pipelines.prepare import owners, prepared_snapshot
+from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, Outcome, Status, TopicPartition
+from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset
 from relay_pipelines.recovery.reset import Reset, ResetTo
@@ -42,19 +29,11 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes, numbered, records_of
+from tests.copying import KEPT, ensure_homes, numbered, records_of, write_transaction
 from tests.support import commands
 from tests.support.findings import differences, notes, unreadable
-from tests.support.independent import (
-    create,
-    delete,
-    delete_before,
-    put,
-    settled_end,
-    transactional,
-    until,
-    write,
-)
+from tests.support.independent import create, delete, delete_before, write
+from tests.support.planned_copy import copy_planned, prepared
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -99,12 +78,7 @@ class Pair:
     def shift(self, node: str) -> None:
         """Make all later offsets of a topic-partition higher there, by an aborted record."""
         cluster, at = self.a if node == "a" else self.b, TopicPartition(self.topic, 0)
-        sender = transactional(cluster, f"{self.topic}-shift")
-        sender.begin_transaction()
-        put(sender, at, numbered(1, first=999))
-        sender.flush()
-        sender.abort_transaction(30)
-        settled_end(cluster, at)
+        write_transaction(cluster, at, numbered(1, first=999), commit=False)
 
     def entries(self, partition: int) -> list[LedgerEntry]:
         """Return the ledger entries of a topic-partition."""
@@ -163,8 +137,7 @@ class Pair:
     def snapshot(self, on_data_loss: str, *, down: str = "") -> ClusterSnapshot:
         """Take a snapshot for a copy; one of the nodes may be down."""
         mirror = Mirror.model_validate(self.settings(on_data_loss, down=down))
-        take = lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK)  # noqa: E731  # asked again after a decision
-        return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+        return prepared(self.name, mirror)
 
     def outcomes(self, taken: ClusterSnapshot) -> list[Outcome]:
         """Copy what is new, from any of the nodes."""
@@ -174,22 +147,9 @@ class Pair:
 
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; return start and end by partition."""
-        ranges, outcomes = run_plan.plan(taken).ranges, self.outcomes(taken)
-        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
-        until(lambda: ends.items() <= self._reached().items(), "the checkpoints")
-        return {
-            copy_range.source.topic_partition.partition: (
-                copy_range.source.start,
-                copy_range.source.end,
-            )
-            for copy_range in ranges
-        }
-
-    def _reached(self) -> dict[TopicPartition, int]:
-        return {
-            at: committed.next_offset for at, committed in self.snapshot("fail").checkpoints.items()
-        }
+        more = {"other_nodes": taken.other_nodes, "node_timeout_ms": 2_000}
+        new = [each.source for each in copy_planned(taken, **more)]
+        return {each.topic_partition.partition: (each.start, each.end) for each in new}
 
     def arrived(self, partition: int) -> list[bytes | None]:
         at = TopicPartition(self.rename.format(topic=self.topic), partition)
@@ -224,8 +184,10 @@ def pair(
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
 def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> None:
-    """The node whose records retention deleted is not read, and nothing is lost."""
+    """The node whose records retention deleted is not read, be it up or down; nothing is lost."""
     pair.retention("a", 0, 25)
+    down = pair.snapshot(on_data_loss, down="a")
+    assert (down.node.name, down.accepted, run_plan.plan(down).data_losses) == ("b", (), ())
     taken = pair.snapshot(on_data_loss)
     assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
     at = TopicPartition(pair.topic, 0)
@@ -293,8 +255,7 @@ def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_node(pair: Pair
     def taken(down: str = "") -> ClusterSnapshot:
         pair.rename = "latest.{topic}"
         mirror = Mirror.model_validate(pair.settings(down=down) | {"start": "latest"})
-        take = partial(cluster_snapshot.take_snapshot, f"{pair.name}-latest", mirror, CLOCK)
-        return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+        return prepared(f"{pair.name}-latest", mirror)
 
     assert new in {position.topic_partition for position in taken().positions}
     silent = taken(down="a")
@@ -302,14 +263,6 @@ def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_node(pair: Pair
     assert "node b does not have it, and node a does not answer" in str(silent.unreadable[new])
     delete(pair.a, new.topic)
     assert (dict(taken().deleted), dict(taken().unreadable)) == ({new.topic: ""}, {})
-
-
-def test_a_node_that_is_not_needed_may_be_down(pair: Pair) -> None:
-    """While one node has everything, the other one may be down."""
-    pair.retention("a", 0, 25)
-    taken = pair.snapshot("continue", down="a")
-    assert (taken.node.name, taken.accepted) == ("b", ())
-    assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
 
 
 def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, second_node: LocalCluster) -> None:
@@ -362,11 +315,8 @@ def test_each_node_may_lack_other_records(pair: Pair) -> None:
 
     assert (taken.node.name, taken.accepted) == ("a", ())
     (held,) = run_plan.plan(taken).data_losses
-    assert (type(held), held.exit_code, held.topic_partition) == (
-        SourceError,
-        1,
-        TopicPartition(pair.topic, 0),
-    )
+    facts = type(held), held.exit_code, held.topic_partition
+    assert facts == (SourceError, 1, TopicPartition(pair.topic, 0))
     assert (
         "retention took the offsets [10, 25) before they were copied, "
         "but node b has them; copy them with" in str(held)
@@ -414,8 +364,7 @@ def test_a_topic_created_again_before_its_first_copy(pair: Pair, down: str) -> N
     def snapshot(down: str = "") -> ClusterSnapshot:
         late = {"start": "latest", "topics": {"allow": [pair.topic], "rename": "late.{topic}"}}
         mirror = Mirror.model_validate(pair.settings(down=down) | late)
-        take = lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK)  # noqa: E731  # asked again after a decision
-        return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+        return prepared(name, mirror)
 
     begun = snapshot()
     assert (begun.node.name, [at.begin for at in begun.positions]) == ("a", [WRITTEN] * 2)
@@ -650,10 +599,12 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
     assert (first.status, first.next_offset) == (Status.DONE, 40)
     with pytest.raises(SourceError, match="b broker"):
         planned(down="b")
-    with pytest.raises(ConfigError, match=r"'b', which is not in source\.nodes"):
+    with pytest.raises(errors.ConfigError, match=r"'b', which is not in source\.nodes"):
         planned(names="ac")
     pair.quarantine(b="other records")
-    with pytest.raises(DivergedNodeError, match="node b is in quarantine: other records; replay"):
+    with pytest.raises(
+        errors.DivergedNodeError, match="node b is in quarantine: other records; replay"
+    ):
         planned()
     pair.quarantine(b="")
     second = copied(start_replay(planned(), CLOCK), 45)
@@ -686,8 +637,6 @@ def test_a_replay_names_what_has_no_leader(
     with pytest.raises(SourceError, match="it has no leader"):
         planned(1)
     again = planned(None)
-    assert (again.is_complete, [str(error) for error in again.plan.data_losses]) == (
-        False,
-        [f"{known}: it has no leader"],
-    )
+    facts = again.is_complete, [str(error) for error in again.plan.data_losses]
+    assert facts == (False, [f"{known}: it has no leader"])
     assert planned(0).plan.data_losses == []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,40 +14,33 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import KEPT, OPTIONS, Mirror, copy_as_it_is, copy_as_rows, numbered, records_of
-from tests.support.independent import (
-    assert_equal,
-    create,
-    delete,
-    delete_before,
-    put,
-    settled_end,
-    transactional,
-    until,
-    write,
+from tests.copying import (
+    KEPT,
+    OPTIONS,
+    Clusters,
+    Mirror,
+    copy_as_it_is,
+    copy_as_rows,
+    numbered,
+    opened,
+    records_of,
+    write_transaction,
 )
+from tests.support import independent
+from tests.support.damage import flip_bit
+from tests.support.independent import assert_equal, create, delete, delete_before, settled_end
+from tests.support.sleeping_clock import Untiring
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
 WAYS = pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic of ten batches."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Mirror(*sides, topic_name)
     made.write(*(numbered(10, 1000, first) for first in range(0, 100, 10)))
     return made
-
-
-@pytest.fixture
-def restartable(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A cluster for one test alone; each restart of its broker begins a leader epoch."""
-    cluster = LocalCluster("restartable", folder=tmp_path / "restartable")
-    cluster.start()
-    yield cluster
-    cluster.discard()
 
 
 def surveyed(mirror: Mirror) -> CopyRange:
@@ -73,11 +65,8 @@ def test_a_topic_recreated_before_the_range_starts(mirror: Mirror, way: Way) -> 
     planned = surveyed(mirror)
     recreate(mirror, 300)
     (outcome,) = way(mirror.job, [planned], SystemClock())
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
-        Status.FAILED,
-        "TopicRecreatedError",
-        3,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.exit_code
+    assert facts == (Status.FAILED, "TopicRecreatedError", 3)
     assert outcome.error.startswith(f"{mirror.at} at offset ")
     assert "\n" not in outcome.error
     assert len(mirror.copied()) == 40
@@ -96,17 +85,14 @@ def test_a_topic_recreated_before_its_first_copy(mirror: Mirror, way: Way) -> No
 
 @WAYS
 def test_a_topic_deleted_before_the_range_starts(mirror: Mirror, way: Way, topic_name: str) -> None:
-    """A deleted topic fails soon and alone: it is not waited for, and the next range is copied."""
+    """A deleted topic fails alone: it is not waited for, and the next range is copied."""
     planned = surveyed(mirror)
     delete(mirror.source, mirror.topic)
     other = Mirror(mirror.source, mirror.destination, f"other-{topic_name}", name=mirror.name)
     other.write(numbered(10))
-    clock = SystemClock()
-    began = clock.monotonic()
-    gone, done = way(mirror.job, [planned, other.range()], clock)
+    gone, done = way(mirror.job, [planned, other.range()], Untiring(seconds=30))
     assert (gone.status, gone.error_kind, gone.exit_code) == (Status.FAILED, "TopicDeletedError", 1)
     assert (done.status, done.records) == (Status.DONE, 10)
-    assert clock.monotonic() - began < 30
 
 
 def test_a_topic_deleted_while_it_is_copied(mirror: Mirror, topic_name: str) -> None:
@@ -114,15 +100,13 @@ def test_a_topic_deleted_while_it_is_copied(mirror: Mirror, topic_name: str) -> 
     other = Mirror(mirror.source, mirror.destination, f"other-{topic_name}", name=mirror.name)
     other.write(numbered(10))
     options = replace(OPTIONS, chunk_ms=200, max_bytes_per_second=15_000, fetch_max_bytes=1)
-    job, clock = replace(mirror.job, options=options), SystemClock()
+    job = replace(mirror.job, options=options)
     with ThreadPoolExecutor(1) as running:
         ranges = [surveyed(mirror), other.range()]
-        copying = running.submit(copy_as_it_is, job, ranges, clock)
-        until(lambda: settled_end(mirror.destination, mirror.at) > 0, "the first chunk")
+        copying = running.submit(copy_as_it_is, job, ranges, Untiring(seconds=40))
+        independent.until(lambda: settled_end(mirror.destination, mirror.at) > 0, "the first chunk")
         delete(mirror.source, mirror.topic)
-        began = clock.monotonic()
         gone, done = copying.result(600)
-    assert clock.monotonic() - began < 30
     assert (gone.status, gone.error_kind) == (Status.FAILED, "TopicDeletedError")
     assert (done.status, done.records) == (Status.DONE, 10)
     assert len(mirror.copied()) == gone.next_offset
@@ -154,16 +138,19 @@ def test_a_topic_recreated_while_it_is_read(mirror: Mirror) -> None:
 
 
 def test_a_marker_under_a_later_leader_epoch(
-    restartable: LocalCluster, destination_cluster: LocalCluster, topic_name: str
+    own_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> None:
     """Data in one leader epoch and its marker in the next are a leader change, not a truncation."""
-    mirror = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
+    mirror = Mirror(own_cluster.cluster(), destination_cluster.cluster(), topic_name)
     mirror.write(numbered(5))
-    producer = transactional(mirror.source, "over-a-restart", **{"transaction.timeout.ms": 600_000})
-    producer.begin_transaction()
-    put(producer, mirror.at, numbered(5, first=5))
-    assert producer.flush(30) == 0
-    (broker,) = restartable.brokers
+    producer = opened(
+        mirror.source,
+        mirror.at,
+        numbered(5, first=5),
+        "over-a-restart",
+        **{"transaction.timeout.ms": 600_000},
+    )
+    (broker,) = own_cluster.brokers
     broker.stop()
     broker.start()
     producer.commit_transaction(60)
@@ -180,11 +167,7 @@ def test_a_marker_under_a_later_leader_epoch(
 
 def test_a_chunk_that_ends_with_a_marker_keeps_its_epoch(mirror: Mirror) -> None:
     """A chunk that ends with a marker records the marker's epoch and end."""
-    producer = transactional(mirror.source, f"ends-{mirror.topic}")
-    producer.begin_transaction()
-    put(producer, mirror.at, numbered(3, first=100))
-    assert producer.flush(30) == 0
-    producer.abort_transaction(30)
+    write_transaction(mirror.source, mirror.at, numbered(3, first=100), commit=False)
     mirror.copy(end=104)
     assert (mirror.checkpoint().leader_epoch_end, mirror.checkpoint().next_offset) == (104, 104)
 
@@ -194,14 +177,14 @@ def nodes(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
     topic_name: str,
-    restartable: LocalCluster,
+    own_cluster: LocalCluster,
 ) -> Mirror:
-    """A mirror with the nodes `restartable` and the source cluster, which have the same records."""
-    made = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
+    """A mirror with the nodes `own` and the source cluster, which have the same records."""
+    made = Mirror(own_cluster.cluster(), destination_cluster.cluster(), topic_name)
     create(source_cluster.cluster(), topic_name, 1, KEPT)
     for first in range(0, 100, 10):
         for cluster in (made.source, source_cluster.cluster()):
-            write(cluster, made.at, numbered(10, 1000, first))
+            independent.write(cluster, made.at, numbered(10, 1000, first))
     return made
 
 
@@ -227,13 +210,10 @@ def test_records_that_one_node_lacks_come_from_another(
 
 
 def test_a_corrupt_batch_is_read_from_another_node(
-    nodes: Mirror, source_cluster: LocalCluster, tmp_path: Path
+    nodes: Mirror, source_cluster: LocalCluster, own_cluster: LocalCluster
 ) -> None:
     """The intact batch of another node is copied instead of the corrupt one."""
-    (segment,) = (tmp_path / "restartable").glob(f"broker-1/data/{nodes.topic}-0/*.log")
-    data = bytearray(segment.read_bytes())
-    data[data.index(b"%08d" % 55)] ^= 1
-    segment.write_bytes(data)
+    flip_bit(own_cluster.folder, nodes.at, b"%08d" % 55)
     nodes.with_options(chunk_bytes=1)
     (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
     assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
@@ -246,17 +226,17 @@ def test_nodes_with_append_time_are_compared_without_it(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
     topic_name: str,
-    restartable: LocalCluster,
+    own_cluster: LocalCluster,
     first_there: int,
 ) -> None:
     """With LogAppendTime, key, value and headers tell whether nodes hold the same record."""
     append_time = {"message.timestamp.type": "LogAppendTime"}
     mirror = Mirror(
-        restartable.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time
+        own_cluster.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time
     )
     create(source_cluster.cluster(), topic_name, 1, KEPT | append_time)
     mirror.write(numbered(10))
-    write(source_cluster.cluster(), mirror.at, numbered(20, first=first_there))
+    independent.write(source_cluster.cluster(), mirror.at, numbered(20, first=first_there))
     # once b has diverged, nothing but the end of the patience stops the task
     job = over_nodes(mirror.with_options(give_up_after_ms=2_000), source_cluster)
     (first,) = copy_ranges(job, [mirror.range()])
