@@ -6,11 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import relay_pipelines as relay
 from relay_pipelines.model import TopicPartition
-from tests.copying import records_of
+from tests.copying import Clusters, records_of
 from tests.support import commands
 from tests.support.findings import differences, unreadable
 from tests.support.independent import Record, create, write
@@ -46,11 +45,9 @@ def run(text: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_documented_programs(
-    source_cluster: Any, destination_cluster: Any, topic_name: str, tmp_path: Path
-) -> None:
+def test_the_documented_programs(sides: Clusters, topic_name: str, tmp_path: Path) -> None:
     """One shows what is new, copies and verifies it; one replays, validates and attests it."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     at = TopicPartition(topic_name, 0)
     create(source, topic_name, 1)
     write(source, at, [Record(b"k", b"v%d" % number) for number in range(10)])

@@ -15,18 +15,9 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import KEPT, numbered, records_of
-from tests.support import consumers
+from tests.support import consumers, independent
 from tests.support.commands import configured, mirror, relay_here
-from tests.support.independent import (
-    Record,
-    assert_equal,
-    client,
-    create,
-    read,
-    settled_end,
-    until,
-    write,
-)
+from tests.support.independent import Record, assert_equal, client, create, read, settled_end, write
 
 pytestmark = pytest.mark.usefixtures("local_session")
 ROUNDS = 3
@@ -90,10 +81,7 @@ class Writer(threading.Thread):
 
 @pytest.fixture
 def sides(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
 ) -> Sides:
     found = Sides(source_cluster.cluster(), destination_cluster.cluster(), topic_name, tmp_path)
     for cluster in (found.a, found.b):
@@ -127,7 +115,7 @@ def test_both_sides_have_every_record_once(sides: Sides) -> None:
     try:
         for _ in range(ROUNDS):
             before = [writer.written for writer in writers]
-            until(lambda: _all_more(writers, before), "records at both sides")  # noqa: B023
+            independent.until(lambda: _all_more(writers, before), "records at both sides")  # noqa: B023
             assert relay_here(config, "run").returncode == 0
     finally:
         ended.set()

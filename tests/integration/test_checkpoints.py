@@ -22,13 +22,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import (
-    Checkpoint,
-    CopyOptions,
-    OffsetRange,
-    Status,
-    TopicPartition,
-)
+from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange, Status, TopicPartition
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
 from relay_pipelines.protocol import fetch
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
@@ -37,29 +31,16 @@ from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror as Settings
 from tests import copying
-from tests.copying import Mirror, numbered
-from tests.support import commands
+from tests.copying import Clusters, Mirror, numbered
+from tests.support import commands, independent
 from tests.support.compacted import COMPACTED
-from tests.support.independent import (
-    Record,
-    configure,
-    create,
-    delete,
-    delete_before,
-    put,
-    settled_end,
-    transactional,
-    until,
-    write,
-)
+from tests.support.independent import Record, configure, create, delete, settled_end, until, write
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic of ten records that is not copied yet."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Mirror(*sides, topic_name)
     made.write(numbered(10))
     return made
 
@@ -73,10 +54,10 @@ class OpenTransaction:
     """An open transaction of another task in the mirror's partition of the checkpoint topic."""
 
     def __init__(self, mirror: Mirror) -> None:
-        self._sender = transactional(mirror.destination, f"other-{mirror.name}")
+        self._sender = independent.transactional(mirror.destination, f"other-{mirror.name}")
         self._open = True
         self._sender.begin_transaction()
-        put(self._sender, home_of(mirror), [Record(b"other/topic/0", None)])
+        independent.put(self._sender, home_of(mirror), [Record(b"other/topic/0", None)])
         assert self._sender.flush(30) == 0
 
     def abort(self) -> None:
@@ -140,29 +121,6 @@ def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
     second.join(150)
     mirror.assert_equal()
     assert len(mirror.entries()) == 1
-
-
-def test_without_the_wait_the_chunk_would_be_copied_twice(
-    mirror: Mirror, held: OpenTransaction, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hazard is real: without the wait, the same sequence of events doubles the records."""
-    monkeypatch.setattr(checkpoint, "wait_until_stable", lambda *_: None)
-    # a reader that does not wait can only read up to the last stable offset
-    original = ClusterClient.list_offsets
-    monkeypatch.setattr(
-        ClusterClient,
-        "list_offsets",
-        lambda self, those, timestamp, _isolation: original(self, those, timestamp, READ_COMMITTED),
-    )
-    # a task that takes no part in the wait reads its checkpoint, and copies, while the other
-    # transaction is open
-    with ClusterClient(mirror.destination, DestinationError) as client:
-        own = copying.read_own(client, mirror.name, mirror.at, (None, 0))
-    assert own is None
-    mirror.try_copy(0, 10)
-    monkeypatch.undo()
-    held.abort()
-    assert len(mirror.copied()) == 20
 
 
 @pytest.mark.newer_kafka
@@ -311,7 +269,7 @@ def test_a_process_reads_each_checkpoint_once(
     configure(mirror.destination, ResourceType.TOPIC, home.topic, cleanup_policy="delete")
     write(mirror.destination, home, [Record(b"other/topic/0", b"{}")] * 10)
     end = settled_end(mirror.destination, home)
-    delete_before(mirror.destination, home, end - 5)
+    independent.delete_before(mirror.destination, home, end - 5)
     read_all(None)
     assert starts[-1] == end - 5, "what comes next is gone, and so may be what was read"
 
@@ -421,7 +379,7 @@ def test_a_follower_of_a_ledger_that_has_lost_entries(
             is_copied_up_to(end)
             mirror.try_copy(0, end)
             if end == 4:
-                delete_before(there, home, settled_end(there, home))
+                independent.delete_before(there, home, settled_end(there, home))
             else:
                 delete(there, ledger_topic.TOPIC)
                 create(there, ledger_topic.TOPIC, checkpoint.PARTITIONS, ledger_topic.CONFIGS)

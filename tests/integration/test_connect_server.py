@@ -83,10 +83,7 @@ def stranger(remote: str, state: Path) -> Iterator[str]:
 
 
 def test_a_server_is_started_once_and_stopped(
-    remote: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    remote: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second start changes nothing; a stop waits for all processes, and may be repeated.
 

@@ -9,20 +9,17 @@ from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from tests.copying import KEPT, Mirror, numbered
-from tests.support.independent import create, delete, put, settled_end, transactional
+from tests.copying import KEPT, Clusters, Mirror, numbered, write_transaction
+from tests.support.independent import create, delete
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
-    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    return Mirror(*sides, topic_name)
 
 
 def fail_at(
@@ -109,12 +106,7 @@ def test_a_fingerprint_is_only_taken_of_committed_records(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records read by an aborted attempt never become the fingerprint of a checkpoint."""
-    sender = transactional(mirror.source, mirror.topic)
-    sender.begin_transaction()
-    put(sender, mirror.at, numbered(10))
-    assert sender.flush(30) == 0
-    sender.abort_transaction(30)
-    settled_end(mirror.source, mirror.at)
+    write_transaction(mirror.source, mirror.at, numbered(10), commit=False)
     mirror.write(numbered(10, 1000, 10))
     clock = HurriedClock()
     fail_at(monkeypatch, Failpoint.BEFORE_END_TXN, 1, DestinationError, clock)
@@ -172,11 +164,8 @@ def test_give_up_after_counts_from_the_last_progress(
 
     monkeypatch.setattr(transaction, "failpoint", always)
     (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 60)], clock)
-    assert (outcome.status, outcome.error, outcome.next_offset) == (
-        Status.FAILED,
-        "made to fail",
-        50,
-    )
+    facts = outcome.status, outcome.error, outcome.next_offset
+    assert facts == (Status.FAILED, "made to fail", 50)
     assert 1 <= clock.slept < 2, "attempts wait as well, for the transaction before"
     assert passes > 1
     assert len(mirror.copied()) == 50
@@ -202,11 +191,8 @@ def test_a_destination_topic_recreated_during_a_run_stops_it(
 
     monkeypatch.setattr(transaction, "failpoint", failpoint)
     outcome = mirror.try_copy()
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
-        Status.FAILED,
-        "DestinationTopicLostError",
-        3,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.exit_code
+    assert facts == (Status.FAILED, "DestinationTopicLostError", 3)
     assert 0 < mirror.checkpoint().next_offset < 100
     with ClusterClient(mirror.destination, DestinationError) as client:
         copies = mirror.checkpoint().copies

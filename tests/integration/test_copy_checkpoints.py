@@ -85,15 +85,6 @@ def _when_complete(
     )
 
 
-def test_a_new_mirror_has_no_checkpoint(
-    client: ClusterClient, cluster: Cluster, topic_name: str
-) -> None:
-    """A mirror that never ran has no checkpoint."""
-    assert cluster
-    assert read_own(client, topic_name, TopicPartition(topic_name, 0), (None, 0)) is None
-    assert read_all(client, topic_name).checkpoints == {}
-
-
 def test_foreign_records_are_not_taken_for_checkpoints(
     client: ClusterClient, mirror: Mirror
 ) -> None:

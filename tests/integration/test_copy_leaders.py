@@ -16,18 +16,16 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
-from tests.copying import OPTIONS, Mirror, numbered
+from tests.copying import OPTIONS, Clusters, Mirror, numbered
 from tests.support.independent import client, create, until
 
 PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic of 30 batches and its copy."""
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    mirror = Mirror(*sides, topic_name)
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 300, 10)))
     return mirror
 

@@ -6,31 +6,22 @@ import random
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OnRecordError, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
-from tests.copying import Mirror, batches_of, numbered, records_of
-from tests.support.independent import Record, configure, create, settled_end
+from tests.copying import Clusters, Mirror, batches_of, numbered, records_of
+from tests.support.independent import Record, create, settled_end
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic of large batches and a destination with a small limit."""
     small = {"max.message.bytes": "20000"}
-    return Mirror(
-        source_cluster.cluster(),
-        destination_cluster.cluster(),
-        topic_name,
-        destination_config=small,
-    )
+    return Mirror(*sides, topic_name, destination_config=small)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -58,17 +49,14 @@ def test_a_record_that_is_too_large_fails_the_range(mirror: Mirror) -> None:
     )
     mirror.copy(0, 10)
     outcome = mirror.try_copy(10)
-    assert (outcome.status, outcome.error_kind, outcome.next_offset) == (
-        Status.FAILED,
-        "RecordTooLargeError",
-        10,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.next_offset
+    assert facts == (Status.FAILED, "RecordTooLargeError", 10)
     assert f"{mirror.at} at offset 23: " in outcome.error
     assert "max.message.bytes=20000" in outcome.error
     assert "\n" not in outcome.error
     assert mirror.copied() == numbered(10)
     _assert_nothing_open(mirror)
-    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=40_000)
+    mirror.configure_copy(max_message_bytes=40_000)
     mirror.destination_config["max.message.bytes"] = "40000"
     assert mirror.copy(10).records == 17
     mirror.assert_equal()
@@ -81,9 +69,7 @@ def test_a_record_as_large_as_the_limit(mirror: Mirror, beside: int, spare: int)
     big = Record(b"big", b"x" * 15_000)
     mirror.write([big], [*numbered(beside), big, *numbered(beside, first=beside)])
     ((_, alone), *_) = batches_of(mirror.source, mirror.at, 0, 1)
-    configure(
-        mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=len(alone) + spare
-    )
+    mirror.configure_copy(max_message_bytes=len(alone) + spare)
     mirror.destination_config["max.message.bytes"] = str(len(alone) + spare)
     outcome = mirror.try_copy()
     if spare < 0:
@@ -99,18 +85,10 @@ COMPACTED = {"cleanup.policy": "compact"}
 
 @pytest.mark.parametrize("size", [10, 20_000], ids=["merged", "as it is"])
 def test_a_record_without_a_key_for_a_compacted_topic(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    size: int,
+    sides: Clusters, topic_name: str, size: int
 ) -> None:
     """One line names it; with `quarantine` it goes there, and the others are copied."""
-    mirror = Mirror(
-        source_cluster.cluster(),
-        destination_cluster.cluster(),
-        topic_name,
-        destination_config=COMPACTED,
-    )
+    mirror = Mirror(*sides, topic_name, destination_config=COMPACTED)
     records = numbered(40, size)
     records[25] = Record(None, b"no key" * size, (("n", b"1"),))
     mirror.write(records[:20], records[20:])
@@ -134,14 +112,11 @@ def test_a_record_without_a_key_for_a_compacted_topic(
 def test_a_limit_lowered_after_planning_fails_the_range(mirror: Mirror) -> None:
     """A batch that the destination refuses fails the range in one line, and commits nothing."""
     mirror.write(numbered(10), numbered(30, 1000, 10))
-    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=10_000)
+    mirror.configure_copy(max_message_bytes=10_000)
     mirror.destination_config["max.message.bytes"] = "40000"
     outcome = mirror.try_copy()
-    assert (outcome.status, outcome.error_kind, outcome.records) == (
-        Status.FAILED,
-        "RecordTooLargeError",
-        0,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.records
+    assert facts == (Status.FAILED, "RecordTooLargeError", 0)
     assert "\n" not in outcome.error
     assert not mirror.copied()
     _assert_nothing_open(mirror)

@@ -8,20 +8,17 @@ import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger.checkpoint import read_all
-from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of, read_all
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from tests.copying import Mirror, batches_of, numbered
+from tests.copying import Clusters, Mirror, batches_of, numbered
 from tests.support.independent import delete_before, read, settled_end
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
-    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    return Mirror(*sides, topic_name)
 
 
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
@@ -57,45 +54,23 @@ def test_retention_that_overtakes_the_mirror_fails_the_range(mirror: Mirror) -> 
     mirror.copy(0, 5)
     delete_before(mirror.source, mirror.at, 15)
     outcome = mirror.try_copy(5)
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
-        Status.FAILED,
-        "RetentionPassedError",
-        3,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.exit_code
+    assert facts == (Status.FAILED, "RetentionPassedError", 3)
     assert "offset 5" in outcome.error
     assert "\n" not in outcome.error
     assert len(mirror.copied()) == 5
 
 
-def test_an_empty_range_is_done(mirror: Mirror) -> None:
-    """A range without offsets is done."""
+def test_the_checkpoint_decides_where_a_range_begins(mirror: Mirror) -> None:
+    """A window that was overtaken, repeated or is empty copies nothing; a failed one is made up."""
+    mirror.write(numbered(60))
     assert mirror.copy(0, 0).records == 0
-    assert not mirror.copied()
-
-
-def test_a_second_copy_writes_nothing(mirror: Mirror) -> None:
-    """A range that is copied already is done, and nothing is written."""
-    mirror.write(numbered(10))
-    mirror.copy()
-    again = mirror.copy()
-    assert (again.records, again.chunks, again.next_offset) == (0, 0, 10)
-    mirror.assert_equal()
-
-
-def test_a_checkpoint_ahead_of_the_range_wins(mirror: Mirror) -> None:
-    """A window that has been overtaken copies nothing."""
-    mirror.write(numbered(30))
     mirror.copy(0, 25)
-    assert mirror.copy(5, 20).chunks == 0
+    for start, end in ((5, 20), (0, 25)):
+        again = mirror.copy(start, end)
+        assert (again.records, again.chunks, again.next_offset) == (0, 0, 25)
     assert mirror.copy(20, 30).records == 5
-    mirror.assert_equal()
-
-
-def test_a_checkpoint_before_the_range_wins(mirror: Mirror) -> None:
-    """After a failed window, the next one copies everything since the checkpoint."""
-    mirror.write(numbered(30))
-    mirror.copy(0, 5)
-    assert mirror.copy(20, 30).records == 25
+    assert mirror.copy(50, 60).records == 30, "the window before it has failed"
     mirror.assert_equal()
 
 
@@ -105,24 +80,20 @@ def test_a_task_finds_checkpoints_newer_than_the_drivers(mirror: Mirror) -> None
     mirror.copy(0, 5)
     with ClusterClient(mirror.destination, DestinationError) as client:
         stored = read_all(client, mirror.name)
-    found, read_to = stored.checkpoints, stored.ends
-    assert list(found) == [mirror.at]
-    home = next(at for at in read_to if at == _home(mirror))
-    mirror.known = found[mirror.at], read_to[home]
+    assert list(stored.checkpoints) == [mirror.at]
+    read_to = stored.ends[home(TOPIC, key_of(mirror.name, mirror.at))]
+    mirror.known = stored.checkpoints[mirror.at], read_to
     assert mirror.copy(5, 12).records == 7
     assert mirror.copy(5, 30).records == 18
     mirror.assert_equal()
 
 
-def _home(mirror: Mirror) -> TopicPartition:
-    from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of
-
-    return home(TOPIC, key_of(mirror.name, mirror.at))
-
-
 @pytest.mark.parametrize("size", [20, 9000], ids=["merged", "verbatim"])
 def test_many_chunks_are_one_copy(mirror: Mirror, size: int) -> None:
-    """However small the chunks are, the ledger is complete and the records are equal."""
+    """However small the chunks are, the ledger is complete and the records are equal.
+
+    A chunk is committed after `chunk_ms`, however little it holds.
+    """
     mirror.write(*(numbered(3, size, first) for first in range(0, 90, 3)))
     outcome = mirror.with_options(chunk_bytes=1, coalesce_to_bytes=300, fetch_max_bytes=500).copy()
     assert outcome.records == 90
@@ -130,22 +101,16 @@ def test_many_chunks_are_one_copy(mirror: Mirror, size: int) -> None:
     mirror.assert_equal()
     markers = settled_end(mirror.destination, mirror.at) - 90
     assert markers == outcome.chunks
-
-
-def test_chunks_end_with_time(mirror: Mirror) -> None:
-    """A chunk is committed after `chunk_ms`, however little it holds."""
-    mirror.write(*(numbered(1, 9000, n) for n in range(5)))
-    assert mirror.with_options(chunk_ms=0, fetch_max_bytes=1).copy().chunks == 5
+    mirror.write(*(numbered(1, 9000, n) for n in range(90, 95)))
+    timed = mirror.with_options(chunk_bytes=1 << 20, chunk_ms=0, fetch_max_bytes=1).copy(90)
+    assert timed.chunks == 5
     mirror.assert_equal()
 
 
-def test_two_ranges_in_one_task(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_two_ranges_in_one_task(sides: Clusters, topic_name: str) -> None:
     """A task copies several topic-partitions, each with its own outcome."""
-    clusters = source_cluster.cluster(), destination_cluster.cluster()
-    one = Mirror(*clusters, f"{topic_name}-1", name="two-ranges")
-    two = Mirror(*clusters, f"{topic_name}-2", name="two-ranges")
+    one = Mirror(*sides, f"{topic_name}-1", name="two-ranges")
+    two = Mirror(*sides, f"{topic_name}-2", name="two-ranges")
     one.write(numbered(20))
     two.write(numbered(30, 900))
     outcomes = list(copy_ranges(one.job, [one.range(), two.range(), one.range()]))

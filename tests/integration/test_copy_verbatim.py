@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Fingerprint, TopicPartition
 from relay_pipelines.protocol.batch import HEADER_BYTES
 from relay_pipelines.protocol.records import digest_of
-from tests.copying import Mirror, batches_of, numbered
+from tests.copying import Clusters, Mirror, batches_of, numbered
 from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read, settled_end
 from tests.support.odd_records import CODECS, ODD
 
@@ -19,18 +18,9 @@ LARGE = {"max.message.bytes": str(16 << 20)}
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
-    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
-
-
-def large(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
-    """A topic and its copy, for records of many megabytes."""
-    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, LARGE, LARGE)
+    return Mirror(*sides, topic_name)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -106,13 +96,10 @@ def test_another_codec_is_what_the_mirror_asks_for(mirror: Mirror) -> None:
     assert (list(entry.codecs), entry.reencoded) == (["zstd"], outcome.reencoded)
 
 
-def test_another_codec_makes_no_record_too_large(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_another_codec_makes_no_record_too_large(sides: Clusters, topic_name: str) -> None:
     """One that fits with its own codec alone keeps that."""
     limit = {"max.message.bytes": "100000"}
-    clusters = source_cluster.cluster(), destination_cluster.cluster()
-    mirror = Mirror(*clusters, topic_name, limit, limit)
+    mirror = Mirror(*sides, topic_name, limit, limit)
     noise = random.Random(3).randbytes(99_900)
     mirror.write([Record(None, noise)], compression_type="none")
     mirror.write([Record(None, noise[:75_000].hex().encode())], compression_type="gzip")
@@ -125,19 +112,11 @@ def test_another_codec_makes_no_record_too_large(
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_records_of_all_sizes_arrive(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    codec: str,
-) -> None:
+def test_records_of_all_sizes_arrive(sides: Clusters, topic_name: str, codec: str) -> None:
     """Records from 0 bytes to 10 MB arrive, alone and together."""
-    mirror = large(source_cluster, destination_cluster, topic_name)
-    values = [
-        random.Random(size).randbytes(size)
-        for size in (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)
-    ]
-    records = [Record(None, value) for value in values]
+    mirror = Mirror(*sides, topic_name, LARGE, LARGE)
+    sizes = (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)
+    records = [Record(None, random.Random(size).randbytes(size)) for size in sizes]
     mirror.write(*([record] for record in records), records[:4], compression_type=codec)
     assert mirror.copy().records == 12
     mirror.assert_equal()
@@ -147,20 +126,11 @@ def test_records_of_all_sizes_arrive(
 @pytest.mark.parametrize("there", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("here", ["CreateTime", "LogAppendTime"])
 def test_timestamps_are_kept(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    here: str,
-    there: str,
-    size: int,
+    sides: Clusters, topic_name: str, here: str, there: str, size: int
 ) -> None:
     """A record keeps its timestamp unless the destination topic uses LogAppendTime."""
     mirror = Mirror(
-        source_cluster.cluster(),
-        destination_cluster.cluster(),
-        topic_name,
-        {"message.timestamp.type": here},
-        {"message.timestamp.type": there},
+        *sides, topic_name, {"message.timestamp.type": here}, {"message.timestamp.type": there}
     )
     mirror.write(numbered(3, size), numbered(2, size, 3))
     mirror.copy()
@@ -195,25 +165,18 @@ def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -
         )
 
 
+@pytest.mark.parametrize("where", ["elsewhere", "in the same cluster"])
 def test_a_topic_may_arrive_under_another_name_and_partition(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
+    sides: Clusters, topic_name: str, where: str
 ) -> None:
-    """A topic-partition may be copied to another topic name and partition."""
+    """A topic-partition may be copied to another one, also of its own cluster."""
     to = TopicPartition(f"{topic_name}-copy", 3)
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, to=to)
+    clusters = sides if where == "elsewhere" else (sides[0], sides[0])
+    mirror = Mirror(*clusters, topic_name, to=to)
     mirror.write(numbered(10), numbered(10, 2000))
     assert mirror.copy().destination == to
     mirror.assert_equal()
     assert not read(mirror.destination, TopicPartition(to.topic, 0))
-
-
-def test_a_copy_within_one_cluster(source_cluster: LocalCluster, topic_name: str) -> None:
-    """The destination may be the source cluster, under another topic name."""
-    cluster = source_cluster.cluster()
-    mirror = Mirror(cluster, cluster, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
-    mirror.write(numbered(10), numbered(10, 2000))
-    mirror.copy()
-    mirror.assert_equal()
 
 
 @pytest.mark.parametrize(("count", "size", "merged"), [(14, 1_024, True), (137, 80, False)])

@@ -11,13 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    Filter,
-    InputPartition,
-    LessThan,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition, LessThan
 from pyspark.sql.types import StructType
 
 from relay_pipelines.copy.columns import COLUMNS
@@ -26,12 +20,13 @@ from relay_pipelines.dataframe import register
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.ledger_columns import COLUMNS as LEDGER_COLUMNS
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.window_frame import windows_as_frame
-from tests.copying import Mirror
+from tests.copying import Clusters, Mirror
 from tests.support import commands
 from tests.support.data_source import reading
 from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before, write
@@ -40,19 +35,20 @@ NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
 
 @pytest.fixture
-def mirror(source_cluster: Any, destination_cluster: Any, topic_name: str) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """Twenty records, one per minute from noon on, of which a window has copied ten."""
-    return mirrored(source_cluster, destination_cluster, topic_name)
+    return mirrored(sides, topic_name)
 
 
 @pytest.fixture(scope="module")
-def shared(source_cluster: Any, destination_cluster: Any) -> Mirror:
+def shared(source_cluster: LocalCluster, destination_cluster: LocalCluster) -> Mirror:
     """The same for tests that only read."""
-    return mirrored(source_cluster, destination_cluster, f"frame-{uuid.uuid4().hex[:8]}")
+    sides = source_cluster.cluster(), destination_cluster.cluster()
+    return mirrored(sides, f"frame-{uuid.uuid4().hex[:8]}")
 
 
-def mirrored(source_cluster: Any, destination_cluster: Any, topic: str) -> Mirror:
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic)
+def mirrored(sides: Clusters, topic: str) -> Mirror:
+    made = Mirror(*sides, topic)
     made.write(
         [
             Record(
@@ -366,10 +362,26 @@ def test_a_stream_of_the_destination(spark: Any, shared: Mirror, tmp_path: Path)
     assert [row.value for row in copies] == [record.value for record in shared.original()[:10]]
 
 
-def test_bad_options_are_refused(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """Spark's error contains the line that says what is wrong."""
-    with pytest.raises(Exception, match="the format relay has no option 'subscribed'; did you"):
-        reading(spark, shared, tmp_path, subscribed="a").load().count()
+@pytest.mark.parametrize(
+    ("schema", "options", "line"),
+    [
+        ("", {"subscribed": "a"}, "the format relay has no option 'subscribed'; did you"),
+        ("vlaue binary", {}, "the format relay has no column 'vlaue'; did you mean 'value'?"),
+        ("timestamp_type int", {}, "no column 'timestamp_type'; did you mean 'timestampType'?"),
+        ("offset int", {}, "column offset of the format relay is bigint, and not int; correct the"),
+        (
+            "headers array<struct<name: string, value: binary>>",
+            {},
+            "is array<struct<key:string,value:binary>>, and not array<struct<name:string,value:",
+        ),
+    ],
+)
+def test_what_is_wrong_is_in_sparks_error(
+    spark: Any, shared: Mirror, tmp_path: Path, schema: str, options: dict[str, str], line: str
+) -> None:
+    frame = reading(spark, shared, tmp_path, **options)
+    with pytest.raises(Exception, match=re.escape(line)):
+        (frame.schema(schema) if schema else frame).load().count()
 
 
 def test_a_stream_of_the_ledger_is_refused(spark: Any, shared: Mirror, tmp_path: Path) -> None:
@@ -378,22 +390,3 @@ def test_a_stream_of_the_ledger_is_refused(spark: Any, shared: Mirror, tmp_path:
     line = "a stream of the format relay has no ledger; read it with spark.read"
     with pytest.raises(PySparkException, match=line):
         patiently(lambda: query.start().awaitTermination(60))
-
-
-@pytest.mark.parametrize(
-    ("schema", "line"),
-    [
-        ("vlaue binary", "the format relay has no column 'vlaue'; did you mean 'value'?"),
-        ("timestamp_type int", "no column 'timestamp_type'; did you mean 'timestampType'?"),
-        ("offset int", "column offset of the format relay is bigint, and not int; correct the"),
-        (
-            "headers array<struct<name: string, value: binary>>",
-            "is array<struct<key:string,value:binary>>, and not array<struct<name:string,value:",
-        ),
-    ],
-)
-def test_a_column_that_is_none(
-    spark: Any, shared: Mirror, tmp_path: Path, schema: str, line: str
-) -> None:
-    with pytest.raises(Exception, match=re.escape(line)):
-        reading(spark, shared, tmp_path).schema(schema).load().count()

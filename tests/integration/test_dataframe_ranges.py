@@ -17,26 +17,19 @@ from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import KEPT, Mirror
-from tests.support import commands
+from tests.support import commands, independent
 from tests.support.data_source import Query, offset_ranges, offsets_in, planned
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    create,
-    delete,
-    delete_before,
-    put,
-    read,
-    transactional,
-    write,
-)
+from tests.support.independent import Record, create, delete, delete_before, put, read, write
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
 
 def at_minutes(*minutes: int) -> list[Record]:
     """Records of some minutes after noon."""
-    return [Record(b"k", b"%d" % m, (), (CREATE_TIME, NOON_MS + m * 60_000)) for m in minutes]
+    return [
+        Record(b"k", b"%d" % m, (), (independent.CREATE_TIME, NOON_MS + m * 60_000))
+        for m in minutes
+    ]
 
 
 @dataclass
@@ -238,7 +231,7 @@ def test_parts_have_every_record_once(topics: Topics, topic_name: str) -> None:
     """Cuts go through batches, transactions that were aborted, and their markers."""
     at = TopicPartition(topic_name, 0)
     create(topics.source, topic_name, 1, KEPT)
-    sender = transactional(topics.source, topic_name)
+    sender = independent.transactional(topics.source, topic_name)
     for number in range(6):
         sender.begin_transaction()
         put(sender, at, at_minutes(*range(7)))
@@ -355,10 +348,7 @@ def test_a_batch_is_not_run_again_with_another_topic(topics: Topics, topic_name:
             {"startingTimestamp": "2026-01-01T12:15:00Z"},
             "orders-1 has no record at or after 2026-01-01 12:15:00+00:00; write an earlier time",
         ),
-        (
-            {"startingOffsetsByTimestamp": "1"},
-            'is not JSON by topic and partition; write {"',
-        ),
+        ({"startingOffsetsByTimestamp": "1"}, 'is not JSON by topic and partition; write {"'),
         (
             {"startingOffsetsByTimestampStrategy": "latst"},
             "'latst' is neither error nor latest; did you mean 'latest'?",

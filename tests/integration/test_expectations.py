@@ -16,17 +16,10 @@ from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, validate
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from tests.copying import Mirror
+from tests.copying import Clusters, Mirror, write_transaction
 from tests.support import commands
 from tests.support.commands import configured, error_line, relay_here
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    delete_before,
-    put,
-    transactional,
-    write,
-)
+from tests.support.independent import CREATE_TIME, Record, delete_before, write
 
 DAY_MS = 86_400_000
 CARD = b'{"amount": 2.5, "card": "4000123412341234"}'
@@ -56,9 +49,9 @@ def records(now_ms: int) -> list[Record]:
 
 
 @pytest.fixture
-def mirror(source_cluster: Any, destination_cluster: Any, topic_name: str) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """The records, and the copy of all but the first."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Mirror(*sides, topic_name)
     made.write(records(SystemClock().now_ms()))
     made.copy(1)
     return made
@@ -87,8 +80,7 @@ def found(
 ) -> dict[str, Result]:
     """Validate the window, or what was `seen` of it, and return the results by name."""
     config = config_of(mirror, folder, expectations, **more)
-    window = seen or window_of(mirror)
-    settings = load(config).mirror(mirror.name)
+    window, settings = seen or window_of(mirror), load(config).mirror(mirror.name)
     results = validate(lambda: session, config, mirror.name, settings, window)
     return {result.expectation.name: result for result in results}
 
@@ -172,11 +164,11 @@ def test_values_can_be_hidden(local_session: Any, mirror: Mirror, tmp_path: Path
 
 def test_only_the_chunks_are_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
     """Records of others at the destination are not the window's."""
-    others = transactional(mirror.destination, f"{mirror.topic}-other")
-    others.begin_transaction()
-    put(others, mirror.at, [Record(None, b"foreign, %d" % number) for number in range(7)])
-    assert others.flush(30) == 0
-    others.commit_transaction(30)
+    write_transaction(
+        mirror.destination,
+        mirror.at,
+        [Record(None, b"foreign, %d" % number) for number in range(7)],
+    )
     mirror.write([Record(b"k20", b"{}")])
     mirror.copy(20)
     write(mirror.destination, mirror.at, [Record(None, b"foreign, last")])
@@ -247,44 +239,33 @@ def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("local_session")
-def test_the_command(mirror: Mirror, tmp_path: Path) -> None:
-    """It exits with 4 if an expectation fails that is no warning, 2 for an unknown window."""
-    failing = [{"json_parses": None, "severity": "warn"}, {"size_below": "4KiB"}]
+def test_the_command(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It exits with 4 if an expectation fails that is no warning, 2 for an unknown window.
+
+    Pages about all of them are in a folder, and nothing is written elsewhere.
+    """
+    home, folder = tmp_path / "home", tmp_path / "docs"
+    (home / "tmp").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    failing = [
+        {"json_parses": None, "severity": "warn"},
+        {"size_below": "4KiB"},
+        {"no_pii": ["[0-9]{16}"], "severity": "warn"},
+    ]
     config = config_of(mirror, tmp_path, failing)
-
     done = relay_here(config, "expectations", "run", "--window", "a-window", "--json")
-
     assert done.returncode == 4, done.stderr
     assert error_line(done).endswith("size_below: 1 of 19 records do not meet it")
     (topic,) = json.loads(done.stdout)["topics"]
     assert (topic["topic"], topic["records"]) == (mirror.topic, 19)
-    assert [each["failing"] for each in topic["expectations"]] == [2, 1]
+    assert [each["failing"] for each in topic["expectations"]] == [2, 1, 1]
     assert "warning: " in done.stderr, "which does not count"
     unknown = relay_here(config, "expectations", "run", "--window", "b-window")
-    assert (unknown.returncode, error_line(unknown)) == (
-        2,
-        (
-            f"{mirror.name}: the ledger has no entries of the window 'b-window';"
-            " did you mean 'a-window'?"
-        ),
-    )
+    line = f"{mirror.name}: the ledger has no entries of the window 'b-window'; did you mean"
+    assert (unknown.returncode, error_line(unknown)) == (2, f"{line} 'a-window'?")
 
-
-@pytest.mark.usefixtures("local_session")
-def test_data_docs(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages are in the folder, and nothing is written elsewhere."""
-    home = tmp_path / "home"
-    (home / "tmp").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    config = config_of(
-        mirror, tmp_path, ["keys_not_null", {"no_pii": ["[0-9]{16}"]}, {"size_below": "4KiB"}]
-    )
-    folder = tmp_path / "docs"
-
-    done = relay_here(
-        config, "expectations", "docs", "--window", "a-window", "--output", str(folder)
-    )
-
+    of_window = ("--window", "a-window", "--output", str(folder))
+    done = relay_here(config, "expectations", "docs", *of_window)
     assert done.returncode == 0, done.stderr
     assert (folder / "index.html").is_file()
     pages = "".join(page.read_text() for page in folder.rglob("*.html"))

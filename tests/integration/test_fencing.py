@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
@@ -18,20 +16,16 @@ from relay_pipelines.model import Status
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
-from tests.copying import Mirror, numbered
+from tests.copying import Clusters, Mirror, numbered
 from tests.support.independent import until
 
 WITNESS = home(checkpoint.TOPIC, b"any")
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic of several chunks."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name).with_options(
-        chunk_bytes=20_000
-    )
+    made = Mirror(*sides, topic_name).with_options(chunk_bytes=20_000)
     made.write(*(numbered(100, 100, first) for first in range(0, 1000, 100)))
     return made
 
@@ -91,15 +85,6 @@ def test_an_overtaken_task_does_not_fence_the_newer_one(
     assert outcome.status is Status.FENCED
     assert outcome.error.startswith(f"{mirror.at}: ")
     assert mirror.copied() == []
-    mirror.copy()
-    mirror.assert_equal()
-
-
-def test_concurrent_tasks_copy_every_record_once(mirror: Mirror) -> None:
-    """Tasks on one range end as done or fenced, and every record is copied once."""
-    with ThreadPoolExecutor(4) as pool:
-        outcomes = list(pool.map(lambda _: mirror.try_copy(), range(4)))
-    assert {outcome.status for outcome in outcomes} <= {Status.DONE, Status.FENCED}
     mirror.copy()
     mirror.assert_equal()
 

@@ -20,9 +20,8 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.move.gates import GateState
 from relay_pipelines.move.rehearsal import topic_gate
 from relay_pipelines.prepare import topic_configs, topics
@@ -37,9 +36,10 @@ from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs
-from tests.copying import KEPT, ensure_homes
+from tests.copying import KEPT, Clusters, ensure_homes
 from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, until, write
+from tests.support.planned_copy import copy_planned
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -58,12 +58,8 @@ class Followed:
     def __init__(
         self, source: Cluster, destination: Cluster, topic: str, config: dict[str, str]
     ) -> None:
-        self.source, self.destination, self.topic, self.copy_of = (
-            source,
-            destination,
-            topic,
-            f"copy.{topic}",
-        )
+        self.source, self.destination = source, destination
+        self.topic, self.copy_of = topic, f"copy.{topic}"
         self.name = f"follow-{topic[-8:]}"
         ensure_homes(destination)
         create(source, topic, 1, KEPT | config)
@@ -72,6 +68,15 @@ class Followed:
 
     def write(self, value: bytes) -> None:
         write(self.source, TopicPartition(self.topic, 0), [Record(None, value)])
+
+    def configure_source(self, **config: object) -> None:
+        configure(self.source, ResourceType.TOPIC, self.topic, **config)
+
+    def configure_copy(self, **config: object) -> None:
+        configure(self.destination, ResourceType.TOPIC, self.copy_of, **config)
+
+    def source_value(self, key: str) -> str | None:
+        return self.surveyed().source_configs[self.topic][key].value
 
     def mirror(self, **more: Any) -> dict[str, Any]:
         """The settings of the mirror."""
@@ -89,14 +94,7 @@ class Followed:
         """Copy everything new, as tasks do."""
         taken = self.surveyed()
         topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = run_plan.plan(taken).ranges
-        outcomes = list(
-            copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges)
-        )
-        assert [outcome.error for outcome in outcomes] == [""]
-        until(
-            lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint"
-        )
+        assert len(copy_planned(taken)) == 1
 
     def run(self, **more: Any) -> RunResult:
         """Run the mirror when there is nothing to copy."""
@@ -118,15 +116,8 @@ class Followed:
 
 
 @pytest.fixture
-def followed(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Followed:
-    return Followed(
-        source_cluster.cluster(),
-        destination_cluster.cluster(),
-        topic_name,
-        {"max.message.bytes": "2000000"},
-    )
+def followed(sides: Clusters, topic_name: str) -> Followed:
+    return Followed(*sides, topic_name, {"max.message.bytes": "2000000"})
 
 
 def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
@@ -166,17 +157,9 @@ def configure_brokers(
 
 def test_a_run_applies_configuration_differences(followed: Followed) -> None:
     """A run sets, and removes, the listed keys before it copies; it keeps unlisted keys."""
-    configure(
-        followed.source,
-        ResourceType.TOPIC,
-        followed.topic,
-        retention_ms=7_000_000,
-        segment_bytes=2 << 20,
-    )
+    followed.configure_source(retention_ms=7_000_000, segment_bytes=2 << 20)
     kept = {"min_insync_replicas": 1, "file_delete_delay_ms": 1234}
-    configure(
-        followed.destination, ResourceType.TOPIC, followed.copy_of, min_compaction_lag_ms=5, **kept
-    )
+    followed.configure_copy(min_compaction_lag_ms=5, **kept)
     expected = {
         "retention.ms": ("7000000", KEPT["retention.ms"]),
         "segment.bytes": (str(2 << 20), str(1 << 30)),
@@ -218,12 +201,9 @@ def test_a_round_that_copies_nothing_may_know_them_from_the_last_one(followed: F
         return taken.source_configs[followed.topic]["retention.ms"].value
 
     assert retention() == KEPT["retention.ms"]
-    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
+    followed.configure_source(retention_ms=7_000_000)
     shown = "7000000"
-    until(
-        lambda: followed.surveyed().source_configs[followed.topic]["retention.ms"].value == shown,
-        "the configuration",
-    )
+    until(lambda: followed.source_value("retention.ms") == shown, "the configuration")
     assert retention() == KEPT["retention.ms"]
     followed.write(b"second")
     assert retention() == shown
@@ -231,13 +211,13 @@ def test_a_round_that_copies_nothing_may_know_them_from_the_last_one(followed: F
 
 def test_unlisted_keys_are_left_alone(followed: Followed) -> None:
     """Keys that are not listed are not reported, not set, and not given to new topics."""
-    configure(followed.destination, ResourceType.TOPIC, followed.copy_of, retention_ms=9_000_000)
+    followed.configure_copy(retention_ms=9_000_000)
     until(followed.differences, "the configuration")
     assert followed.differences(config_keys=["max.message.bytes"]) == {}
     assert followed.run(config_keys=["max.message.bytes"], sync_configs=True).reconfigured == []
     assert followed.differences(config_keys=[]) == {}
     assert not topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys
-    configure(followed.destination, ResourceType.TOPIC, followed.copy_of, cleanup_policy="compact")
+    followed.configure_copy(cleanup_policy="compact")
     until(
         lambda: topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys,
         "the cleanup policy",
@@ -318,20 +298,14 @@ def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
 
 def test_max_message_bytes_is_raised_before_the_copy(followed: Followed) -> None:
     """max.message.bytes is raised before the copy reads it, and never lowered."""
-    configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=3_000_000)
+    followed.configure_source(max_message_bytes=3_000_000)
     until(followed.differences, "the configuration")
     taken = followed.surveyed()
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
     after, _, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
-    configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
-    until(
-        lambda: (
-            followed.surveyed().source_configs[followed.topic]["max.message.bytes"].value
-            == "1500000"
-        ),
-        "the configuration",
-    )
+    followed.configure_source(max_message_bytes=1_500_000)
+    until(lambda: followed.source_value("max.message.bytes") == "1500000", "the configuration")
     assert followed.differences() == {}
 
 
@@ -348,7 +322,7 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
         == "it is left alone until the mirror has copied to the topic"
     )
     assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [], {})
-    configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
+    followed.configure_source(segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
     assert [change.key for change in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
     assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
@@ -356,7 +330,7 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
 
 def test_a_topic_with_pinned_sources_is_not_followed(followed: Followed) -> None:
     """A destination of several pinned sources follows none of them."""
-    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
+    followed.configure_source(retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     assert followed.differences(rename={followed.topic: f"{followed.copy_of}:0"}) == {}
 
@@ -389,7 +363,7 @@ def test_commands_report_differences(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`check`, `plan` and `run` say what differs and what a run does about it."""
-    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
+    followed.configure_source(retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     differs = f"{followed.copy_of}: retention.ms=-1, and the source has 7000000"
     hint = (

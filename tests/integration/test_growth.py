@@ -5,67 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
-from relay_pipelines.prepare import prepared_snapshot, topics
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
+from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes, records_of
+from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
-from tests.support.independent import Record, client, create, delete, until, write
+from tests.support.independent import Record, create, delete, grow, until, write
+from tests.support.planned_copy import copy_planned, prepared
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
 
 
 @pytest.fixture
-def clusters(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster
-) -> tuple[Cluster, Cluster]:
-    """Source and destination cluster."""
-    ensure_homes(destination_cluster.cluster())
-    return source_cluster.cluster(), destination_cluster.cluster()
+def clusters(sides: Clusters) -> Clusters:
+    ensure_homes(sides[1])
+    return sides
 
 
-def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
-    source, destination = clusters
+def surveyed(clusters: Clusters, topic: str) -> ClusterSnapshot:
     rename = {"rename": "copy.{topic}"}
-    mirror = Mirror.model_validate(
-        commands.mirror(source, destination, topic, topics=rename, start="latest")
-    )
-    return prepared_snapshot.prepare_snapshot(
-        lambda: cluster_snapshot.take_snapshot(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK
-    )
+    made = commands.mirror(*clusters, topic, topics=rename, start="latest")
+    return prepared(f"grow-{topic[-8:]}", Mirror.model_validate(made))
 
 
 def copy(taken: ClusterSnapshot) -> None:
     topics.create(taken, None, OPTIONS, CLOCK)
-    ranges = run_plan.plan(taken).ranges
-    outcomes = list(
-        copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges)
-    )
-    assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-
-
-def grow(cluster: Cluster, topic: str, count: int) -> None:
-    admin = AdminClient(client(cluster))
-    for future in admin.create_partitions([NewPartitions(topic, count)]).values():
-        future.result(150)
-    until(
-        lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == count,
-        "the partitions",
-    )
+    copy_planned(taken)
 
 
 def test_new_partitions_are_copied_from_their_first_record(
-    clusters: tuple[Cluster, Cluster], topic_name: str
+    clusters: Clusters, topic_name: str
 ) -> None:
     """New partitions are copied from their first record, even with `start: latest`."""
     source, destination = clusters
@@ -91,17 +65,14 @@ def test_new_partitions_are_copied_from_their_first_record(
 
 
 def _written(cluster: Cluster, topic: str, partition: int, value: int | None = None) -> bool:
-    write(
-        cluster,
-        TopicPartition(topic, partition),
-        [Record(None, b"%d" % (partition if value is None else value))],
-    )
+    number = partition if value is None else value
+    write(cluster, TopicPartition(topic, partition), [Record(None, b"%d" % number)])
     return True
 
 
 @pytest.mark.newer_kafka
 def test_a_topic_that_we_created_grows_while_it_is_empty(
-    clusters: tuple[Cluster, Cluster], topic_name: str
+    clusters: Clusters, topic_name: str
 ) -> None:
     """It is ours before anything was copied; one that was made again under its name is not."""
     source, destination = clusters
@@ -124,7 +95,7 @@ def test_a_topic_that_we_created_grows_while_it_is_empty(
 
 @pytest.mark.newer_kafka
 def test_a_topic_is_ours_although_the_answer_was_lost(
-    clusters: tuple[Cluster, Cluster], topic_name: str, monkeypatch: pytest.MonkeyPatch
+    clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker has created it, and we do not hear of it: it is ours, and grows."""
     create_topics, lost = topics.create_topics, iter([DestinationError("the answer was lost")])
@@ -143,9 +114,7 @@ def test_a_topic_is_ours_although_the_answer_was_lost(
     assert topics.to_grow(surveyed(clusters, topic_name)) == {f"copy.{topic_name}": 3}
 
 
-def test_topics_of_others_are_left_alone(
-    clusters: tuple[Cluster, Cluster], topic_name: str
-) -> None:
+def test_topics_of_others_are_left_alone(clusters: Clusters, topic_name: str) -> None:
     """A topic that the mirror has never copied to is not altered; one line says what to do."""
     source, destination = clusters
     create(source, topic_name, 2, KEPT)

@@ -6,30 +6,25 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relay_pipelines import model
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import (
-    ClassSpec,
-    OnRecordError,
-    Outcome,
-    RecordPolicy,
-    Status,
-    TopicPartition,
-)
+from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
-from tests.copying import KEPT, Mirror, batches_of
+from tests.copying import KEPT, Clusters, Mirror, batches_of
 from tests.support import header_names
 from tests.support.data_source import reading
-from tests.support.independent import CREATE_TIME, Record, create, settled_end
+from tests.support.independent import CREATE_TIME, Headers, Record, create, settled_end
 
 ODD = (3, 4, 17, 39)
+Quarantined = tuple[bytes | None, Headers, bytes | None]
 MODULE = """
 class Named:
     def keep(self, record):
@@ -56,11 +51,9 @@ def numbered(first: int, end: int) -> list[Record]:
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """Forty records in four batches."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Mirror(*sides, topic_name)
     header_names.write(
         made.source, made.at, *(numbered(first, first + 10) for first in range(0, 40, 10))
     )
@@ -83,11 +76,11 @@ def copied(mirror: Mirror) -> list[Record]:
     return header_names.read(mirror.destination, mirror.at)
 
 
-def quarantined(
-    mirror: Mirror,
-) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
+def quarantined(mirror: Mirror) -> list[Quarantined]:
     """Value, headers and offset of each record in quarantine."""
-    found = header_names.read(mirror.destination, TopicPartition(f"{mirror.topic}.quarantine", 0))
+    found = header_names.read(
+        mirror.destination, model.TopicPartition(f"{mirror.topic}.quarantine", 0)
+    )
     names = {bytes.fromhex(name): value for record in found for name, value in record.headers[-5:]}
     assert set(names) == {
         b"relay.mirror",
@@ -102,9 +95,7 @@ def quarantined(
     ]
 
 
-def in_quarantine(
-    *numbers: int,
-) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
+def in_quarantine(*numbers: int) -> list[Quarantined]:
     return [
         (record.value, record.headers, record.value)
         for number in numbers
@@ -132,29 +123,24 @@ def copy_rows(session: Any, mirror: Mirror, record_policy: RecordPolicy, end: in
     return outcome
 
 
-@pytest.mark.parametrize("below", [0, 8 << 10], ids=["verbatim", "merged"])
-def test_names_are_copied_as_they_are(mirror: Mirror, below: int) -> None:
-    """Verbatim and merged batches keep the names, and the fingerprint matches the source."""
-    mirror.with_options(coalesce_below_bytes=below)
-    assert mirror.copy().records == 40
+@pytest.mark.parametrize(
+    "options",
+    [{"coalesce_below_bytes": 0}, {"coalesce_below_bytes": 8 << 10}, {"coalesce_to_bytes": 300}],
+    ids=["verbatim", "merged", "split"],
+)
+@pytest.mark.parametrize("ends", [(40,), (4, 18, 40)], ids=["whole", "in ranges that cut batches"])
+def test_names_are_copied_as_they_are(
+    mirror: Mirror, options: dict[str, int], ends: tuple[int, ...]
+) -> None:
+    """However batches are cut and joined; and the fingerprint matches the source."""
+    mirror.with_options(**options)
+    for start, end in pairwise((0, *ends)):
+        assert mirror.copy(start, end).records == end - start
     assert copied(mirror) == numbered(0, 40)
     # the last record is one of them: a second copy compares it with the source's before it goes on
     header_names.write(mirror.source, mirror.at, numbered(40, 50))
-    mirror.copy()
+    mirror.copy(40)
     assert copied(mirror) == numbered(0, 50)
-
-
-def test_ranges_that_cut_batches(mirror: Mirror) -> None:
-    for start, end in ((0, 4), (4, 18), (18, 40)):
-        mirror.copy(start, end)
-    assert copied(mirror) == numbered(0, 40)
-
-
-def test_names_survive_the_splitting_of_batches(mirror: Mirror) -> None:
-    """Batches that are larger than the destination's limit are split."""
-    mirror.with_options(coalesce_to_bytes=300)
-    mirror.copy()
-    assert copied(mirror) == numbered(0, 40)
 
 
 def test_names_survive_in_compressed_batches(mirror: Mirror) -> None:

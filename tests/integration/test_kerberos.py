@@ -23,7 +23,7 @@ from relay_pipelines.local_kafka.cluster import JVM_OPTIONS
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster, Security, Status, TopicPartition
 from relay_pipelines.protocol.connection import Connection
-from tests.copying import Mirror, numbered, records_of
+from tests.copying import Mirror, numbered
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
@@ -154,16 +154,23 @@ def connect(way: Cluster, **changes: str | None) -> Connection:
     return Connection(changed, (host, int(port)), "test", SourceError, SOON_SECONDS)
 
 
-def test_a_copy_with_a_keytab(way: Cluster, cluster: LocalCluster, topic_name: str) -> None:
-    """Reads and writes as the principal of the keytab, without a ticket cache."""
+@pytest.fixture
+def waiting(cluster: LocalCluster, topic_name: str) -> Mirror:
+    """Ten records that wait, after a first copy that has created what a driver creates."""
     plain = Cluster("plain", cluster.address(Listener.PLAINTEXT))
     mirror = Mirror(plain, plain, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
     mirror.write(numbered(10))
-    mirror.copy()  # creates what a driver creates
+    mirror.copy()
     mirror.write(numbered(10, first=10))
-    (outcome,) = copy_ranges(replace(mirror.job, node=way, destination=way), [mirror.range()])
+    return mirror
+
+
+def test_a_copy_with_a_keytab(way: Cluster, waiting: Mirror) -> None:
+    """Reads and writes as the principal of the keytab, without a ticket cache."""
+    job = replace(waiting.job, node=way, destination=way)
+    (outcome,) = copy_ranges(job, [waiting.range()])
     assert outcome.status is Status.DONE, outcome.error
-    assert records_of(plain, mirror.to) == records_of(plain, mirror.at)
+    assert waiting.copied() == waiting.original()
 
 
 def test_a_ticket_cache_and_its_end(kdc: Kdc, way: Cluster) -> None:
@@ -179,8 +186,8 @@ def test_a_ticket_cache_and_its_end(kdc: Kdc, way: Cluster) -> None:
         connect(way, **own, ticket_cache=cache)
 
 
-def test_a_ticket_is_renewed_while_a_connection_lives(kdc: Kdc, way: Cluster) -> None:
-    """The keytab gives a new one for each session after its end, without a new connection."""
+def test_a_connection_outlives_its_sessions_and_tickets(kdc: Kdc, way: Cluster) -> None:
+    """Each session after the end of one (KIP-368) has a new ticket from the keytab, if it must."""
     keytab = str(kdc.keytab("short"))
     kdc.run("kadmin.local", "-r", REALM, "modprinc", "-maxlife", "4 seconds", "short")
     connection = connect(way, principal=f"short@{REALM}", keytab=keytab)
@@ -192,33 +199,14 @@ def test_a_ticket_is_renewed_while_a_connection_lives(kdc: Kdc, way: Cluster) ->
 
 
 def test_executors_use_the_keytab(
-    client: Client,
-    bare_python: Path,
-    way: Cluster,
-    cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
+    client: Client, bare_python: Path, way: Cluster, waiting: Mirror, tmp_path: Path
 ) -> None:
     """A worker of Spark has krb5.conf and the keytab, and nothing else of Kerberos."""
-    plain = Cluster("plain", cluster.address(Listener.PLAINTEXT))
-    mirror = Mirror(plain, plain, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
-    mirror.write(numbered(10))
-    mirror.copy()  # creates what a driver creates
-    mirror.write(numbered(10, first=10))
-    job = replace(mirror.job, node=way, destination=way)
+    job = replace(waiting.job, node=way, destination=way)
     with spark_processes.standalone(tmp_path / "spark", bare_python) as spark:
-        answer = client.ask(Request(spark.address, None, ON_LOOPBACK, job, [[mirror.range()]]))
+        answer = client.ask(Request(spark.address, None, ON_LOOPBACK, job, [[waiting.range()]]))
     assert statuses(answer) == ["done"]
-    assert records_of(plain, mirror.to) == records_of(plain, mirror.at)
-
-
-def test_a_session_that_ends_begins_again(way: Cluster) -> None:
-    """A connection outlives its sessions (KIP-368)."""
-    connection = connect(way)
-    for _ in range(3):
-        time.sleep(SESSION_MS / 1000)
-        assert connection.call(MetadataRequest(topics=[]), 1).brokers
-    connection.close()
+    assert waiting.copied() == waiting.original()
 
 
 @pytest.mark.parametrize(

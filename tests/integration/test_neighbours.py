@@ -10,19 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import (
-    ClassSpec,
-    CopyJob,
-    CopyRange,
-    OnRecordError,
-    Outcome,
-    RecordPolicy,
-    Status,
-    TopicPartition,
-)
+from relay_pipelines import model
+from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, OnRecordError, Outcome, Status
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered, records_of
+from tests import copying
+from tests.copying import Clusters, Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
 from tests.support.independent import create
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
@@ -54,18 +46,11 @@ def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
 
 
 @pytest.fixture
-def pair(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> tuple[Mirror, Mirror]:
+def pair(sides: Clusters, topic_name: str) -> tuple[Mirror, Mirror]:
     """Two topics of 3,000 records in small batches, whose values name their topic."""
     made = []
     for name in "ab":
-        mirror = Mirror(
-            source_cluster.cluster(),
-            destination_cluster.cluster(),
-            f"{name}-{topic_name}",
-            name=topic_name[-8:],
-        )
+        mirror = Mirror(*sides, f"{name}-{topic_name}", name=topic_name[-8:])
         mirror.with_options(fetch_max_bytes=4_000, coalesce_below_bytes=0, chunk_bytes=20_000)
         mirror.write(
             *(
@@ -79,34 +64,26 @@ def pair(
 
 def copy(way: Way, a: Mirror, b: Mirror, **record_policy: object) -> tuple[Outcome, Outcome]:
     """Copy both topics in one task, `a` first, with these record policies."""
-    ranges = [replace(a.range(), record_policy=RecordPolicy(**record_policy)), b.range()]
+    ranges = [replace(a.range(), record_policy=model.RecordPolicy(**record_policy)), b.range()]
     first, second = way(a.job, ranges, SystemClock())
     return first, second
 
 
-@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
-def test_a_failing_filter_spares_the_next_topic(
-    pair: tuple[Mirror, Mirror], way: Way, fails_at_700: ClassSpec
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [(copy_as_it_is, "filter"), (copy_as_rows, "filter"), (copy_as_rows, "transform")],
+)
+def test_a_failing_class_spares_the_next_topic(
+    pair: tuple[Mirror, Mirror], way: Way, kind: str, fails_at_700: ClassSpec
 ) -> None:
-    """The next topic has all of its own records, and its ledger is complete."""
+    """It has all of its own records; answers to requests before are not taken for its own."""
     a, b = pair
-    failed, done = copy(way, a, b, filters=(fails_at_700,))
+    policy = {"filters": (fails_at_700,)} if kind == "filter" else {"transform": fails_at_700}
+    failed, done = copy(way, a, b, **policy)
     assert (failed.status, failed.error_kind) == (Status.FAILED, "FilterError")
     assert failed.error.startswith(f"{a.at} at offset 700: ")
     assert (done.status, done.error, done.records) == (Status.DONE, "", 3000)
     assert a.copied() == a.original()[: failed.next_offset]
-    b.assert_equal()
-    b.assert_ledger_closes()
-
-
-def test_a_failing_transform_spares_the_next_topic(
-    pair: tuple[Mirror, Mirror], fails_at_700: ClassSpec
-) -> None:
-    """Responses to earlier produce requests are not taken for those of the next topic."""
-    a, b = pair
-    failed, done = copy(copy_as_rows, a, b, transform=fails_at_700)
-    assert failed.error.startswith(f"{a.at} at offset 700: ")
-    assert (done.status, done.error, done.records) == (Status.DONE, "", 3000)
     b.assert_equal()
     b.assert_ledger_closes()
 
@@ -137,14 +114,14 @@ def test_a_record_that_is_too_large_goes_into_quarantine(
     a, b = pair
     a.write([*numbered(2, 100, 3000), *numbered(1, 5000, 3002), *numbered(2, 100, 3003)])
     a.destination_config["max.message.bytes"] = "4500"
-    quarantine = TopicPartition(f"{a.topic}.quarantine", 0)
+    quarantine = model.TopicPartition(f"{a.topic}.quarantine", 0)
     create(a.destination, quarantine.topic, 1)
     done, _ = copy(way, a, b, on_record_error=OnRecordError.QUARANTINE)
     assert (done.error, done.records, done.skipped) == ("", 3004, {"quarantined": 1})
     a.assert_ledger_closes()
     original = a.original()
     assert a.copied() == original[:3002] + original[3003:]
-    (found,) = records_of(a.destination, quarantine)
+    (found,) = copying.records_of(a.destination, quarantine)
     assert (found.key, found.value) == (original[3002].key, original[3002].value)
     assert dict(found.headers)["relay.offset"] == b"3002"
     assert b"larger than max.message.bytes=4500" in (dict(found.headers)["relay.error"] or b"")
@@ -168,11 +145,8 @@ def test_a_checkpoint_before_the_filtered_offsets_stops_the_copy(
     a, _ = pair
     a.copy(end=100)
     (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())
-    assert (outcome.status, outcome.error_kind, outcome.records) == (
-        Status.FAILED,
-        "StalePlanError",
-        0,
-    )
+    facts = outcome.status, outcome.error_kind, outcome.records
+    assert facts == (Status.FAILED, "StalePlanError", 0)
     assert (
         "the checkpoint moved back to 100 after Spark began to select the records" in outcome.error
     )

@@ -27,26 +27,13 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import load
-from tests.copying import KEPT, Mirror, numbered
-from tests.support import commands, consumers
+from tests.copying import KEPT, Clusters, Mirror, numbered
+from tests.support import commands, consumers, independent
 from tests.support.commands import configured, relay_here
 from tests.support.compacted import COMPACTED, clean, keyed
 from tests.support.connect_worker import SinkWorker
 from tests.support.consumers import consumer
-from tests.support.independent import (
-    Record,
-    client,
-    create,
-    delete,
-    delete_before,
-    grow,
-    put,
-    read,
-    settled_end,
-    transactional,
-    until,
-    write,
-)
+from tests.support.independent import Record, delete_before, grow, read, settled_end, until, write
 from tests.support.streams_member import streams_member
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -92,19 +79,15 @@ def _is_member(member: Consumer) -> bool:
 
 @pytest.fixture
 def moved(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    sides: Clusters, topic_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Moved:
     """The topic is copied; a parameter is its configuration at the source."""
-    clusters = source_cluster.cluster(), destination_cluster.cluster()
+    clusters = sides
     mirror = Mirror(*clusters, topic_name, getattr(request, "param", {}))
-    sender = transactional(mirror.source, mirror.topic)
+    sender = independent.transactional(mirror.source, mirror.topic)
     for first, commits in ((0, True), (5, False), (10, True)):
         sender.begin_transaction()
-        put(sender, mirror.at, numbered(5, first=first))
+        independent.put(sender, mirror.at, numbered(5, first=first))
         assert sender.flush(30) == 0
         (sender.commit_transaction if commits else sender.abort_transaction)(30)
         settled_end(mirror.source, mirror.at)
@@ -157,10 +140,8 @@ def test_a_group_moves_there_and_back(moved: Moved) -> None:
     mirror = moved.mirror
     moved.commit(mirror.source, 18, metadata="state")
     (shown,) = moved.relay("apply", "--group", moved.group)
-    assert (shown["state"], moved.committed(mirror.destination)[0] < 0) == (
-        "would be committed",
-        True,
-    )
+    facts = shown["state"], moved.committed(mirror.destination)[0] < 0
+    assert facts == ("would be committed", True)
     (done,) = moved.relay("apply", "--group", moved.group, "--execute")
     assert (done["state"], done["exactness"]) == ("committed", "exact")
     assert moved.committed(mirror.destination) == (done["to_offset"], "state")
@@ -199,10 +180,8 @@ def test_what_refuses_stops_no_other(moved: Moved) -> None:
         assert states[names["far"]][0] == "refused"
         assert "see --backwards" in states[names["far"]][1]
     (back,) = moved.relay("apply", "--execute", "--backwards", "--group", names["far"])
-    assert (back["state"], moved.committed(mirror.destination, names["far"])[0]) == (
-        "committed",
-        back["to_offset"],
-    )
+    facts = back["state"], moved.committed(mirror.destination, names["far"])[0]
+    assert facts == ("committed", back["to_offset"])
 
 
 def test_a_source_that_was_cleaned_since(
@@ -340,10 +319,8 @@ def test_own_commits_are_known(moved: Moved, monkeypatch: pytest.MonkeyPatch) ->
         assert (follow(looker), examined) == ([first], [])
         at = moved.committed(moved.mirror.destination)[0]
         moved.commit(moved.mirror.destination, at)
-        assert ([look.state for look in follow(looker)], examined) == (
-            [Following.MOVED],
-            [moved.group],
-        )
+        facts = [look.state for look in follow(looker)], examined
+        assert facts == ([Following.MOVED], [moved.group])
 
 
 def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:
@@ -414,7 +391,7 @@ def test_a_pending_commit_stops_no_other(moved: Moved) -> None:
     source, name = moved.mirror.source, f"pending-{moved.group}"
     moved.commit(source, 18, f"ok-{moved.group}")
     moved.commit(source, 18, name)
-    sender = transactional(source, name)
+    sender = independent.transactional(source, name)
     sender.begin_transaction()
     position = confluent_kafka.TopicPartition(moved.mirror.topic, 0, 20)
     with consumer(source, name) as member:
@@ -437,8 +414,8 @@ def test_a_source_topic_that_was_created_again(moved: Moved) -> None:
     moved.commit(mirror.source, 9)
     assert moved.follow().state is Following.FOLLOWED
     before = moved.committed(there)
-    delete(mirror.source, mirror.topic)
-    create(mirror.source, mirror.topic, 1, KEPT)
+    independent.delete(mirror.source, mirror.topic)
+    independent.create(mirror.source, mirror.topic, 1, KEPT)
     write(mirror.source, mirror.at, numbered(30))
     moved.commit(mirror.source, 15)
     for command in ("translate", "apply", "verify"):
@@ -451,7 +428,7 @@ def test_a_share_group_is_not_moved(moved: Moved) -> None:
     """It has no offset of this kind: it is reported, and others are moved."""
     mirror, shared = moved.mirror, f"shared-{moved.group}"
     moved.commit(mirror.source, 9)
-    with ShareConsumer(client(mirror.source, group_id=shared)) as member:
+    with ShareConsumer(independent.client(mirror.source, group_id=shared)) as member:
         member.subscribe([mirror.topic])
 
         def reads() -> bool:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,152 +19,73 @@ from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from tests.copying import records_of
+from tests.copying import Clusters, opened, records_of
 from tests.support.commands import configured, mirror, relay_here
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    create,
-    put,
-    settled_end,
-    transactional,
-    write,
-)
+from tests.support.independent import CREATE_TIME, Record, create, settled_end, write
 
 pytestmark = pytest.mark.usefixtures("local_session")
 AGE_SECONDS = 200
 OPEN = r"open transaction: 1,001 records of \S+-0\[5, 1006\), the first [3-5] min( \d+ s)? old"
 
 
-@dataclass
-class HeldUp:
-    """Five copied records, and 1,001 after them in a transaction that stays open."""
-
-    topic: str
-    config: Path
-    textfile: Path
-    source: LocalCluster
+def at_ms(ms: int, *values: bytes) -> list[Record]:
+    return [Record(None, value, (), (CREATE_TIME, ms)) for value in values]
 
 
-@pytest.fixture(scope="module")
-def held_up(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    local_spark: Any,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[HeldUp]:
-    local_spark.session()
-    topic, folder = f"held-up-{time.time_ns()}", tmp_path_factory.mktemp("held-up")
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    create(source, topic, 2)
-    now = time.time_ns() // 1_000_000
-    write(
-        source,
-        TopicPartition(topic, 0),
-        [Record(None, b"%d" % number, (), (CREATE_TIME, now)) for number in range(5)],
-    )
-    textfile = folder / "relay.prom"
-    config = configured(
-        folder, {"m": mirror(source, destination, topic)}, metrics={"textfile": str(textfile)}
-    )
+def test_a_transaction_that_is_open_at_the_source(
+    sides: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """Whoever looks says what waits, and since when; the run after its end copies everything."""
+    source, destination = sides
+    first, second = (TopicPartition(topic_name, number) for number in range(2))
+    now, textfile = time.time_ns() // 1_000_000, tmp_path / "relay.prom"
+    create(source, topic_name, 2)
+    write(source, first, at_ms(now, *(b"%d" % number for number in range(5))))
+    metrics = {"textfile": str(textfile)}
+    config = configured(tmp_path, {"m": mirror(source, destination, topic_name)}, metrics=metrics)
     assert relay_here(config, "run").returncode == 0
-    sender = transactional(source, topic, transaction_timeout_ms=600_000)
-    sender.begin_transaction()
-    began = now - AGE_SECONDS * 1000
-    first = Record(None, b"5", (), (CREATE_TIME, began))
-    put(
-        sender,
-        TopicPartition(topic, 0),
-        [first, *[Record(None, b"", (), (CREATE_TIME, now))] * 1_000],
-    )
-    sender.flush(30)
-    yield HeldUp(topic, config, textfile, source_cluster)
-    sender.abort_transaction(30)
+    waiting = [*at_ms(now - AGE_SECONDS * 1000, b"5"), *at_ms(now, *[b""] * 1_000)]
+    sender = opened(source, first, waiting, topic_name, transaction_timeout_ms=600_000)
 
-
-def test_a_run_that_cannot_copy_reports_the_transaction(held_up: HeldUp) -> None:
-    """The run succeeds; line and metrics say what waits, and since when."""
-    done = relay_here(held_up.config, "run")
+    done = relay_here(config, "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", done.stdout), done.stdout
-    written = held_up.textfile.read_text()
-    labels = f'mirror="m",partition="0",topic="{held_up.topic}"'
+    written, labels = textfile.read_text(), f'mirror="m",partition="0",topic="{topic_name}"'
     assert f"kafka_relay_open_transaction_records{{{labels}}} 1001.0\n" in written
     (seconds,) = re.findall(rf"kafka_relay_open_transaction_seconds{{{labels}}} (.+)\n", written)
     assert AGE_SECONDS <= float(seconds) < AGE_SECONDS + 120
     assert f"kafka_relay_open_transaction_records{{{labels.replace('0', '1', 1)}}} 0.0\n" in written
     assert 'kafka_relay_source_highwatermark{node_id="one"} 1006.0\n' in written
 
-
-def test_status_reports_the_transaction(held_up: HeldUp) -> None:
-    """`status` shows the high watermark and the records that cannot be copied yet."""
-    (found,) = json.loads(relay_here(held_up.config, "status", "--json").stdout)["mirrors"]
+    (found,) = json.loads(relay_here(config, "status", "--json").stdout)["mirrors"]
     assert (found["lag_records"], found["open_transaction_records"]) == (0, 1001)
-    (topic,) = found["topics"]
-    first, second = topic["topic_partitions"]
-    opened = first["open_transaction"]
-    assert (first["source_end"], first["high_watermark"], opened["records"]) == (5, 1006, 1001)
-    assert opened["since"].endswith("Z")
-    assert AGE_SECONDS <= opened["seconds"] < AGE_SECONDS + 120
-    assert (second["high_watermark"], second["open_transaction"]) == (0, None)
-    table = relay_here(held_up.config, "status", "--all").stdout
+    here, there = found["topics"][0]["topic_partitions"]
+    shown = here["open_transaction"]
+    assert (here["source_end"], here["high_watermark"], shown["records"]) == (5, 1006, 1001)
+    assert shown["since"].endswith("Z")
+    assert AGE_SECONDS <= shown["seconds"] < AGE_SECONDS + 120
+    assert (there["high_watermark"], there["open_transaction"]) == (0, None)
+    table = relay_here(config, "status", "--all").stdout
     line = r"^ *0 +5 +1,006 +1,001, [3-5] min.* +5 +0 +- +one"
     assert re.search(line, table, re.MULTILINE), table
 
+    planned = relay_here(config, "plan").stdout
+    assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", planned)
+    (found,) = json.loads(relay_here(config, "plan", "--json").stdout)["mirrors"]
+    (shown,) = found["open_transactions"]
+    facts = [shown[key] for key in ("topic", "partition", "high_watermark", "records")]
+    assert facts == [topic_name, 0, 1006, 1001]
 
-def test_plan_reports_the_transaction(held_up: HeldUp) -> None:
-    """`plan` shows the same as `status`."""
-    assert re.fullmatch(
-        rf"m: nothing new in 1 topic; {OPEN}\n", relay_here(held_up.config, "plan").stdout
-    )
-    (found,) = json.loads(relay_here(held_up.config, "plan", "--json").stdout)["mirrors"]
-    (opened,) = found["open_transactions"]
-    assert (opened["topic"], opened["partition"], opened["high_watermark"], opened["records"]) == (
-        held_up.topic,
-        0,
-        1006,
-        1001,
-    )
-
-
-def test_a_run_that_copies_reports_the_transaction_too(held_up: HeldUp) -> None:
-    """The run copies what precedes the transaction, and lists the rest after its table."""
-    now = time.time_ns() // 1_000_000
-    write(
-        held_up.source.cluster(),
-        TopicPartition(held_up.topic, 1),
-        [Record(None, b"new", (), (CREATE_TIME, now))],
-    )
-    done = relay_here(held_up.config, "run")
-    assert done.returncode == 0
-    assert re.search(rf"^ ?{held_up.topic} +1 ", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(rf"^m: {OPEN}$", done.stdout, re.MULTILINE), done.stdout
-
-
-def test_the_next_run_copies_what_the_transaction_held_back(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-) -> None:
-    """The run after its end copies everything, and reports no transaction."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    create(source, topic_name, 1)
-    sender = transactional(source, topic_name)
-    sender.begin_transaction()
-    put(
-        sender,
-        TopicPartition(topic_name, 0),
-        [Record(None, b"1", (), (CREATE_TIME, time.time_ns() // 1_000_000))],
-    )
-    sender.flush(30)
-    config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
-    assert "open transaction: 1 record of " in relay_here(config, "run").stdout
-    sender.commit_transaction(30)
-    settled_end(source, TopicPartition(topic_name, 0))
+    # a run that copies something says it, too
+    write(source, second, at_ms(now, b"new"))
     done = relay_here(config, "run")
-    assert "open transaction" not in done.stdout
-    assert len(records_of(destination, TopicPartition(topic_name, 0))) == 1
+    assert done.returncode == 0
+    assert re.search(rf"^ ?{topic_name} +1 ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"^m: {OPEN}$", done.stdout, re.MULTILINE), done.stdout
+    sender.commit_transaction(30)
+    settled_end(source, first)
+    assert "open transaction" not in relay_here(config, "run").stdout
+    assert len(records_of(destination, first)) == 1006
 
 
 def test_timestamps_of_many_topic_partitions(source_cluster: LocalCluster, topic_name: str) -> None:
@@ -190,13 +108,10 @@ def test_timestamps_of_many_topic_partitions(source_cluster: LocalCluster, topic
 
 
 def test_a_transaction_that_hangs_at_the_destination_is_named(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
+    sides: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """A run whose copies readers do not see fails; whoever looks learns whose transaction it is."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     at, to = TopicPartition(topic_name, 0), TopicPartition(f"copy.{topic_name}", 0)
     create(source, topic_name, 1)
     write(source, at, [Record(None, b"1")])
@@ -205,10 +120,13 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     assert relay_here(config, "run").returncode == 0
     assert json.loads(relay_here(config, "status", "--json").stdout)["mirrors"][0]["hidden"] == []
     start = settled_end(destination, to)
-    sender = transactional(destination, f"else-{topic_name}", transaction_timeout_ms=600_000)
-    sender.begin_transaction()
-    put(sender, to, [Record(None, b"not ours")])
-    sender.flush(30)
+    sender = opened(
+        destination,
+        to,
+        [Record(None, b"not ours")],
+        f"else-{topic_name}",
+        transaction_timeout_ms=600_000,
+    )
     write(source, at, [Record(None, b"2")])
 
     done = relay_here(config, "run")
@@ -253,13 +171,10 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
 
 
 def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
+    sides: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """A run cannot know what was copied: it copies nothing, and says who holds it up."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     at = TopicPartition(topic_name, 0)
     create(source, topic_name, 1)
     write(source, at, [Record(None, b"1")])
@@ -274,10 +189,13 @@ def test_a_transaction_that_hangs_among_the_checkpoints_is_named(
     config = configured(tmp_path, {"m": section})
     assert relay_here(config, "run").returncode == 0
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of("m", at))
-    sender = transactional(destination, f"among-{topic_name}", transaction_timeout_ms=600_000)
-    sender.begin_transaction()
-    put(sender, home, [Record(b"nobody/topic/0", None)])
-    sender.flush(30)
+    sender = opened(
+        destination,
+        home,
+        [Record(b"nobody/topic/0", None)],
+        f"among-{topic_name}",
+        transaction_timeout_ms=600_000,
+    )
     write(source, at, [Record(None, b"2")])
 
     done = relay_here(config, "run")

@@ -10,19 +10,12 @@ from itertools import pairwise
 import pytest
 from confluent_kafka.admin import ResourceType
 
+from relay_pipelines import model
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import (
-    Cluster,
-    CopyJob,
-    CopyOptions,
-    CopyRange,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.prepare import owners, topics
@@ -31,14 +24,8 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import (
-    KEPT,
-    OPTIONS,
-    ensure_homes,
-    nearly_expired_ms,
-    numbered,
-    records_of,
-)
+from tests import copying
+from tests.copying import KEPT, OPTIONS, Clusters, ensure_homes, nearly_expired_ms, numbered
 from tests.support import commands
 from tests.support.independent import Record, configure, create, delete_before, write
 
@@ -83,26 +70,18 @@ class Pinned:
     def job(self, taken: ClusterSnapshot, options: CopyOptions = OPTIONS) -> CopyJob:
         return CopyJob(taken.mirror, "run", taken.node, taken.destination, options)
 
-    def recount(self, ranges: list[OffsetRange]) -> list[Recount]:
+    def recount(self, ranges: list[model.OffsetRange]) -> list[Recount]:
         found = recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)
         return list(found.counted.values())
 
     def copied(self) -> list[bytes]:
-        return [record.value or b"" for record in records_of(self.destination, self.to)]
+        return [record.value or b"" for record in copying.records_of(self.destination, self.to)]
 
 
 @pytest.fixture
-def pinned(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Pinned:
+def pinned(sides: Clusters, topic_name: str) -> Pinned:
     """The topics, with records."""
-    made = Pinned(
-        source_cluster.cluster(),
-        destination_cluster.cluster(),
-        topic_name,
-        f"{topic_name}.a",
-        f"{topic_name}.b",
-    )
+    made = Pinned(*sides, topic_name, f"{topic_name}.a", f"{topic_name}.b")
     ensure_homes(made.destination)
     for topic in (made.first, made.second):
         create(made.source, topic, 2, KEPT)

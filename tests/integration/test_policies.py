@@ -21,7 +21,6 @@ from relay_pipelines.invocation import Invocation
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import TOPIC, home, to_record
 from relay_pipelines.ledger.reader import read_ledger
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import page_of
@@ -35,7 +34,7 @@ from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, ensure_homes, numbered, records_of
+from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.independent import CREATE_TIME, Record, create, delete_before, until, write
 
@@ -174,14 +173,9 @@ class Two:
 
 
 @pytest.fixture
-def deployments(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-) -> Two:
+def deployments(sides: Clusters, topic_name: str, tmp_path: Path) -> Two:
     """Two deployments: the first copies all records, the second the even ones."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     for cluster in (source, destination):
         create(cluster, topic_name, 2, KEPT)
     ensure_homes(destination)

@@ -9,35 +9,22 @@ from typing import Any
 
 import pytest
 
+from relay_pipelines import errors
 from relay_pipelines.audit import audit, spark_job
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import (
-    CheckpointLostError,
-    ConfigError,
-    DestinationChangedError,
-    RelayError,
-    SourceError,
-    TopicRecreatedError,
-)
+from relay_pipelines.errors import CheckpointLostError, ConfigError, DestinationChangedError
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.ledger import checkpoint, reader
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.recovery import reset, reset_command
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, records_of
-from tests.support import commands
-from tests.support.copied_topic import (
-    CLOCK,
-    Copied,
-    destination_deleted,
-    put_back,
-    source_recreated,
-)
+from tests.copying import KEPT, Clusters, records_of
+from tests.support import commands, copied_topic
+from tests.support.copied_topic import CLOCK, Copied, destination_deleted, put_back
 from tests.support.findings import differences, unreadable
 from tests.support.independent import Record, create, delete, delete_before
 
@@ -97,14 +84,10 @@ class Moved(Copied):
 
 @pytest.fixture
 def moved(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    sides: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Moved:
     """A topic-partition of which ten records were copied."""
-    made = Moved(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Moved(*sides, topic_name)
     made.folder, made.capsys = tmp_path, capsys
     return made
 
@@ -239,7 +222,7 @@ def test_a_topic_partition_without_a_leader_is_not_reset(
     """The command says which ones it leaves as they are, and fails."""
     moved.rename()
     taken, at = moved.snapshot(), TopicPartition(moved.topic, 1)
-    unreadable = {at: SourceError("has no leader", topic_partition=at)}
+    unreadable = {at: errors.SourceError("has no leader", topic_partition=at)}
     known = replace(taken, unreadable=unreadable)
     monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *_args, **_options: known)
     code, lines = moved.reset(ResetTo.CURRENT, execute=False)
@@ -249,10 +232,10 @@ def test_a_topic_partition_without_a_leader_is_not_reset(
 def test_a_source_created_again_is_copied_elsewhere(moved: Moved) -> None:
     """A new name alone decides nothing; with a reset, the new topic gets a copy of its own."""
     former, copies = moved.to, moved.arrived()
-    source_recreated(moved)
+    copied_topic.source_recreated(moved)
     moved.rename()
     moved.create_destination()
-    assert isinstance(held_back(moved), TopicRecreatedError)
+    assert isinstance(held_back(moved), errors.TopicRecreatedError)
     code, lines = moved.reset(ResetTo.EARLIEST)
     assert (code, f"is copied again from offset 0 into {moved.to}" in lines) == (0, True)
     assert moved.comes_from(), "as of an accepted loss"
@@ -288,7 +271,7 @@ def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
     assert records_of(moved.destination, former) == copies
 
 
-def held_back(moved: Moved, on_data_loss: str = "fail") -> RelayError:
+def held_back(moved: Moved, on_data_loss: str = "fail") -> errors.RelayError:
     """Return what holds the topic-partition back; nothing is planned for it."""
     plan = run_plan.plan(moved.snapshot(on_data_loss))
     assert not plan.windows

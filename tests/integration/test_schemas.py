@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 import relay_pipelines as relay
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.schemas import import_record
 from relay_pipelines.schemas.import_record import Lease
 from relay_pipelines.schemas.registry import Registry
 from relay_pipelines.settings.clusters import SchemaRegistry
-from tests.copying import Mirror
+from tests.copying import Clusters, Mirror
 from tests.support import commands
 from tests.support.commands import RELAY, configured, environment, error_line, relay_here
 from tests.support.independent import Record, until, write
@@ -54,13 +53,8 @@ class Registered:
 
 
 @pytest.fixture
-def registered(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-) -> Iterator[Registered]:
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+def registered(sides: Clusters, topic_name: str, tmp_path: Path) -> Iterator[Registered]:
+    mirror = Mirror(*sides, topic_name)
     records = [Record(with_id(5), with_id(6)) for _ in range(300)]
     write(mirror.source, mirror.at, records, [Record(b"k", b"plain")])
     mirror.copy()

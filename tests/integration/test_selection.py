@@ -19,7 +19,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, ensure_homes, numbered, records_of
+from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
 from tests.support.commands import configured, mirror
 from tests.support.independent import create, delete, write
@@ -37,14 +37,10 @@ def topic(source_cluster: LocalCluster, topic_name: str) -> str:
 
 
 def test_a_missing_topic_name_fails_every_command(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    sides: Clusters, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Commands fail in one line with the nearest name; the other topics are copied."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     create(destination, topic, 1, KEPT)
     misspelt = topic.replace("orders", "odrers")
     allow = [name.replace(".", r"\.") for name in (topic, misspelt)]
@@ -74,17 +70,11 @@ def test_a_missing_topic_name_fails_every_command(
 
 
 def test_a_pattern_without_a_match_is_a_warning(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    sides: Clusters, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The topic may not exist yet, so commands warn with the nearest names."""
     pattern = topic.replace("orders", "odrers") + ".*"
-    config = configured(
-        tmp_path, {"m": mirror(source_cluster.cluster(), destination_cluster.cluster(), pattern)}
-    )
+    config = configured(tmp_path, {"m": mirror(*sides, pattern)})
     for command in ("plan", "status", "run"):
         assert main([command, "-c", str(config)]) == 0
         said = capsys.readouterr()
@@ -105,25 +95,6 @@ def test_a_pattern_without_a_match_is_a_warning(
     assert shown["windows"] == []
 
 
-def test_a_user_without_describe_sees_an_empty_cluster(
-    guarded: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Brokers hide topics that a user may not describe, and the line says so."""
-    hidden = guarded.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
-    create(guarded.cluster(), "hidden-orders")
-    config = configured(tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), "hidden-.*")})
-    assert main(["run", "-c", str(config)]) == 0
-    said = capsys.readouterr()
-    assert said.out == (
-        "m: no topic is selected: nothing was compared, and there is nothing to copy\n"
-    )
-    assert said.err.startswith("warning: m: no topic is selected: ")
-    assert "grant the user Describe" in said.err
-
-
 def test_a_hidden_topic_that_relay_yaml_names(
     guarded: LocalCluster,
     destination_cluster: LocalCluster,
@@ -131,22 +102,26 @@ def test_a_hidden_topic_that_relay_yaml_names(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is an error, however its dot is written: nothing was copied, and nothing was compared."""
+    """Brokers hide topics that a user may not describe.
+
+    One that is named is an error, however its dot is written; a pattern only warns of it.
+    """
     hidden = guarded.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
-    name = f"{topic_name}.hidden"
+    there, name = destination_cluster.cluster(), f"{topic_name}.hidden"
     create(guarded.cluster(), name)
     for spelling in (name, name.replace(".", r"\.")):
-        config = configured(
-            tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), spelling)}
-        )
+        config = configured(tmp_path, {"m": mirror(hidden, there, spelling)})
         assert main(["run", "-c", str(config)]) == 1, spelling
         said = capsys.readouterr()
         assert said_of(said.err, "m") == [name]
         assert "nothing new" not in said.out
-    pattern = configured(
-        tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), f"{name}.*")}
-    )
-    assert main(["run", "-c", str(pattern)]) == 0, "nobody knows that it exists"
+    config = configured(tmp_path, {"m": mirror(hidden, there, f"{name}.*")})
+    assert main(["run", "-c", str(config)]) == 0, "nobody knows that it exists"
+    said = capsys.readouterr()
+    none = "m: no topic is selected: "
+    assert said.out == f"{none}nothing was compared, and there is nothing to copy\n"
+    assert said.err.startswith(f"warning: {none}")
+    assert "grant the user Describe" in said.err
 
 
 def test_a_topic_that_the_mirror_knows_is_hidden(
@@ -269,9 +244,6 @@ def test_a_topic_that_may_not_be_read_holds_back_no_other(
     for topic in (refused, other):
         permitted.write(topic, 7)
     (held,) = copy()
-    assert (type(held), held.topic_partition) == (
-        PermissionDeniedError,
-        TopicPartition(refused, 0),
-    )
+    assert (type(held), held.topic_partition) == (PermissionDeniedError, TopicPartition(refused, 0))
     arrived = [len(records_of(destination, TopicPartition(topic, 0))) for topic in (refused, other)]
     assert arrived == [5, 12]

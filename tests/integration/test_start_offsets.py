@@ -8,19 +8,14 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger import reader
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster, CopyJob, TopicPartition
-from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import KEPT, ensure_homes
+from tests.copying import KEPT, Clusters, ensure_homes
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, Record, client, create, read, until, write
+from tests.support.independent import CREATE_TIME, Record, client, create, read, write
+from tests.support.planned_copy import copy_planned, prepared
 
 CLOCK = SystemClock()
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
@@ -54,30 +49,9 @@ class Begun:
 
     def copy(self, start: Any) -> list[int]:
         """Copy what is new; return the start offset of each range, or -1."""
-        mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
-        taken = prepared_snapshot.prepare_snapshot(
-            lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK), mirror, CLOCK
-        )
-        ranges = run_plan.plan(taken).ranges
-        outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
-        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
-        until(
-            lambda: (
-                {
-                    at: committed.next_offset
-                    for at, committed in reader.read_checkpoints(
-                        name, mirror, CLOCK
-                    ).checkpoints.items()
-                }.items()
-                >= ends.items()
-            ),
-            "the checkpoints",
-        )
-        begun = {
-            copy_range.source.topic_partition.partition: copy_range.source.start
-            for copy_range in ranges
-        }
+        taken = prepared(f"start-{self.topic[-8:]}", self.mirror(start))
+        new = [each.source for each in copy_planned(taken)]
+        begun = {each.topic_partition.partition: each.start for each in new}
         return [begun.get(partition, -1) for partition in range(2)]
 
     def arrived(self, partition: int) -> int:
@@ -85,10 +59,8 @@ class Begun:
 
 
 @pytest.fixture
-def begun(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Begun:
-    return Begun(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+def begun(sides: Clusters, topic_name: str) -> Begun:
+    return Begun(*sides, topic_name)
 
 
 @pytest.mark.parametrize(

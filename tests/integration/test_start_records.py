@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import FencedError, RetentionPassedError
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.reader import read_ledger
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -24,9 +22,10 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.chaos.harness import family, kill
-from tests.copying import KEPT, ensure_homes, numbered, records_of
+from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.independent import Record, client, create, delete, delete_before, until, write
+from tests.support.planned_copy import copy_planned, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -67,30 +66,12 @@ class Topic:
 
     def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
         """Take a snapshot for a copy."""
-        mirror = self.mirror(start, **more)
-        return prepared_snapshot.prepare_snapshot(
-            lambda: cluster_snapshot.take_snapshot(self.mirror_name, mirror, CLOCK), mirror, CLOCK
-        )
+        return prepared(self.mirror_name, self.mirror(start, **more))
 
     def copy(self, taken: ClusterSnapshot, only: int | None = None) -> list[tuple[int, int, int]]:
         """Copy what is new, or part of it; return partition, start and end of what was new."""
-        ranges = run_plan.plan(taken).ranges
-        outcomes = list(
-            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only])
-        )
-        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-        ends = {
-            copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges[:only]
-        }
-        until(lambda: ends.items() <= self.reached().items(), "the checkpoints")
-        return [
-            (
-                copy_range.source.topic_partition.partition,
-                copy_range.source.start,
-                copy_range.source.end,
-            )
-            for copy_range in ranges
-        ]
+        new = [each.source for each in copy_planned(taken, only=only)]
+        return [(each.topic_partition.partition, each.start, each.end) for each in new]
 
     def reached(self) -> dict[TopicPartition, int]:
         stored = reader.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
@@ -108,10 +89,8 @@ class Topic:
 
 
 @pytest.fixture
-def topic(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Topic:
-    return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+def topic(sides: Clusters, topic_name: str) -> Topic:
+    return Topic(*sides, topic_name)
 
 
 def test_a_killed_first_run_keeps_its_start_offsets(topic: Topic, tmp_path: Path) -> None:
@@ -239,13 +218,11 @@ def _starts(taken: ClusterSnapshot) -> dict[int, int]:
 def test_topics_that_come_later_start_at_their_first_record(topic: Topic) -> None:
     """What `start` means is decided for all topics, lanes and runs when the mirror begins."""
 
-    def prepared(allow: str, start: Any = "latest", only: str | None = None) -> dict[str, int]:
+    def begins(allow: str, start: Any = "latest", only: str | None = None) -> dict[str, int]:
         """Prepare a run; return where the first partition of each topic begins."""
         settings = topic.settings(start) | {"topics": {"allow": [allow], "rename": "copy.{topic}"}}
         mirror, name = Mirror.model_validate(settings), f"{topic.mirror_name}-{allow[-3:-2]}"
-        taken = prepared_snapshot.prepare_snapshot(
-            lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK, only), mirror, CLOCK
-        )
+        taken = prepared(name, mirror, only)
         assert not taken.new_starts
         return {at.topic_partition.topic: at.begin for at in taken.positions[::3]}
 
@@ -253,24 +230,24 @@ def test_topics_that_come_later_start_at_their_first_record(topic: Topic) -> Non
     both, none = f"{topic.name}.[abcd].*", f"{topic.name}.[d].*"
     for name in (a, b):
         Topic(topic.source, topic.destination, name)
-    assert prepared(both, only=a) == {a: HISTORY}
-    assert prepared(none) == {}
+    assert begins(both, only=a) == {a: HISTORY}
+    assert begins(none) == {}
     topic.name = b
     topic.write(range(3), 5)
     for name in (c, d):
         Topic(topic.source, topic.destination, name)
 
-    until(lambda: len(prepared(both)) == 4, "the new topics in the metadata")
-    assert prepared(both) == {a: HISTORY, b: HISTORY, c: 0, d: 0}
-    assert prepared(none) == {d: 0}
+    until(lambda: len(begins(both)) == 4, "the new topics in the metadata")
+    assert begins(both) == {a: HISTORY, b: HISTORY, c: 0, d: 0}
+    assert begins(none) == {d: 0}
     # offsets name their topics themselves
-    assert prepared(both, {"offsets": {f"{a}-0": 3, f"{c}-0": 3}}) == {
+    assert begins(both, {"offsets": {f"{a}-0": 3, f"{c}-0": 3}}) == {
         a: HISTORY,
         b: HISTORY,
         c: 3,
         d: 0,
     }
-    assert prepared(both, {"timestamp": "2030-01-01"}) == {a: HISTORY, b: HISTORY, c: 3, d: 0}
+    assert begins(both, {"timestamp": "2030-01-01"}) == {a: HISTORY, b: HISTORY, c: 3, d: 0}
 
 
 @pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])

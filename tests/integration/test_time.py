@@ -13,12 +13,11 @@ from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status
 from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import fetch_first
-from tests.copying import Mirror, copy_as_it_is, copy_as_rows, end_of, numbered
+from tests.copying import Clusters, Mirror, copy_as_it_is, copy_as_rows, end_of, numbered
 from tests.support.independent import until
 from tests.support.quota import quota
 
@@ -26,11 +25,9 @@ SLOW = 32 << 10
 
 
 @pytest.fixture
-def mirror(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> Mirror:
+def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic of 480 KiB in batches of 30 KiB; transactions time out after six seconds."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made = Mirror(*sides, topic_name)
     made.write(*(numbered(30, 1000, first) for first in range(0, 480, 30)))
     made.with_options(transaction_timeout_ms=6_000, chunk_ms=2_000)
     return made

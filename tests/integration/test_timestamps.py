@@ -20,14 +20,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, numbered
 from tests.support import commands
-from tests.support.independent import (
-    CREATE_TIME,
-    LOG_APPEND_TIME,
-    configure,
-    create,
-    read,
-    write,
-)
+from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, configure, create, read, write
 
 CLOCK = SystemClock()
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
@@ -56,10 +49,7 @@ def mirror_of(
 ) -> dict[str, Any]:
     """The settings of the mirror."""
     return commands.mirror(
-        source.cluster(),
-        destination.cluster(),
-        topic,
-        topics={"rename": "copy.{topic}", **topics},
+        source.cluster(), destination.cluster(), topic, topics={"rename": "copy.{topic}", **topics}
     )
 
 

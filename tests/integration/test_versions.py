@@ -26,7 +26,7 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos import source_data
 from tests.contract.interleaved_transactions import InterleavedTransactions
-from tests.copying import Mirror, end_of, numbered, records_of
+from tests.copying import Clusters, Mirror, end_of, numbered, records_of
 from tests.support import commands
 from tests.support.compacted import COMPACTED, clean, keyed
 from tests.support.independent import CREATE_TIME, assert_equal, create, read, until, write
@@ -128,15 +128,13 @@ class TestInterleaved(InterleavedTransactions):
     """With the clusters of this module."""
 
 
-def test_append_times_arrive(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_append_times_arrive(sides: Clusters, topic_name: str) -> None:
     """Timestamps set by the source's broker arrive as the records' own."""
     types = (
         {"message.timestamp.type": timestamp_type}
         for timestamp_type in ("LogAppendTime", "CreateTime")
     )
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, *types)
+    mirror = Mirror(*sides, topic_name, *types)
     mirror.write(numbered(3), numbered(3, 20_000, 3))
     mirror.copy()
     original, copied = mirror.original(), mirror.copied()
