@@ -280,6 +280,29 @@ def test_more_partitions_than_at_the_source(
     assert list(topics.more_partitions(pinned)) == []
 
 
+def test_a_destination_with_append_time_is_reported(
+    sides: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`check`, `plan` and `run` warn, however the destination topic came to LogAppendTime."""
+    stamped, copied = {"message.timestamp.type": "LogAppendTime"}, f"copy.{topic_name}"
+    create(sides[0], topic_name, 1, KEPT | stamped)
+
+    def said(command: str, **topics: Any) -> str:
+        made = commands.mirror(*sides, topic_name, topics={"rename": "copy.{topic}", **topics})
+        config = commands.configured(tmp_path, {topic_name: made})
+        assert main([command, "-c", str(config)]) == 0
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+
+    warning = f"{copied}: message.timestamp.type=LogAppendTime, so the destination sets its own"
+    for command in ("check", "plan", "run"):
+        assert warning not in said(command)
+        assert warning in said(command, config_keys=["message.timestamp.type"])
+    create(sides[1], copied, 1, stamped)
+    for command in ("check", "plan", "run"):
+        assert f"{warning} timestamps; set it to CreateTime" in said(command)
+
+
 def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
     """What a newer source sets itself is sent, and refused; its defaults are left out."""
     taken = replace(followed.surveyed(), destination_topics={})

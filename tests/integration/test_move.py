@@ -728,8 +728,8 @@ def test_what_is_lost_is_not_mirrored_back(moving: Moving) -> None:
         with pytest.raises(RelayError, match=why):
             moving.move(by=by).back()
 
-    refuses("has no authorizer", FenceBy.ACL)
     write(there, at, numbered(10))
+    refuses("has no authorizer", FenceBy.ACL)
     independent.delete_before(there, at, 6)
     refuses("offsets 6 to 10, and the cut is at 0: records that were written after it may be gone")
     for topic in (at.topic, mirror.topic):

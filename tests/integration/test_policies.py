@@ -281,17 +281,6 @@ def test_a_takeover_between_plan_and_copy(deployments: Two) -> None:
     assert deployments.arrived() == [*range(6), 6, 8, 10, 12, 15]
 
 
-def test_what_one_partition_has_seen_counts_for_its_topic(deployments: Two) -> None:
-    """A deployment that was overtaken in one partition does not go on with the others."""
-    deployments.write()
-    deployments.one.copy()
-    deployments.write(partitions=1)
-    deployments.two.copy()
-    deployments.write()
-    assert len(deployments.one.held_back()) == 2
-    assert deployments.two.copy() == []
-
-
 def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
     """An edited filter takes over by itself; so does one that is changed back while a run lives.
 
