@@ -19,6 +19,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from relay_pipelines.cli import main
@@ -27,7 +28,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.spark.defaults import SMALL_JVM
 from tests.support.commands import environment
 from tests.support.doc_blocks import NOT_RUN, Block, blocks
-from tests.support.independent import CREATE_TIME, Record, create, write
+from tests.support.independent import CREATE_TIME, Record, create, until, write
 
 TOPIC = "orders.new"
 PAGES = sorted(
@@ -35,7 +36,6 @@ PAGES = sorted(
     key=lambda page: (page != "README.md", page),
 )
 _FILE = re.compile(r"[\w-]+\.\w+")
-_ROUNDS_SECONDS = 3.0
 _QUICK_SPARK = f"spark.driver.extraJavaOptions {SMALL_JVM}\nspark.sql.shuffle.partitions 2\n"
 # what cannot run here, and why
 _NO_SCRIPTS = {
@@ -134,7 +134,8 @@ class Reader:
             text=True,
         )
         if " --every" in command:
-            time.sleep(_ROUNDS_SECONDS)
+            rounds = psutil.Process(process.pid)
+            until(rounds.net_connections, "a round")
             process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=240)
         return process.returncode, output

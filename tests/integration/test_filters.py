@@ -127,6 +127,7 @@ def test_dropped_records_are_accounted_for(mirror: Mirror, folder: Path) -> None
     assert mirror.copied() == kept
     more = [Record(b"k", b"%d" % number) for number in (1, 2, 2000, 3)]
     mirror.write(more)
+    mirror.known = (mirror.checkpoint(), 0)  # another policy takes over from what a driver has seen
     outcome = copy(mirror, folder, "EveryNth", n=1000)
     assert (outcome.records, outcome.skipped) == (1, {"filtered": 3})
     assert mirror.copied() == [*kept, more[2]]
