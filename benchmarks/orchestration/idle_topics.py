@@ -18,11 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.clusters import create_topics
+from benchmarks.orchestration.many_topics import Cpu, Records, has_all, seed
 from benchmarks.request_log import RequestLog, request_log
 from relay_pipelines.demo.dagster import CONFIG_FOLDER
 from relay_pipelines.local_kafka import LocalCluster
 from tests.orchestration.dev_environment import DevEnvironment
-from tests.orchestration.soak.busy_topics import Cpu, Records, has_all, seed
 from tests.orchestration.soak.operator import Operator
 from tests.orchestration.soak.sampling import Sampler
 from tests.support.independent import until

@@ -18,11 +18,9 @@ def source(source_cluster: LocalCluster) -> Source:
 
 
 @pytest.fixture(scope="module")  # an idle broker takes 2 % of a core
-def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A destination whose broker tests may kill or freeze and must leave running."""
-    with LocalCluster(
-        "own-destination", folder=tmp_path_factory.mktemp("own-destination")
-    ) as cluster:
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster whose broker tests may kill or freeze and must leave running."""
+    with LocalCluster("own", folder=tmp_path_factory.mktemp("own")) as cluster:
         yield cluster
 
 

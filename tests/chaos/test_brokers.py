@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,6 @@ from tests.support.commands import relay
 from tests.support.small_disk import MISSING, small_disk
 
 NewMirror = Callable[[Source, LocalCluster], Mirror]
-
-
-@pytest.fixture(scope="module")
-def own_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A source whose broker tests may kill."""
-    with LocalCluster("own-source", folder=tmp_path_factory.mktemp("own-source")) as cluster:
-        yield cluster
 
 
 def patient(mirror: Mirror) -> Mirror:
@@ -42,36 +35,34 @@ def stopped_at(mirror: Mirror, point: Failpoint, at_pass: int) -> Process:
 @pytest.mark.parametrize(
     ("point", "at_pass"),
     [
-        (Failpoint.MID_CHUNK, 40),
+        pytest.param(Failpoint.MID_CHUNK, 40, marks=pytest.mark.long),
         (Failpoint.BEFORE_END_TXN, 3),
-        (Failpoint.AFTER_INIT_PRODUCER_ID, 1),
+        pytest.param(Failpoint.AFTER_INIT_PRODUCER_ID, 1, marks=pytest.mark.long),
     ],
 )
 def test_destination_killed(
     new_mirror: NewMirror,
     source: Source,
-    own_destination: LocalCluster,
+    own_cluster: LocalCluster,
     point: Failpoint,
     at_pass: int,
 ) -> None:
     """A task only retries while a killed destination broker restarts."""
-    mirror = patient(new_mirror(source, own_destination))
-    task = stopped_at(mirror, point, at_pass)
-    (broker,) = own_destination.brokers
-    broker.kill()
-    task.send(signal.SIGCONT)
-    broker.start()
-    assert task.statuses() == ["done", "done"]
-    mirror.assert_all_arrived()
+    restart_at(patient(new_mirror(source, own_cluster)), own_cluster, point, at_pass)
 
 
 def test_source_killed(
-    new_mirror: NewMirror, own_source: LocalCluster, destination_cluster: LocalCluster
+    new_mirror: NewMirror, own_cluster: LocalCluster, destination_cluster: LocalCluster
 ) -> None:
     """A task only retries while a killed source broker restarts."""
-    mirror = patient(new_mirror(Source.filled(own_source), destination_cluster))
-    task = stopped_at(mirror, Failpoint.MID_CHUNK, 40)
-    (broker,) = own_source.brokers
+    mirror = patient(new_mirror(Source.filled(own_cluster), destination_cluster))
+    restart_at(mirror, own_cluster, Failpoint.MID_CHUNK, 40)
+
+
+def restart_at(mirror: Mirror, cluster: LocalCluster, point: Failpoint, at_pass: int) -> None:
+    """Kill the broker of a cluster at a failpoint of a task, which must go on by itself."""
+    task = stopped_at(mirror, point, at_pass)
+    (broker,) = cluster.brokers
     broker.kill()
     task.send(signal.SIGCONT)
     broker.start()
@@ -83,13 +74,13 @@ def test_source_killed(
     "request_timeout_ms", [2_000, pytest.param(30_000, marks=pytest.mark.long)]
 )
 def test_destination_frozen(
-    new_mirror: NewMirror, source: Source, own_destination: LocalCluster, request_timeout_ms: int
+    new_mirror: NewMirror, source: Source, own_cluster: LocalCluster, request_timeout_ms: int
 ) -> None:
     """A frozen destination broker does no harm, whether the task waits or retries."""
-    mirror = patient(new_mirror(source, own_destination))
+    mirror = patient(new_mirror(source, own_cluster))
     mirror.options = dataclasses.replace(mirror.options, request_timeout_ms=request_timeout_ms)
     task = stopped_at(mirror, Failpoint.BEFORE_END_TXN, 2)
-    (broker,) = own_destination.brokers
+    (broker,) = own_cluster.brokers
     broker.pause()
     task.send(signal.SIGCONT)
     time.sleep(5)  # longer than the shorter timeout, twice over

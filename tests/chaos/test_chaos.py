@@ -15,8 +15,8 @@ from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall
 from tests.support.independent import Record
 
-MINUTES = 0.75
-"""Every kind of fault is among the first three disruptions of the seed."""
+MINUTES = 0.4
+"""Every kind of fault is among the first three disruptions of the seed, which take 15 s."""
 SEED = 5
 AT = TopicPartition("topic", 0)
 

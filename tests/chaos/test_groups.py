@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.chaos.groups.sides import SIDES
 from tests.chaos.groups.storm import storm
 
-KILLS, MINUTES, SEED = 12, 10, 5
+KILLS, MINUTES, SEED = 8, 10, 5
 
 
 def test_groups_move_between_clusters_that_are_mirrored_to_each_other(tmp_path: Path) -> None:

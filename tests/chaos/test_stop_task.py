@@ -25,9 +25,10 @@ def stopped_task(mirror: Mirror, fault: str) -> Process:
     ("point", "at_pass"),
     [
         (Failpoint.MID_CHUNK, 40),
-        (Failpoint.BEFORE_CHECKPOINT, 2),
-        (Failpoint.BEFORE_END_TXN, 2),
         (Failpoint.AFTER_END_TXN, 2),
+        # the same, with more of the open transaction written
+        pytest.param(Failpoint.BEFORE_CHECKPOINT, 2, marks=pytest.mark.long),
+        pytest.param(Failpoint.BEFORE_END_TXN, 2, marks=pytest.mark.long),
     ],
 )
 def test_overtaken_while_stopped(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
@@ -53,7 +54,9 @@ def test_overtaken_before_its_first_record(mirror: Mirror) -> None:
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize("point", [Failpoint.MID_CHUNK, Failpoint.BEFORE_END_TXN])
+@pytest.mark.parametrize(
+    "point", [pytest.param(Failpoint.MID_CHUNK, marks=pytest.mark.long), Failpoint.BEFORE_END_TXN]
+)
 def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> None:
     """A task that wakes during its successor's transaction is fenced and does not touch it."""
     zombie = stopped_task(mirror, f"{point}=SIGSTOP@2")
@@ -116,12 +119,12 @@ def home(mirror: str, source: Source) -> TopicPartition:
 def test_wakes_to_a_broken_connection(
     new_mirror: Callable[[Source, LocalCluster], Mirror],
     source: Source,
-    own_destination: LocalCluster,
+    own_cluster: LocalCluster,
 ) -> None:
     """A task that reconnects after it was superseded does not take the range back."""
-    mirror = new_mirror(source, own_destination)
+    mirror = new_mirror(source, own_cluster)
     zombie = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
-    (broker,) = own_destination.brokers
+    (broker,) = own_cluster.brokers
     broker.kill()
     broker.start()
     successor = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@20")

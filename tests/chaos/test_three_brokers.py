@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import random
 import signal
@@ -185,7 +184,7 @@ def patient(mirror: Mirror) -> Mirror:
         "source": {
             "nodes": [
                 {"name": "node", "bootstrap_servers": list(mirror.source.cluster.bootstrap_servers)}
-            ],
+            ]
         },
         "give_up_after": "120s",
         "copy": {
@@ -222,10 +221,7 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 def test_the_nearest_replica_is_read(
-    three: LocalCluster,
-    topic_name: str,
-    read_bytes: Counter[int],
-    monkeypatch: pytest.MonkeyPatch,
+    three: LocalCluster, topic_name: str, read_bytes: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All bytes come from the broker of the client's rack; from the leader if it has none there.
 
@@ -336,19 +332,6 @@ def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
     assert task.statuses() == ["done", "done"], f"{what} at {point}"
     for cluster in (mirror.source.cluster, mirror.destination):
         Operator(cluster).wait_until_in_sync()
-
-
-@pytest.mark.long
-def test_elections_in_the_middle_of_a_transaction(
-    three: LocalCluster, new_mirror: NewMirror
-) -> None:
-    """A task succeeds although leaders and the coordinator die during its transaction."""
-    source = Source.filled(three)
-    mirror = patient(new_mirror(source, three))
-    with Writers(three, source.topic).writing():
-        for point, what in zip(itertools.cycle(POINTS), ELECTIONS):
-            copy_through(mirror, point, what)
-    assert_equal(mirror)
 
 
 @pytest.mark.long

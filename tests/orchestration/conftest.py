@@ -44,16 +44,13 @@ def topics(environment: InProcessEnvironment, topic_name: str) -> list[str]:
         create(environment.source.cluster(), name, 2, {"retention.ms": "-1"})
     environment.fill(names[0], [f"a{number}" for number in range(100)])
     environment.fill(names[1], [f"b{number}" for number in range(50)], partition=1)
-    environment.write([name.replace(".", r"\.") for name in names])
+    environment.write(names)
     return names
 
 
 @pytest.fixture
 def dev(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, tmp_path: Path, topic_name: str
 ) -> DevEnvironment:
     """A mirror that has copied nothing, and a Dagster that has never run."""
     return DevEnvironment(tmp_path, source_cluster, destination_cluster, topic_name)

@@ -9,6 +9,7 @@ from typing import Any
 from relay_pipelines.demo.dagster import REPOSITORY, Dagster
 from tests.support.independent import until
 
+_ASSETS = {"pipelineName": "__ASSET_JOB"}
 PAUSE_SECONDS = 1.0  # a query takes a tenth of a second of the processor
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs {
   results { runId status jobName startTime tags { key value } } } } }"""
@@ -106,42 +107,25 @@ def _reason(event: Mapping[str, Any]) -> str:
 
 def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:
     """Start a job and return the run's id."""
-    selector = {**REPOSITORY, "pipelineName": job}
-    answer = dagster.ask(
-        _LAUNCH,
-        {"params": {"selector": selector, "runConfigData": config or {}, "mode": "default"}},
-    )
-    launched = answer["launchPipelineExecution"]
-    assert "run" in launched, launched
-    return str(launched["run"]["runId"])
+    return _launched(dagster, {"pipelineName": job}, runConfigData=config or {})
 
 
 def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
     """Materialise one asset partition, like the button in the UI; return the id of the run."""
-    selector = {
-        **REPOSITORY,
-        "pipelineName": "__ASSET_JOB",
-        "assetSelection": [{"path": list(key)} for key in keys],
-    }
-    tags = {"tags": [{"key": "dagster/partition", "value": window}]}
-    answer = dagster.ask(
-        _LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}}
-    )
-    launched = answer["launchPipelineExecution"]
-    assert "run" in launched, launched
-    return str(launched["run"]["runId"])
+    selected = {"assetSelection": [{"path": list(key)} for key in keys]}
+    tags = [{"key": "dagster/partition", "value": window}]
+    return _launched(dagster, _ASSETS | selected, executionMetadata={"tags": tags})
 
 
 def execute_check(dagster: Dagster, key: Sequence[str], name: str) -> str:
     """Execute one check of an asset, like its button in the UI; return the id of the run."""
-    selector = {
-        **REPOSITORY,
-        "pipelineName": "__ASSET_JOB",
-        "assetSelection": [],
-        "assetCheckSelection": [{"assetKey": {"path": list(key)}, "name": name}],
-    }
-    answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "mode": "default"}})
-    launched = answer["launchPipelineExecution"]
+    check = {"assetKey": {"path": list(key)}, "name": name}
+    return _launched(dagster, _ASSETS | {"assetSelection": [], "assetCheckSelection": [check]})
+
+
+def _launched(dagster: Dagster, selector: Mapping[str, Any], **more: Any) -> str:
+    params = {"selector": REPOSITORY | dict(selector), "mode": "default", **more}
+    launched = dagster.ask(_LAUNCH, {"params": params})["launchPipelineExecution"]
     assert "run" in launched, launched
     return str(launched["run"]["runId"])
 

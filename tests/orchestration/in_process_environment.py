@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import yaml
+from confluent_kafka.admin import ResourceType
 from dagster import DagsterEventType, DagsterInstance, SensorResult
 
 from relay_pipelines.definitions import build
@@ -27,6 +29,9 @@ from relay_pipelines.windows.cut import new_windows
 from tests.support import independent
 from tests.support.commands import at
 from tests.support.independent import Record
+
+Result = dg.ExecuteInProcessResult
+Evaluation = dg.AssetCheckEvaluation
 
 
 class SharedSpark(SparkResource):
@@ -71,33 +76,39 @@ class InProcessEnvironment:
         """Path of relay.yaml."""
         return self.folder / "relay.yaml"
 
-    def write(self, allow: Sequence[str], *, sync_configs: bool = False, **mirror: Any) -> None:
-        """Write relay.yaml; `mirror` gives further keys of the mirror."""
-        window = {"every": "10ms", "session": 0} | mirror.pop("window", {})
-        source = self.source.cluster().bootstrap_servers[0]
-        self.replace_config(
-            yaml.safe_dump(
-                {
-                    "mirrors": {
-                        self.name: {
-                            "source": mirror.pop(
-                                "source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}
-                            ),
-                            "destination": mirror.pop(
-                                "destination", at(self.destination.cluster())
-                            ),
-                            "topics": {
-                                "allow": list(allow),
-                                "rename": mirror.pop("rename", f"{self.name}.{{topic}}"),
-                                "sync_configs": sync_configs,
-                            },
-                            "window": window,
-                            **mirror,
-                        }
-                    }
-                }
-            )
-        )
+    def write(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        sync_configs: bool = False,
+        **mirror: Any,
+    ) -> None:
+        """Write relay.yaml; `mirror` gives further keys of the mirror.
+
+        Args:
+            topics: names; in place of them, `pattern` selects topics.
+        """
+        names = [topic.replace(".", r"\.") for topic in topics]
+        allow = names if pattern is None else [pattern]
+        rename = mirror.pop("rename", f"{self.name}.{{topic}}")
+        written = {
+            "source": self.nodes(),
+            "destination": at(self.destination.cluster()),
+            "topics": {"allow": allow, "rename": rename, "sync_configs": sync_configs},
+            **mirror,
+            "window": {"every": "10ms", "session": 0} | mirror.get("window", {}),
+        }
+        self.replace_config(yaml.safe_dump({"mirrors": {self.name: written}}))
+
+    def nodes(self, **servers: str) -> dict[str, Any]:
+        """The section of the source: by name, the nodes' servers; the node `a` if none is given."""
+        servers = servers or {"a": self.source.bootstrap_servers[0]}
+        return {
+            "nodes": [
+                {"name": name, "bootstrap_servers": server} for name, server in servers.items()
+            ]
+        }
 
     def replace_config(self, text: str) -> None:
         """Write relay.yaml at once, so that no session reads half of it."""
@@ -134,83 +145,129 @@ class InProcessEnvironment:
             [Record(None, value.encode()) for value in values],
         )
 
+    def copy_of(self, topic: str, partition: int = 0) -> TopicPartition:
+        """Where the copies of a topic-partition are."""
+        return TopicPartition(f"{self.name}.{topic}", partition)
+
     def read(self, topic: str, partition: int = 0) -> list[str]:
         """Read the copy as an independent read_committed consumer."""
-        found = independent.records_of(
-            self.destination.cluster(), TopicPartition(f"{self.name}.{topic}", partition)
-        )
+        found = independent.records_of(self.destination.cluster(), self.copy_of(topic, partition))
         return [(record.value or b"").decode() for record in found]
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic of the source, and create it again."""
+        independent.delete(self.source.cluster(), topic)
+        independent.create(self.source.cluster(), topic, 2, {"retention.ms": "-1"})
+
+    def delete_copy(self, topic: str) -> None:
+        """Delete the topic of the copies."""
+        independent.delete(self.destination.cluster(), self.copy_of(topic).topic)
+
+    def refuse_large(self, topic: str) -> None:
+        """Create the topic of the copies so that it takes no record of 1,000 bytes."""
+        copy = self.copy_of(topic).topic
+        independent.create(self.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+
+    def take_large(self, topic: str) -> None:
+        """Let it take them."""
+        copy, kind = self.copy_of(topic).topic, ResourceType.TOPIC
+        independent.configure(self.destination.cluster(), kind, copy, max_message_bytes=5000)
 
     def tick(self, cursor: str | None = None) -> SensorResult:
         """Evaluate the planner and report its events as a daemon does, but launch no runs."""
-        name = naming.planner(self.name)
-        sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
-        context = dg.build_sensor_context(
-            instance=self.instance,
-            cursor=cursor,
-            resources={kafka_key(): self.resources[kafka_key()]},
-        )
-        result = sensor(context)
-        if isinstance(result, dg.SkipReason):
-            return SensorResult(skip_reason=result)
-        assert isinstance(result, SensorResult)
+        result = self._evaluated(self.location, naming.planner(self.name), cursor)
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
         return result
 
     def health(self, cursor: str | None = None) -> SensorResult:
         """Evaluate the health sensor."""
-        sensor = self.definitions.get_repository_def().get_sensor_def(
-            f"health_{naming.group(self.name)}"
-        )
-        context = dg.build_sensor_context(
-            instance=self.instance,
-            cursor=cursor,
-            resources={kafka_key(): self.resources[kafka_key()]},
-        )
-        result = sensor(context)
+        return self._evaluated(None, f"health_{naming.group(self.name)}", cursor)
+
+    def _evaluated(
+        self, loaded: dg.Definitions | None, name: str, cursor: str | None
+    ) -> SensorResult:
+        sensor = (loaded or self.definitions).get_repository_def().get_sensor_def(name)
+        kafka = {kafka_key(): self.resources[kafka_key()]}
+        result = sensor(dg.build_sensor_context(self.instance, cursor, resources=kafka))
+        if isinstance(result, dg.SkipReason):
+            return SensorResult(skip_reason=result)
         assert isinstance(result, SensorResult)
         return result
 
-    def check(self, asset: dg.AssetKey, name: str) -> dg.AssetCheckEvaluation:
+    def check(self, asset: dg.AssetKey, name: str) -> Evaluation:
         """Run one check as from the UI."""
-        wanted = dg.AssetSelection.checks(dg.AssetCheckKey(asset, name))
-        job = dg.define_asset_job("one_check", selection=wanted)
-        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
-        result = definitions.resolve_job_def("one_check").execute_in_process(
-            instance=self.instance, resources=self.resources
-        )
+        result = self.check_all(dg.AssetCheckKey(asset, name))
         (evaluation,) = result.get_asset_check_evaluations()
         return evaluation
 
-    def last_check(self, name: str) -> dg.AssetCheckEvaluation:
-        """The latest evaluation of a check of the lane `main`."""
-        key = dg.AssetCheckKey(naming.windows_asset(self.name, "main"), name)
-        storage = self.instance.event_log_storage
-        (record,) = storage.get_asset_check_execution_history(key, limit=1)
-        assert record.event is not None
-        assert record.event.dagster_event is not None
-        return record.event.dagster_event.asset_check_evaluation_data
+    def check_all(self, *keys: dg.AssetCheckKey) -> Result:
+        """Run some checks, as their button in the UI does."""
+        job = dg.define_asset_job("some_checks", selection=dg.AssetSelection.checks(*keys))
+        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
+        return definitions.resolve_job_def("some_checks").execute_in_process(
+            instance=self.instance, resources=self.resources
+        )
 
-    def stored(self, name: str, *, passed: bool) -> list[dg.AssetCheckEvaluation]:
-        """All stored evaluations of a check of the lane `main`, or of its topics, with a result."""
-        (lane,) = self.lanes
-        topics = [naming.mirrored_asset(lane.path, topic) for topic in lane.topics]
-        storage = self.instance.event_log_storage
-        found = [
-            record.evaluation
-            for asset in [lane.windows_asset, *topics]
-            for record in storage.get_asset_check_execution_history(
-                dg.AssetCheckKey(asset, name), limit=100
-            )
-        ]
-        return [each for each in found if each is not None and each.passed == passed]
+    def schedule(self, name: str, now: dt.datetime) -> Result:
+        """Evaluate a schedule, and run what it requests."""
+        schedule = self.definitions.get_repository_def().get_schedule_def(name)
+        context = dg.build_schedule_context(self.instance, scheduled_execution_time=now)
+        (request,) = schedule.evaluate_tick(context).run_requests or ()
+        ((_, config),) = request.run_config["ops"].items()
+        return self.job(schedule.job_name, config["config"])
 
-    def copy(
-        self, lane: int = 0, tags: Mapping[str, str] | None = None
-    ) -> dg.ExecuteInProcessResult:
+    @property
+    def plan(self) -> dg.AssetKey:
+        """The asset of the lane `main`."""
+        return naming.windows_asset(self.name, naming.MAIN)
+
+    def asset(self, topic: str) -> dg.AssetKey:
+        """The asset of a topic's copy."""
+        return naming.mirrored_asset(self.name, topic)
+
+    def last_check(self, name: str, topic: str | None = None) -> Evaluation:
+        """The latest evaluation of a check of a topic, or of the lane `main`."""
+        found = self.last_checks(name, topic)
+        assert found, f"{name} was never evaluated"
+        return found[0]
+
+    def last_checks(self, name: str, topic: str | None = None, limit: int = 1) -> list[Evaluation]:
+        """The same, and those before, the newest first."""
+        key = dg.AssetCheckKey(self.asset(topic) if topic else self.plan, name)
+        storage = self.instance.event_log_storage
+        records = storage.get_asset_check_execution_history(key, limit=limit)
+        return [record.evaluation for record in records if record.evaluation is not None]
+
+    def run(self, lane: int = 0, tags: Mapping[str, str] | None = None) -> Result:
         """Run the job of a lane, as the planner would have it."""
         return self.job(naming.lane_job(self.name, self.lanes[lane].name), tags=tags)
+
+    def copy(self, lane: int = 0, tags: Mapping[str, str] | None = None) -> Result:
+        """The same; it must succeed."""
+        return succeeded(self.run(lane, tags))
+
+    def log(self, run: Result) -> list[str]:
+        """What people read in the log of a run."""
+        return [entry.user_message for entry in self.instance.all_logs(run.run_id)]
+
+    def tags(self, run: Result) -> Mapping[str, str]:
+        """The tags of a run."""
+        found = self.instance.get_run_by_id(run.run_id)
+        assert found is not None
+        return found.tags
+
+    def materialized(self, topic: str) -> set[str]:
+        """The windows of a topic that are shown as copied."""
+        return self.instance.get_materialized_partitions(self.asset(topic))
+
+    @contextmanager
+    def other_deployment(self) -> Iterator[InProcessEnvironment]:
+        """Another Dagster, with a relay.yaml of its own, that copies the same mirror."""
+        folder = self.folder / "other"
+        (folder / "dagster").mkdir(parents=True)
+        with DagsterInstance.local_temp(str(folder / "dagster")) as instance:
+            yield replace(self, folder=folder, instance=instance)
 
     def windows(self, topic: str | None = None) -> list[str]:
         """The windows of the lane `main`, or those of a topic."""
@@ -221,10 +278,17 @@ class InProcessEnvironment:
         )
         return sorted(self.instance.get_dynamic_partitions(name))
 
-    def ranges(self, topic: str, partition: int = 0) -> list[tuple[int, int]]:
-        """The source offsets of a topic-partition in the windows of the lane `main`, in order."""
+    def ranges(
+        self, topic: str, partition: int = 0, windows: Sequence[str] | None = None
+    ) -> list[tuple[int, int]]:
+        """The source offsets of a topic-partition in windows, in order.
+
+        Args:
+            windows: those of the lane `main` if none are given.
+        """
         (lane,) = self.lanes
-        plans = [window_log.find(self.instance, lane, key, ()) for key in self.windows()]
+        keys = self.windows() if windows is None else windows
+        plans = [window_log.find(self.instance, lane, key, (topic,)) for key in keys]
         return sorted(
             (each.start, each.end)
             for plan in plans
@@ -248,15 +312,13 @@ class InProcessEnvironment:
                     self.instance.report_runless_asset_event(event)
         return self.windows()
 
-    def is_retried(self, result: dg.ExecuteInProcessResult) -> bool:
+    def is_retried(self, result: Result) -> bool:
         """Whether Dagster retries this failed run."""
-        run = self.instance.get_run_by_id(result.run_id)
-        assert run is not None
-        return run.tags.get(naming.TAG_MAX_RETRIES) != "0"
+        return self.tags(result).get(naming.TAG_MAX_RETRIES) != "0"
 
     def materialize(
         self, topic: str, key: str | None, tags: dict[str, str] | None = None
-    ) -> dg.ExecuteInProcessResult:
+    ) -> Result:
         """Materialise a window of a topic, as from the UI."""
         return dg.materialize(
             list(self.definitions.assets or []),
@@ -269,11 +331,8 @@ class InProcessEnvironment:
         )
 
     def job(
-        self,
-        name: str,
-        config: dict[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> dg.ExecuteInProcessResult:
+        self, name: str, config: dict[str, Any] | None = None, tags: Mapping[str, str] | None = None
+    ) -> Result:
         """Run one of the jobs in this process."""
         job = self.definitions.get_repository_def().get_job(name)
         op = next(iter(job.graph.node_dict))
@@ -287,7 +346,7 @@ class InProcessEnvironment:
         )
 
 
-def failure(result: dg.ExecuteInProcessResult) -> str:
+def failure(result: Result) -> str:
     """The error message of a failed run."""
     events = [
         event for event in result.all_events if event.event_type is DagsterEventType.STEP_FAILURE
@@ -296,21 +355,45 @@ def failure(result: dg.ExecuteInProcessResult) -> str:
     return str(data.user_failure_data.description if data.user_failure_data else data.error)
 
 
-def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
-    """The count checks of a run by topic."""
+def succeeded(result: Result) -> Result:
+    """Assert that a run has succeeded."""
+    assert result.success, failure(result)
+    return result
+
+
+def checks(result: Result, name: str = naming.MESSAGE_COUNTS) -> dict[str, Evaluation]:
+    """The count checks of a run by topic, or others."""
     return {
         evaluation.asset_key.path[-1]: evaluation
         for evaluation in result.get_asset_check_evaluations()
-        if evaluation.check_name == naming.MESSAGE_COUNTS
+        if evaluation.check_name == name
     }
 
 
-def evaluations(result: SensorResult, check: str) -> list[dg.AssetCheckEvaluation]:
+def metadata(event: Evaluation | dg.AssetMaterialization) -> dict[str, Any]:
+    """The values of the metadata."""
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def step_metadata(result: Result) -> dict[str, Any]:
+    """The metadata of the only materialisation of a job's step."""
+    (event,) = (event for event in result.all_events if event.is_step_materialization)
+    return metadata(event.step_materialization_data.materialization)
+
+
+def line_of(result: SensorResult) -> str:
+    """The line of a tick that requests no run."""
+    assert not result.run_requests
+    assert result.skip_reason is not None
+    return str(result.skip_reason.skip_message)
+
+
+def evaluations(result: SensorResult, check: str) -> list[Evaluation]:
     """The evaluations of one check."""
     return [
         event
         for event in result.asset_events
-        if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == check
+        if isinstance(event, Evaluation) and event.check_name == check
     ]
 
 

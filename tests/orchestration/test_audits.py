@@ -13,13 +13,20 @@ import dagster as dg
 import pytest
 from dagster._core.loader import LoadingContextForTest
 
-from relay_pipelines.audit import checks
 from relay_pipelines.cli import main
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from tests.orchestration.in_process_environment import InProcessEnvironment, failure
-from tests.support.independent import Record, create, delete, delete_before, write
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    Result,
+    checks,
+    failure,
+    metadata,
+    step_metadata,
+    succeeded,
+)
+from tests.support.independent import Record, create, delete_before, write
 
 AWAY = "127.0.0.1:1"
 SCHEDULE: dict[str, Any] = {"schedule": "0 3 * * *", "share": "50%"}
@@ -27,38 +34,27 @@ SCHEDULE: dict[str, Any] = {"schedule": "0 3 * * *", "share": "50%"}
 
 def configure(environment: InProcessEnvironment, topics: list[str], **mirror: Any) -> None:
     """Write relay.yaml with a scheduled audit."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    environment.write(allow, audit=SCHEDULE, **mirror)
+    environment.write(topics, audit=SCHEDULE, **mirror)
 
 
-def tamper(environment: InProcessEnvironment, topic: str) -> TopicPartition:
+def tamper(environment: InProcessEnvironment, topic: str) -> None:
     """Put other copies in place of those of the first topic: one value is another one."""
-    at = TopicPartition(f"{environment.name}.{topic}", 0)
-    delete(environment.destination.cluster(), at.topic)
+    at = environment.copy_of(topic)
+    environment.delete_copy(topic)
     create(environment.destination.cluster(), at.topic, 2, {"retention.ms": "-1"})
     values = [f"a{number}" for number in range(100)]
     values[45] = "tampered"
     write(environment.destination.cluster(), at, [Record(None, v.encode()) for v in values])
-    return at
 
 
-def found(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+def found(result: Result) -> dict[str, dg.AssetCheckEvaluation]:
     """The audits of a run by topic."""
-    return {
-        evaluation.asset_key.path[-1]: evaluation
-        for evaluation in result.get_asset_check_evaluations()
-        if evaluation.check_name == naming.AUDIT
-    }
-
-
-def values(evaluation: dg.AssetCheckEvaluation | dg.AssetMaterialization) -> dict[str, Any]:
-    """The metadata."""
-    return {name: value.value for name, value in evaluation.metadata.items()}
+    return checks(result, naming.AUDIT)
 
 
 def shown(environment: InProcessEnvironment, topic: str) -> str | None:
     """How the asset's page shows the check; None if Dagster takes it for not evaluated."""
-    key = dg.AssetCheckKey(naming.mirrored_asset(environment.name, topic), naming.AUDIT)
+    key = dg.AssetCheckKey(environment.asset(topic), naming.AUDIT)
     instance = environment.instance
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
     context = LoadingContextForTest(instance)
@@ -66,58 +62,31 @@ def shown(environment: InProcessEnvironment, topic: str) -> str | None:
     return record.status.value if is_shown else None
 
 
-def by_schedule(environment: InProcessEnvironment, now: dt.datetime) -> dg.ExecuteInProcessResult:
-    """Evaluate the schedule, and run what it requests."""
-    name = naming.sample_audit(environment.name)
-    schedule = environment.definitions.get_repository_def().get_schedule_def(name)
-    context = dg.build_schedule_context(environment.instance, scheduled_execution_time=now)
-    data = schedule.evaluate_tick(context)
-    (request,) = data.run_requests or ()
-    ((_, config),) = request.run_config["ops"].items()
-    return environment.job(name, config["config"])
-
-
-def history(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """What a scheduled audit reports for the plot."""
-    (event,) = (
-        event.step_materialization_data.materialization
-        for event in result.all_events
-        if event.is_step_materialization
-    )
-    return values(event)
+def by_schedule(environment: InProcessEnvironment, day: int = 1) -> Result:
+    """Audit as the schedule does on a day of November 2026."""
+    now = dt.datetime(2026, 11, day, 3, tzinfo=dt.UTC)
+    return environment.schedule(naming.sample_audit(environment.name), now)
 
 
 def execute_checks(environment: InProcessEnvironment, topics: list[str]) -> dict[str, Any]:
     """Execute the check of some topics, as its button in the UI does."""
-    keys = [
-        dg.AssetCheckKey(naming.mirrored_asset(environment.name, topic), naming.AUDIT)
-        for topic in topics
-    ]
-    job = dg.define_asset_job("only_audits", selection=dg.AssetSelection.checks(*keys))
-    definitions = dg.Definitions.merge(environment.definitions, dg.Definitions(jobs=[job]))
-    result = definitions.resolve_job_def("only_audits").execute_in_process(
-        instance=environment.instance, resources=environment.resources
-    )
-    assert result.success
-    return found(result)
+    keys = [dg.AssetCheckKey(environment.asset(topic), naming.AUDIT) for topic in topics]
+    return found(succeeded(environment.check_all(*keys)))
 
 
 def test_what_was_copied_passes(environment: InProcessEnvironment, topics: list[str]) -> None:
     """By the job as its launchpad opens, by the check's button, and by the schedule."""
     configure(environment, topics)
-    assert environment.copy().success
+    environment.copy()
     (window,) = environment.windows()
     copied = topics[:2]
 
-    by_job = environment.job("audit")
-    assert by_job.success, failure(by_job)
-    checks = found(by_job)
-    assert {topic: check.passed for topic, check in checks.items()} == dict.fromkeys(copied, True)
-    assert checks[topics[0]].description == ("agrees: 100 of 100 records compared by content")
-    of_window = environment.job("audit", {"windows": [window], "level": "full"})
-    assert of_window.success, failure(of_window)
+    audits = found(succeeded(environment.job("audit")))
+    assert {topic: check.passed for topic, check in audits.items()} == dict.fromkeys(copied, True)
+    assert audits[topics[0]].description == ("agrees: 100 of 100 records compared by content")
+    of_window = succeeded(environment.job("audit", {"windows": [window], "level": "full"}))
     assert {check.partition for check in found(of_window).values()} == {window}
-    assert values(found(of_window)[topics[1]])["compared by content (records)"] == 50
+    assert metadata(found(of_window)[topics[1]])["compared by content (records)"] == 50
 
     executed = execute_checks(environment, topics)
     assert {topic: check.passed for topic, check in executed.items()} == {
@@ -128,12 +97,9 @@ def test_what_was_copied_passes(environment: InProcessEnvironment, topics: list[
     assert never.severity is dg.AssetCheckSeverity.WARN
     assert never.description == ("the ledger has no copies of this topic in what was to be audited")
 
-    first, second = (
-        by_schedule(environment, dt.datetime(2026, 11, day, 3, tzinfo=dt.UTC)) for day in (1, 2)
-    )
-    assert first.success, failure(first)
-    plotted = history(first)
-    seeds = [plotted["seed"], history(second)["seed"]]
+    first, second = (by_schedule(environment, day) for day in (1, 2))
+    plotted = step_metadata(succeeded(first))
+    seeds = [plotted["seed"], step_metadata(second)["seed"]]
     assert seeds == ["2026-11-01T03:00+00:00", "2026-11-02T03:00+00:00"]
     assert (plotted["chunks"], plotted["chunks compared"], plotted["covered (%)"]) == (2, 2, 100)
     assert (plotted["compared by content (records)"], plotted["differences"]) == (150, 0)
@@ -148,37 +114,35 @@ def test_a_tampered_destination(
     topic, other = topics[:2]
     # the copies are replaced together with their topic, which is a loss for the copy's guards
     configure(environment, topics, on_data_loss="continue")
-    assert environment.copy().success
+    environment.copy()
     (window,) = environment.windows()
     tamper(environment, topic)
 
-    run = by_schedule(environment, dt.datetime(2026, 11, 1, 3, tzinfo=dt.UTC))
-    assert run.success, "a difference fails checks, and not the run"
-    assert history(run)["differences"] == 2, "the topic was made again, with another record"
-    checks = found(run)
-    assert (checks[other].passed, checks[topic].passed) == (True, False)
-    assert checks[topic].severity is dg.AssetCheckSeverity.ERROR
-    metadata = values(checks[topic])
-    assert metadata["first difference"] == f"{topic}-0 at offset 45: value; 1 record differs"
-    assert [
-        metadata[f"first difference: {name}"] for name in ("topic", "partition", "offset", "field")
-    ] == [topic, 0, 45, "value"]
-    sides = {
-        row.data["field"]: row.data for row in metadata["first difference: both sides"].records
-    }
-    assert (sides["value"]["source"], sides["value"]["destination"]) == ("a45", "tampered")
-    page = metadata["page"]
+    run = by_schedule(environment)
+    succeeded(run)  # a difference fails checks, and not the run
+    assert step_metadata(run)["differences"] == 2, "the topic was made again, with another record"
+    audits = found(run)
+    assert (audits[other].passed, audits[topic].passed) == (True, False)
+    assert audits[topic].severity is dg.AssetCheckSeverity.ERROR
+    told = metadata(audits[topic])
+    assert told["first difference"] == f"{topic}-0 at offset 45: value; 1 record differs"
+    places = [f"first difference: {name}" for name in ("topic", "partition", "offset", "field")]
+    assert [told[place] for place in places] == [topic, 0, 45, "value"]
+    rows = told["first difference: both sides"].records
+    (value,) = [row.data for row in rows if row.data["field"] == "value"]
+    assert (value["source"], value["destination"]) == ("a45", "tampered")
+    page = told["page"]
     assert page.endswith(f"{run.run_id}.html")
     assert "tampered" in Path(page).read_text()
 
-    words = shlex.split(metadata["command that shows more"])
+    words = shlex.split(told["command that shows more"])
     assert main(words[1:]) == 4
     assert "tampered" in capsys.readouterr().out
     assert not execute_checks(environment, [topic])[topic].passed
 
     # windows after it are copied, and do not hide what was found
     environment.fill(topic, ["more"])
-    assert environment.copy().success
+    environment.copy()
     assert environment.read(topic)[-1] == "more"
     assert shown(environment, topic) == "FAILED"
     assert shown(environment, other) == "SUCCEEDED"
@@ -187,11 +151,11 @@ def test_a_tampered_destination(
     job = environment.definitions.get_repository_def().get_job("__ASSET_JOB")
     again = job.execute_in_process(
         instance=environment.instance,
-        asset_selection=[naming.mirrored_asset(environment.name, other)],
+        asset_selection=[environment.asset(other)],
         partition_key=window,
     )
     assert again.success
-    assert found(again)[other].partition == checks[other].partition
+    assert found(again)[other].partition == audits[other].partition
     assert "(repeated from " in str(found(again)[other].description)
     assert shown(environment, other) == "SUCCEEDED"
 
@@ -202,10 +166,9 @@ def test_what_retention_and_a_cluster_that_is_away_leave(
     """Nothing is said of the records: a warning, or a run that fails once."""
     topic = topics[0]
     configure(environment, topics)
-    assert environment.copy().success
+    environment.copy()
     delete_before(environment.source.cluster(), TopicPartition(topic, 0), 100)
-    run = environment.job("audit", {"topics": [topic], "level": "full"})
-    assert run.success, failure(run)
+    run = succeeded(environment.job("audit", {"topics": [topic], "level": "full"}))
     (check,) = found(run).values()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     why = "retention has begun to delete them at the source, on node a"
@@ -215,12 +178,11 @@ def test_what_retention_and_a_cluster_that_is_away_leave(
     )
     assert "command that shows more" not in check.metadata
 
-    away = {"nodes": [{"name": "a", "bootstrap_servers": AWAY}]}
-    configure(environment, topics, source=away, give_up_after="100ms")
+    configure(environment, topics, source=environment.nodes(a=AWAY), give_up_after="100ms")
     (check,) = execute_checks(environment, [topic]).values()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert AWAY in str(check.description)
-    run = by_schedule(environment, dt.datetime(2026, 11, 1, 3, tzinfo=dt.UTC))
+    run = by_schedule(environment)
     assert AWAY in failure(run)
     assert "\n" not in failure(run)
     assert not environment.is_retried(run)
@@ -243,8 +205,8 @@ def test_mistakes(environment: InProcessEnvironment, topics: list[str]) -> None:
         assert line in failure(run)
         assert "\n" not in failure(run)
         assert not environment.is_retried(run)
-    environment.write([topics[0].replace(".", r"\.")])
-    assert environment.copy().success
+    environment.write(topics[:1])
+    environment.copy()
     run = environment.job("audit", {"windows": [*environment.windows(), "none"]})
     assert "the ledger has no entries of the window 'none'" in failure(run)
     assert found(run)[topics[0]].passed, "the other window was audited"
@@ -255,12 +217,12 @@ def test_a_ledger_with_a_record_that_is_no_entry(
 ) -> None:
     """However the audit began, the checks of the mirror's topics fail."""
     configure(environment, topics[:2])
-    assert environment.copy().success
+    environment.copy()
     at = TopicPartition(topics[0], 0)
     ledger_at = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(environment.name, at))
     key = checkpoint.key_of(environment.name, at)
     write(environment.destination.cluster(), ledger_at, [Record(key, b"rubbish")])
-    runs = [environment.job("audit"), by_schedule(environment, dt.datetime.now(dt.UTC))]
+    runs = [environment.job("audit"), by_schedule(environment)]
     for run in runs:
         assert "a record of __relay_ledger is no ledger entry" in failure(run)
     for results in (*map(found, runs), execute_checks(environment, topics[:2])):
@@ -274,10 +236,10 @@ def test_the_pages_are_bounded(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest ones stay."""
-    environment.write([topics[0].replace(".", r"\.")])
-    assert environment.copy().success
-    monkeypatch.setattr(checks, "KEPT_PAGES", 1)
+    environment.write(topics[:1])
+    environment.copy()
+    monkeypatch.setattr("relay_pipelines.audit.checks.KEPT_PAGES", 1)
     runs = [environment.job("audit", {"level": "ledger"}) for _ in range(2)]
     (check,) = found(runs[1]).values()
     folder = environment.folder / "dagster" / "storage" / "audits"
-    assert [str(path) for path in folder.iterdir()] == [values(check)["page"]]
+    assert [str(path) for path in folder.iterdir()] == [metadata(check)["page"]]

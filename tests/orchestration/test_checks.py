@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -22,7 +20,7 @@ from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     checks,
     evaluations,
-    failure,
+    line_of,
 )
 from tests.support.consumers import commit, committed
 from tests.support.independent import (
@@ -39,77 +37,48 @@ from tests.support.independent import (
     write,
 )
 
+NOTHING = (True, "nothing is waiting")
+AWAY = r"127\.0\.0\.1:1"
 
-@pytest.mark.parametrize(
-    ("tampering", "complaint"),
-    [("doubled", "that this mirror did not write: 1"), ("lost", "are there")],
-)
-def test_tampering_is_caught(
-    environment: InProcessEnvironment, topics: list[str], tampering: str, complaint: str
-) -> None:
-    """Records added to or deleted from the destination fail the check of the window."""
-    assert environment.copy().success
-    at = TopicPartition(f"{environment.name}.{topics[0]}", 0)
-    if tampering == "doubled":
-        write(environment.destination.cluster(), at, [Record(None, b"a0")])
-    else:
-        # a topic of the same name with the first ten records only
-        delete(environment.destination.cluster(), at.topic)
-        create(environment.destination.cluster(), at.topic, 2, {"retention.ms": "-1"})
-        write(
-            environment.destination.cluster(),
-            at,
-            [Record(None, f"a{number}".encode()) for number in range(10)],
-        )
 
+def test_tampering_is_caught(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """Records added to or deleted from the destination fail the check of the window alone."""
+    environment.copy()
     (window,) = environment.windows()
-    again, other = (environment.materialize(topic, window) for topic in topics[:2])
+    destination, at = environment.destination.cluster(), environment.copy_of(topics[0])
 
-    found = checks(again)[topics[0]]
-    assert not found.passed
-    assert complaint in str(found.description)
-    assert not again.success
-    assert not environment.is_retried(again), "it would find the same"
-    assert checks(other)[topics[1]].passed
+    def assert_complains(of: str) -> None:
+        again = environment.materialize(topics[0], window)
+        found = checks(again)[topics[0]]
+        assert not found.passed
+        assert of in str(found.description)
+        assert not again.success
+        assert not environment.is_retried(again), "it would find the same"
 
-
-@pytest.mark.usefixtures("topics")
-def test_the_lag_check(environment: InProcessEnvironment) -> None:
-    """The check fails while old records wait and passes when they are copied.
-
-    Its metadata show the page of the lane, as `relay status` has it of the mirror.
-    """
-    waiting = environment.tick()
-
-    (lag,) = evaluations(waiting, naming.LAG)
-    assert not lag.passed
-    assert str(lag.description).startswith("150 records waiting")
-    page = str(lag.metadata["status"].value)
-    assert page.startswith(f"**{environment.name}: not copying**\n")
-    assert "\n- **waiting** 150 records, the oldest" in page
-    assert f"\n- **next** `relay run --mirror {environment.name}`\n" in page
-    assert environment.copy().success
-    (lag,) = evaluations(environment.tick(), naming.LAG)
-    assert (lag.passed, lag.description) == (True, "nothing is waiting")
+    write(destination, at, [Record(None, b"a0")])
+    assert_complains(of="that this mirror did not write: 1")
+    # a topic of the same name with the first ten records only
+    environment.delete_copy(topics[0])
+    create(destination, at.topic, 2, {"retention.ms": "-1"})
+    write(destination, at, [Record(None, f"a{number}".encode()) for number in range(10)])
+    assert_complains(of="are there")
+    assert checks(environment.materialize(topics[1], window))[topics[1]].passed
 
 
 def test_the_check_of_groups(environment: InProcessEnvironment, topics: list[str]) -> None:
     """A run follows them. From the UI the check only looks; without any group it does not pass."""
     name = f"readers-of-{environment.name}"
-    allow = [topic.replace(".", r"\.") for topic in topics]
-    environment.write(allow, groups={"allow": [name], "lag_target": "1ms"})
-    plan = naming.windows_asset(environment.name, naming.MAIN)
-    here = TopicPartition(topics[0], 0)
-    there = TopicPartition(f"{environment.name}.{topics[0]}", 0)
-    nothing = environment.check(plan, naming.GROUP_OFFSETS)
+    environment.write(topics, groups={"allow": [name], "lag_target": "1ms"})
+    here, there = TopicPartition(topics[0], 0), environment.copy_of(topics[0])
+    nothing = environment.check(environment.plan, naming.GROUP_OFFSETS)
     assert (nothing.passed, nothing.severity) == (False, dg.AssetCheckSeverity.WARN)
 
     commit(environment.source.cluster(), name, here, 3)
-    assert environment.copy().success
-    found = environment.check(plan, naming.GROUP_OFFSETS)
+    environment.copy()
+    found = environment.check(environment.plan, naming.GROUP_OFFSETS)
     moved_to = committed(environment.destination.cluster(), name, there)
     commit(environment.source.cluster(), name, here, 7)
-    late = environment.check(plan, naming.GROUP_OFFSETS)
+    late = environment.check(environment.plan, naming.GROUP_OFFSETS)
 
     assert (found.passed, found.description) == (True, "1 group up to date, 0 moved")
     assert moved_to[0] == 3
@@ -118,31 +87,39 @@ def test_the_check_of_groups(environment: InProcessEnvironment, topics: list[str
     assert committed(environment.destination.cluster(), name, there) == moved_to
 
 
-def test_the_lag_is_reported_when_it_has_changed(
+def test_the_lag_check(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page of a check that goes on to pass shows no lag of minutes ago."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    environment.write(allow, window={"lag_target": "2h"})
-    assert environment.copy().success
-    first = environment.tick()
-    an_hour_ago_ms = SystemClock().now_ms() - 3_600_000
-    write(
-        environment.source.cluster(),
-        TopicPartition(topics[0], 0),
-        [Record(None, b"later", timestamp=(CREATE_TIME, an_hour_ago_ms))],
-    )
-    monkeypatch.setattr(lag, "_looks", {})  # another process, which has timestamps alone
+    """It fails while old records wait, and is reported again when the lag has changed.
 
+    Its metadata show the page of the lane, as `relay status` has it of the mirror. The page of a
+    check that goes on to pass shows no lag of minutes ago.
+    """
+    (waits,) = evaluations(environment.tick(), naming.LAG)
+    assert not waits.passed
+    assert str(waits.description).startswith("150 records waiting")
+    page = str(waits.metadata["status"].value)
+    assert page.startswith(f"**{environment.name}: not copying**\n")
+    assert "\n- **waiting** 150 records, the oldest" in page
+    assert f"\n- **next** `relay run --mirror {environment.name}`\n" in page
+
+    environment.write(topics, window={"lag_target": "2h"})
+    environment.copy()
+    first = environment.tick()
+    (found,) = evaluations(first, naming.LAG)
+    assert (found.passed, found.description) == NOTHING
+    an_hour_ago = (CREATE_TIME, SystemClock().now_ms() - 3_600_000)
+    later = Record(None, b"later", timestamp=an_hour_ago)
+    write(environment.source.cluster(), TopicPartition(topics[0], 0), [later])
+    monkeypatch.setattr(lag, "_looks", {})  # another process, which has timestamps alone
     second = environment.tick(cursor=first.cursor)
-    assert environment.copy().success
+    environment.copy()
     third = environment.tick(cursor=second.cursor)
     fourth = environment.tick(cursor=third.cursor)
-
     (behind,), (caught_up,) = evaluations(second, naming.LAG), evaluations(third, naming.LAG)
     assert behind.passed
     assert str(behind.description).startswith("1 record waiting, the oldest for 1 h")
-    assert (caught_up.passed, caught_up.description) == (True, "nothing is waiting")
+    assert (caught_up.passed, caught_up.description) == NOTHING
     assert not evaluations(fourth, naming.LAG)
 
 
@@ -150,31 +127,33 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """After the target, `lag` and `lag_target` are red, once; they are reported anew afterwards."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    nowhere = {"nodes": [{"name": "a", "bootstrap_servers": "127.0.0.1:1"}]}
-    assert environment.copy().success
+    nowhere = environment.nodes(a="127.0.0.1:1")
+    environment.copy()
     known = environment.tick()
     assert all(each.passed for each in evaluations(known, naming.LAG))
+
+    def red(name: str, *of: str | None) -> list[dg.AssetCheckEvaluation]:
+        found = [each for topic in of for each in environment.last_checks(name, topic, 100)]
+        return [each for each in found if not each.passed]
+
     for target, reported in (("1h", False), ("1ms", True)):
-        environment.write(allow, window={"lag_target": target}, source=nowhere)
+        environment.write(topics, window={"lag_target": target}, source=nowhere)
         for _ in range(2):
-            with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1"):
+            with pytest.raises(dg.Failure, match=AWAY):
                 environment.tick(cursor=known.cursor)
-        red = environment.stored(naming.LAG, passed=False)
-        assert len(red) == reported
-        assert len(environment.stored(naming.LAG_TARGET, passed=False)) == reported * len(topics)
-    (last,) = red
+        assert len(red(naming.LAG, None)) == reported
+        assert len(red(naming.LAG_TARGET, *topics)) == reported * len(topics)
+    (last,) = red(naming.LAG, None)
     assert "not known since 20" in str(last.description)
     page = str(last.metadata["status"].value)
     assert page.startswith(f"**{environment.name}: unknown since 20")
     assert f"`relay check --mirror {environment.name}`" in page
-    environment.write(allow, source=nowhere, give_up_after="1s")
-    with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1") as on_demand:
-        environment.check(naming.windows_asset(environment.name, "main"), naming.LAG)
-    assert "**read** the page 'RelayClusterAway' of the documentation" in str(
-        on_demand.value.metadata
-    )
-    environment.write(allow, window={"lag_target": "1ms"})
+    environment.write(topics, source=nowhere, give_up_after="1s")
+    with pytest.raises(dg.Failure, match=AWAY) as on_demand:
+        environment.check(environment.plan, naming.LAG)
+    page = "**read** the page 'RelayClusterAway' of the documentation"
+    assert page in str(on_demand.value.metadata)
+    environment.write(topics, window={"lag_target": "1ms"})
     again = environment.tick(cursor=known.cursor)
     assert [each.passed for each in evaluations(again, naming.LAG)] == [True]
     assert len(evaluations(again, naming.LAG_TARGET)) == len(topics)
@@ -184,29 +163,25 @@ def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """The source has deleted one, another is denied, and the lane of the third is taken out."""
-    deleted, _denied, _moved = topics
-    allow = [name.replace(".", r"\.") for name in topics]
-    lanes = {"own": {"topics": allow[2:]}}
+    deleted, _denied, moved = topics
     window = {"lag_target": "1ms"}
-    environment.write(allow, window=window, lanes=lanes)
+    environment.write(topics, window=window, lanes={"own": {"topics": [re.escape(moved)]}})
     for lane in range(2):
-        assert environment.copy(lane).success
+        environment.copy(lane)
     environment.location = environment.definitions
     cursor = environment.tick().cursor
     delete(environment.source.cluster(), deleted)
-    kept = [allow[0], allow[2]]
-    environment.write(kept, window=window)
+    environment.write([deleted, moved], window=window)
     cursor = environment.tick(cursor=cursor).cursor
-    nowhere = {"nodes": [{"name": "a", "bootstrap_servers": "127.0.0.1:1"}]}
-    environment.write(kept, window=window, source=nowhere)
-    with pytest.raises(dg.Failure, match=r"127\.0\.0\.1:1"):
+    environment.write([deleted, moved], window=window, source=environment.nodes(a="127.0.0.1:1"))
+    with pytest.raises(dg.Failure, match=AWAY):
         environment.tick(cursor=cursor)
 
-    environment.write(kept, window=window)
+    environment.write([deleted, moved], window=window)
     environment.tick(cursor=cursor)
 
-    keys = [naming.topic_check(environment.name, topic, naming.LAG_TARGET) for topic in topics]
     plans = [naming.windows_asset(environment.name, lane) for lane in ("main", "own")]
+    keys = [dg.AssetCheckKey(environment.asset(topic), naming.LAG_TARGET) for topic in topics]
     keys += [dg.AssetCheckKey(plan, naming.LAG) for plan in plans]
     storage = environment.instance.event_log_storage
     last = {
@@ -223,69 +198,78 @@ def test_the_lag_of_every_topic_partition_counts(
     create(environment.source.cluster(), wide := f"{topics[0]}.wide", 6, {"retention.ms": "-1"})
     environment.write([wide], window={"lag_target": "1h"})
     for partition in range(6):
-        age_ms = 10_800_000 if partition == 5 else 0
-        young = Record(None, b"x", timestamp=(CREATE_TIME, now_ms - age_ms))
-        count = 1 if partition == 5 else 9
-        write(environment.source.cluster(), TopicPartition(wide, partition), [young] * count)
+        age_ms, count = (10_800_000, 1) if partition == 5 else (0, 9)
+        record = Record(None, b"x", timestamp=(CREATE_TIME, now_ms - age_ms))
+        write(environment.source.cluster(), TopicPartition(wide, partition), [record] * count)
     (found,) = evaluations(environment.tick(), naming.LAG)
     assert not found.passed
     assert str(found.description).startswith("46 records waiting, the oldest for 3 h")
     assert found.metadata["late (topic-partitions)"].value == 1
 
 
-def test_the_lag_check_counts_an_open_transaction(
+def test_the_lag_check_watches_open_transactions(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Records of an open transaction count as lag from its first record on."""
-    assert environment.copy().success
-    sender = transactional(environment.source.cluster(), environment.name)
+    """At the source, its records count as lag from the first one on.
+
+    At the destination, one of somebody else hides copies from readers: the check names it.
+    """
+    environment.copy()
+    source, at = environment.source.cluster(), TopicPartition(topics[0], 0)
+    sender = transactional(source, environment.name)
     sender.begin_transaction()
-    put(sender, TopicPartition(topics[0], 0), [Record(None, b"held up")] * 3)  # of 2023
+    put(sender, at, [Record(None, b"held up")] * 3)  # of 2023
     sender.flush(30)
-
     held_up = environment.tick()
-
-    assert not held_up.run_requests
-    (lag,) = evaluations(held_up, naming.LAG)
-    assert not lag.passed
-    said = f"nothing is waiting; open transaction: 3 records of {topics[0]}-0[100, 103), the first "
-    assert str(lag.description).startswith(said)
-    assert lag.metadata["open transaction (records)"].value == 3
-    assert said in str(held_up.skip_reason)
+    (found,) = evaluations(held_up, naming.LAG)
+    assert not found.passed
+    said = f"nothing is waiting; open transaction: 3 records of {at}[100, 103), the first "
+    assert str(found.description).startswith(said)
+    assert found.metadata["open transaction (records)"].value == 3
+    assert said in line_of(held_up)
     sender.commit_transaction(30)
-    settled_end(environment.source.cluster(), TopicPartition(topics[0], 0))
-    assert environment.copy().success
-    (lag,) = evaluations(environment.tick(), naming.LAG)
-    assert (lag.passed, lag.description) == (True, "nothing is waiting")
+    settled_end(source, at)
+    environment.copy()
+    (found,) = evaluations(environment.tick(), naming.LAG)
+    assert (found.passed, found.description) == NOTHING
+
+    destination, to = environment.destination.cluster(), environment.copy_of(topics[0])
+    stranger = transactional(destination, f"else-{environment.name}")
+    stranger.begin_transaction()
+    put(stranger, to, [Record(None, b"not ours")])
+    stranger.flush(30)
+    environment.write(topics, window={"lag_target": "1s"})
+    until(lambda: not environment.check(environment.plan, naming.LAG).passed, "the lag target")
+    found = environment.check(environment.plan, naming.LAG)
+    assert f"{to}: readers of committed records do not see" in str(found.description)
+    name = f"with transactional id else-{environment.name} has a transaction open"
+    assert name in str(found.description)
+    assert found.metadata["hidden from readers (seconds)"].value > 1
+    stranger.abort_transaction(30)
+    settled_end(destination, to)
+    assert environment.check(environment.plan, naming.LAG).passed
 
 
 def test_another_deployment_is_seen_that_never_commits_last(
-    environment: InProcessEnvironment,
-    topics: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger names all that have committed since the last tick, and what differs.
 
     A ledger that is damaged stops no copy.
     """
-    allow, topic = [re.escape(topics[0])], topics[0]
-    environment.write(allow)
-    assert environment.copy().success
+    topic = topics[0]
+    environment.write([topic])
+    environment.copy()
     before = environment.tick()
     assert [each.passed for each in evaluations(before, naming.OTHER_DEPLOYMENTS)] == [True]
     monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)  # the other one does not wait
-    (tmp_path / "other" / "dagster").mkdir(parents=True)
     environment.fill(topic, ["by the other one"])
-    with dg.DagsterInstance.local_temp(str(tmp_path / "other" / "dagster")) as instance:
-        other = replace(environment, folder=tmp_path / "other", instance=instance)
-        other.write(allow, where="value IS NOT NULL")
+    with environment.other_deployment() as other:
+        other.write([topic], where="value IS NOT NULL")
         theirs = other.copy()
-        assert theirs.success, failure(theirs)
-    environment.write(allow, where="length(value) > 0")  # the newest one decides
+    environment.write([topic], where="length(value) > 0")  # the newest one decides
     environment.fill(topic, ["by this one"])
-    ours = environment.copy()
-    assert ours.success, failure(ours)
+    environment.copy()
 
     after = environment.tick(cursor=before.cursor)
 
@@ -293,157 +277,89 @@ def test_another_deployment_is_seen_that_never_commits_last(
     said = f"as well: {theirs.run_id}, whose `where` differs; keep one deployment per mirror"
     assert not found.passed
     assert str(found.description).endswith(said)
-    assert said in str(after.skip_reason)
+    assert said in line_of(after)
     on_demand = environment.check(found.asset_key, naming.OTHER_DEPLOYMENTS)
     assert str(on_demand.description).endswith(said)
     last = environment.tick(cursor=after.cursor)
     assert not evaluations(last, naming.OTHER_DEPLOYMENTS)
-    assert said in str(last.skip_reason), "it is remembered"
+    assert said in line_of(last), "it is remembered"
 
     key = checkpoint.key_of(environment.name, TopicPartition(topic, 0))
     to = checkpoint.home(ledger_topic.TOPIC, key)
     write(environment.destination.cluster(), to, [Record(key, b"no entry")])
     idle = environment.tick(cursor=last.cursor)
-    assert str(idle.skip_reason.skip_message).startswith("other deployments may go unseen: ")
+    assert line_of(idle).startswith("other deployments may go unseen: ")
     environment.fill(topic, ["more"])
     assert environment.tick(cursor=idle.cursor).run_requests
 
 
-def test_the_lag_check_watches_the_destination(
-    environment: InProcessEnvironment, topics: list[str]
-) -> None:
-    """A transaction of somebody else hides copies from readers: the check names it."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    assert environment.copy().success
-    to = TopicPartition(f"{environment.name}.{topics[0]}", 0)
-    sender = transactional(environment.destination.cluster(), f"else-{environment.name}")
-    sender.begin_transaction()
-    put(sender, to, [Record(None, b"not ours")])
-    sender.flush(30)
-    environment.write(allow, window={"lag_target": "1s"})
-    plan = naming.windows_asset(environment.name, "main")
-
-    until(lambda: not environment.check(plan, naming.LAG).passed, "the lag target")
-
-    found = environment.check(plan, naming.LAG)
-    assert f"{to}: readers of committed records do not see" in str(found.description)
-    assert f"with transactional id else-{environment.name} has a transaction open" in str(
-        found.description
-    )
-    assert found.metadata["hidden from readers (seconds)"].value > 1
-    sender.abort_transaction(30)
-    settled_end(environment.destination.cluster(), to)
-    assert environment.check(plan, naming.LAG).passed
-
-
 def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """Losses hold topics back, which is said first; with `continue`, runs resume after the gap."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    assert environment.copy().success
-    source = environment.source.cluster()
-    environment.fill(topics[0], ["gone", "stays"])
-    delete_before(source, TopicPartition(topics[0], 0), 101)
-    delete(source, topics[1])
-    create(source, topics[1], 2, {"retention.ms": "-1"})
-    environment.fill(topics[1], ["anew"], partition=1)
+    """Losses hold topics back, which is said first; with `continue`, runs resume after the gap.
 
-    held = environment.tick()
-    assert not held.run_requests
-    line = str(held.skip_reason.skip_message)
+    The checks say a new reason; one that stays the same is not said again.
+    """
+    expired, recreated, _ = topics
+    retention, again = "retention took the offsets [100, 101)", "was deleted and created again"
+    environment.copy()
+    for at, kept in ((TopicPartition(expired, 0), 101), (TopicPartition(recreated, 1), 51)):
+        environment.fill(at.topic, ["gone", "stays"], at.partition)
+        delete_before(environment.source.cluster(), at, kept)
+    first = environment.tick()
+    environment.recreate(recreated)
+    environment.fill(recreated, ["anew"], partition=1)
+
+    held = environment.tick(cursor=first.cursor)
+    for name in (naming.MESSAGE_COUNTS, naming.LAG_TARGET):
+        before = {each.asset_key.path[-1]: each for each in evaluations(first, name)}
+        assert retention in str(before[expired].description)
+        (new,) = evaluations(held, name)
+        assert (new.asset_key.path[-1], new.passed) == (recreated, False)
+        assert again in str(new.description)
+        assert not evaluations(environment.tick(cursor=held.cursor), name)
+    line = line_of(held)
     assert line.startswith("held back: ")
-    assert f"; next: relay ledger --mirror {environment.name} --topic {topics[1]} " in line
-    assert f"{topics[0]}-0 at offset 100: retention took the offsets [100, 101)" in line
+    assert f"; next: relay ledger --mirror {environment.name} --topic {recreated} " in line
+    assert f"{expired}-0 at offset 100: {retention}" in line
     assert re.search(r" \| \d records? waiting", line)
-    counts = evaluations(held, naming.MESSAGE_COUNTS)
-    assert {each.asset_key.path[-1]: each.passed for each in counts} == dict.fromkeys(
-        topics[:2], False
-    )
-    assert any("retention took the offsets" in str(each.description) for each in counts)
-    assert not evaluations(environment.tick(cursor=held.cursor), naming.MESSAGE_COUNTS)
     (lag,) = evaluations(held, naming.LAG)
     assert not lag.passed
-    assert "retention took the offsets [100, 101)" in str(lag.description)
-    assert "was deleted and created again" in str(lag.description)
+    assert retention in str(lag.description)
+    assert again in str(lag.description)
 
-    environment.write(allow, on_data_loss="continue")
+    environment.write(topics, on_data_loss="continue")
     told = environment.tick()
     assert told.run_requests, "only a run accepts losses"
-    (lag,) = evaluations(told, naming.LAG)
-    assert not lag.passed
-    run = environment.copy()
-    assert run.success, failure(run)
-    found = checks(run)
-    assert [found[topic].passed for topic in topics[:2]] == [False, False]
-    assert "retention took the offsets [100, 101) before they were copied" in str(
-        found[topics[0]].description
-    )
-    assert "was deleted and created again" in str(found[topics[1]].description)
-    assert {found[topic].severity for topic in topics[:2]} == {dg.AssetCheckSeverity.WARN}
-    assert environment.read(topics[0]) == [*(f"a{number}" for number in range(100)), "stays"]
-    assert environment.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
+    assert [each.passed for each in evaluations(told, naming.LAG)] == [False]
+    found = checks(environment.copy())
+    for topic, why in ((expired, f"{retention} before they were copied"), (recreated, again)):
+        assert (found[topic].passed, found[topic].severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert why in str(found[topic].description)
+    assert environment.read(expired) == [*(f"a{number}" for number in range(100)), "stays"]
+    assert environment.read(recreated, 1) == [*(f"b{number}" for number in range(50)), "anew"]
 
-    environment.fill(topics[0], ["more"])
-    environment.fill(topics[1], ["more"], partition=1)
-    later = environment.copy()
-    assert {topic: check.passed for topic, check in checks(later).items()} == dict.fromkeys(
-        topics[:2], True
-    )
-    assert (environment.read(topics[0])[-1], environment.read(topics[1], 1)[-1]) == ("more", "more")
+    for partition, topic in enumerate((expired, recreated)):
+        environment.fill(topic, ["more"], partition)
+    later = {topic: check.passed for topic, check in checks(environment.copy()).items()}
+    assert later == {expired: True, recreated: True}
+    assert environment.read(expired)[-1] == environment.read(recreated, 1)[-1] == "more"
     released = evaluations(environment.tick(cursor=held.cursor), naming.MESSAGE_COUNTS)
-    window = environment.windows()[-1]
-    assert [(each.passed, str(each.description)[: len(window) + 7]) for each in released] == [
-        (True, f"window {window}")
+    window = f"window {environment.windows()[-1]}"
+    assert [(each.passed, str(each.description)[: len(window)]) for each in released] == [
+        (True, window)
     ] * 2
-
-
-def test_a_topic_that_is_held_back_for_another_reason(
-    environment: InProcessEnvironment, topics: list[str]
-) -> None:
-    """Its checks say the new reason; one that stays the same is not said again."""
-    assert environment.copy().success
-    source, topic = environment.source.cluster(), topics[0]
-    checks_of_topic = (naming.MESSAGE_COUNTS, naming.LAG_TARGET)
-    environment.fill(topic, ["gone", "stays"])
-    delete_before(source, TopicPartition(topic, 0), 101)
-    first = environment.tick()
-    delete(source, topic)
-    create(source, topic, 2, {"retention.ms": "-1"})
-
-    second = environment.tick(cursor=first.cursor)
-
-    last = environment.tick(cursor=second.cursor)
-    for check in checks_of_topic:
-        said = {each.asset_key.path[-1]: each for each in evaluations(first, check)}
-        before, (after,) = said[topic], evaluations(second, check)
-        assert (after.asset_key.path[-1], after.passed) == (topic, False), check
-        assert "retention took the offsets" in str(before.description)
-        assert "was deleted and created again" in str(after.description)
-        assert not evaluations(last, check)
-    assert [each.passed for each in evaluations(second, naming.LAG)] == [False]
 
 
 def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The check says that it differs; the sensor reports its quarantine's begin and its end."""
-    topic = topics[0]
-    assert environment.copy().success
-    servers = {
-        name: cluster.cluster().bootstrap_servers[0]
-        for name, cluster in (("a", environment.source), ("other", environment.destination))
-    }
-    nodes = [{"name": name, "bootstrap_servers": server} for name, server in servers.items()]
-    create(environment.destination.cluster(), topic, 2, {"retention.ms": "-1"})
-    write(
-        environment.destination.cluster(),
-        TopicPartition(topic, 0),
-        [Record(None, b"different")] * 100,
-    )
-    environment.write([topic.replace(".", r"\.")], source={"nodes": nodes})
+    topic, other = topics[0], environment.destination
+    environment.copy()
+    create(other.cluster(), topic, 2, {"retention.ms": "-1"})
+    write(other.cluster(), TopicPartition(topic, 0), [Record(None, b"different")] * 100)
+    servers = {"a": environment.source.bootstrap_servers[0], "other": other.bootstrap_servers[0]}
+    environment.write([topic], source=environment.nodes(**servers))
 
     first = environment.health()
-    assert divergences(first) == [
-        ("a", True),
-        ("other", True),
-    ]
+    assert divergences(first) == [("a", True), ("other", True)]
     assert seen(first) == dict.fromkeys(("a", "other"), "AssetMaterialization")
     events = [event for event in first.asset_events if isinstance(event, dg.AssetMaterialization)]
     keys = {"healthy", "latency (ms)", "end offset (sum)", "behind (records)"}
@@ -453,10 +369,8 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
         assert environment.check(naming.node_asset(environment.name, "a"), name).passed
     found = environment.check(naming.node_asset(environment.name, "other"), naming.DIVERGENCE)
     assert not found.passed
-    assert f"{topic}-0 at offset 99: node other holds another record than a" in str(
-        found.description
-    )
-
+    differs = f"{topic}-0 at offset 99: node other holds another record than a"
+    assert differs in str(found.description)
     assert not divergences(environment.health(first.cursor)), "a check only looks"
 
     why = {"other": str(found.description)}
@@ -498,28 +412,23 @@ def test_differing_configurations_are_reported(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """A run warns of them or, with `sync_configs`, changes them; a person can run the check."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    plan = naming.windows_asset(environment.name, "main")
-    assert environment.copy().success
+    source, topic = environment.source.cluster(), topics[0]
+    environment.copy()
     assert environment.last_check(naming.CONFIGS).passed
-    configure(
-        environment.source.cluster(), ResourceType.TOPIC, topics[0], max_message_bytes=3_000_000
-    )
-    until(lambda: not environment.check(plan, naming.CONFIGS).passed, "the configuration")
+    configure(source, ResourceType.TOPIC, topic, max_message_bytes=3_000_000)
+    until(lambda: not environment.check(environment.plan, naming.CONFIGS).passed, "the difference")
 
-    environment.fill(topics[0], ["more"])
-    assert environment.copy().success
+    environment.fill(topic, ["more"])
+    environment.copy()
     found = environment.last_check(naming.CONFIGS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert (
-        found.description
-        == f"{environment.name}.{topics[0]}: max.message.bytes=1048588, and the source has 3000000"
-    )
+    copy = environment.copy_of(topic).topic
+    said = f"{copy}: max.message.bytes=1048588, and the source has 3000000"
+    assert found.description == said
 
-    environment.write(allow, sync_configs=True)
-    environment.fill(topics[0], [large := "x" * 2_500_000])
-    run = environment.copy()
-    assert run.success, failure(run)
-    assert environment.read(topics[0])[-1] == large
+    environment.write(topics, sync_configs=True)
+    environment.fill(topic, [large := "x" * 2_500_000])
+    environment.copy()
+    assert environment.read(topic)[-1] == large
     assert environment.last_check(naming.CONFIGS).passed
-    assert environment.check(plan, naming.CONFIGS).passed
+    assert environment.check(environment.plan, naming.CONFIGS).passed

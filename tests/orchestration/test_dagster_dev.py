@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
-from tests.support.independent import Record, create, delete, read, until, write
+from tests.support.independent import Record, create, read, until, write
 
 
 @pytest.mark.quick
@@ -77,44 +78,6 @@ def test_a_session(dev: DevEnvironment) -> None:
         assert graphql.ended(dagster, following.id).status == "FAILURE"
 
 
-@pytest.mark.long
-def test_people_work_beside_a_session(dev: DevEnvironment) -> None:
-    """A window by hand, a backfill and a backfill by date do not end it.
-
-    Then Dagster's database is wiped while records wait, and it resumes by itself from the
-    checkpoints, because `automation` is on.
-    """
-    dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
-    with dev.dagster() as dagster:
-        for _ in range(3):
-            dev.produce(1)
-            dev.all_arrived()
-        (session,) = graphql.runs(dagster)
-
-        def windows() -> list[str]:
-            return graphql.partitions(dagster, dev.asset)["materialized"]
-
-        until(lambda: len(windows()) >= 2, "two windows", pause_seconds=graphql.PAUSE_SECONDS)
-        window = windows()[0]
-        by_hand = graphql.ended(dagster, graphql.materialize(dagster, [dev.asset], window))
-        assert by_hand.status == "SUCCESS"
-        backfill = graphql.backfill(dagster, (dev.asset, windows()[:2]))
-        assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS"
-        # the records of the tests are of November 2023
-        by_date = {"mirror": dev.name, "from": "2023-11-01", "to": "2023-12-01"}
-        config = {"ops": {"copy_time_span": {"config": by_date}}}
-        run_id = graphql.launch(dagster, "backfill_by_date", config)
-        assert graphql.ended(dagster, run_id).status == "SUCCESS"
-        dev.produce(1)
-        dev.all_arrived(30)
-        assert graphql.status(dagster, session.id) == "STARTED"
-        dev.produce(2)
-    shutil.rmtree(dev.folder / "var" / "dagster")
-    with dev.dagster() as dagster:
-        dev.all_arrived()
-        assert not [run for run in graphql.runs(dagster) if run.status == "FAILURE"]
-
-
 def all_green(dev: DevEnvironment, dagster: Dagster) -> None:
     """Assert that the graph shows nothing in grey, even after windows that came after a check."""
     passed = dict.fromkeys(("lag", "configs", "source_topics", "other_deployments"), "SUCCEEDED")
@@ -140,7 +103,8 @@ def test_what_people_do(dev: DevEnvironment) -> None:
 
     Dagster cannot tell the new topic from the first one, so that it makes a part of the lane, of
     which nobody switches anything on: its records arrive also when the session has ended that
-    copied it before the reload.
+    copied it before the reload. A window by hand, a backfill and a backfill by date end no session.
+    With Dagster's database wiped while records wait, it resumes from the checkpoints.
     """
     new = dev.topic.replace("-", ".")
     dev.configure(
@@ -183,57 +147,43 @@ def test_what_people_do(dev: DevEnvironment) -> None:
                 pause_seconds=graphql.PAUSE_SECONDS,
             )
 
-        both = [dev.asset, [dev.name, new]]
-        first = [graphql.partitions(dagster, key)["materialized"][:1] for key in both]
-        backfill = graphql.backfill(dagster, *zip(both, first, strict=True))
-        assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS", "also from main"
-
-        never = naming.window_key(0, 0)
-        graphql.add_partition(dagster, naming.windows_name(dev.name, dev.topic), never)
-        mistakes = [
-            graphql.launch(
-                dagster,
-                "backfill_by_date",
-                {"ops": {"copy_time_span": {"config": {"from": "yesterday"}}}},
-            ),
-            graphql.materialize(dagster, [dev.asset], never),
-        ]
-        for run_id in mistakes:
-            assert graphql.ended(dagster, run_id).status == "FAILURE"
-        time.sleep(10)  # a retry would be requested within seconds
-        red = [run.id for run in graphql.runs(dagster) if run.status == "FAILURE"]
-        assert sorted(red) == sorted(mistakes)
+        people_work_beside_sessions(dev, dagster, [dev.asset, [dev.name, new]])
+    shutil.rmtree(dev.folder / "var" / "dagster")
+    dev.produce(2)
+    with dev.dagster() as dagster:
+        dagster.start_sensor(naming.planner(dev.name))
+        dev.all_arrived()
+        assert not [run for run in graphql.runs(dagster) if run.status == "FAILURE"]
 
 
-@pytest.mark.long
-def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
-    """Records deleted after the copy fail the check and the run; audits find them, too."""
-    dev.configure(window={"every": "1s", "session": 0})
-    dev.produce(5)
-    token = dev.folder / "stopped"
-    with dev.dagster(RELAY_FAULT=f"before_recount=SIGSTOP@1:{token}") as dagster:
-        until(token.exists, "the end of the copy")
-        delete(dev.destination, dev.copies[0].topic)
-        create(dev.destination, dev.copies[0].topic, 2, {"retention.ms": "-1"})
-        write(dev.destination, dev.copies[1], [Record(b"k", b"1/0")])
-        (run,) = graphql.runs(dagster)
-        os.kill(process_of(dagster, run.id), signal.SIGCONT)
-        assert graphql.ended(dagster, run.id).status == "FAILURE"
-        # the oldest: the next window says of the topic that was made again that it is held back
-        *_, check = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
-        assert not check["success"]
-        assert "100 records were committed, 0 are there" in check["description"]
-        assert "100 records were committed, 1 are there" in check["description"]
+def people_work_beside_sessions(dev: DevEnvironment, dagster: Dagster, keys: list[Any]) -> None:
+    """Backfill the first window of each asset, and a span of time; make mistakes."""
 
-        runs = [
-            graphql.launch(dagster, "audit"),
-            graphql.execute_check(dagster, dev.asset, naming.AUDIT),
-        ]
-        assert [graphql.ended(dagster, run_id).status for run_id in runs] == ["SUCCESS"] * 2
-        audits = graphql.checks(dagster, dev.asset, naming.AUDIT)
-        assert [audit["success"] for audit in audits] == [False, False]
-        _, shown = graphql.graph(dagster)["/".join(dev.asset)]
-        assert shown[naming.AUDIT] == "FAILED"
+    def by_date(span: dict[str, str]) -> str:
+        config = {"ops": {"copy_time_span": {"config": span}}}
+        return graphql.launch(dagster, "backfill_by_date", config)
+
+    sessions = [run.id for run in graphql.runs(dagster) if run.status == "STARTED"]
+    first = [graphql.partitions(dagster, key)["materialized"][:1] for key in keys]
+    backfill = graphql.backfill(dagster, *zip(keys, first, strict=True))
+    assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS", "also from main"
+    never = naming.window_key(0, 0)
+    graphql.add_partition(dagster, naming.windows_name(dev.name, dev.topic), never)
+    launched = [
+        graphql.materialize(dagster, [dev.asset], first[0][0]),
+        # the records of the tests are of November 2023
+        by_date({"mirror": dev.name, "from": "2023-11-01", "to": "2023-12-01"}),
+        by_date({"from": "yesterday"}),
+        graphql.materialize(dagster, [dev.asset], never),
+    ]
+    ended = [graphql.ended(dagster, run_id).status for run_id in launched]
+    assert ended == ["SUCCESS", "SUCCESS", "FAILURE", "FAILURE"]
+    dev.produce(1)
+    dev.all_arrived()
+    assert {graphql.status(dagster, run_id) for run_id in sessions} == {"STARTED"}
+    time.sleep(10)  # a retry would be requested within seconds
+    red = [run.id for run in graphql.runs(dagster) if run.status == "FAILURE"]
+    assert sorted(red) == sorted(launched[2:])
 
 
 class _Stranger(http.server.BaseHTTPRequestHandler):

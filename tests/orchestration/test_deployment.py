@@ -14,7 +14,6 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment
-from tests.support.commands import SOON
 from tests.support.deployment import Compose, installed_image
 from tests.support.independent import until
 from tests.support.postgres import Postgres
@@ -39,10 +38,7 @@ class Deployed(DevEnvironment):
 
 @pytest.fixture
 def deployed(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
+    source_cluster: LocalCluster, destination_cluster: LocalCluster, tmp_path: Path, topic_name: str
 ) -> Deployed:
     """A mirror that has copied nothing."""
     return Deployed(tmp_path, source_cluster, destination_cluster, topic_name)
@@ -107,9 +103,7 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
     until(lambda: loaded(lambda: graphql.runs(dagster)), "the pages", pause_seconds=1)
     assert graphql.ended(dagster, session.id).status == "FAILURE"
     until(
-        lambda: set(before) < set(loaded(windows)),
-        "the next window on the page",
-        pause_seconds=1,
+        lambda: set(before) < set(loaded(windows)), "the next window on the page", pause_seconds=1
     )
 
     (session,) = [run for run in graphql.runs(dagster) if run.status == "STARTED"]
@@ -119,10 +113,10 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
     until(lambda: said in log.read_text(), "what the session says now", pause_seconds=1)
     assert graphql.status(dagster, session.id) == "STARTED", "the pages still load"
     postgres.take_writes(takes=True)
-    back = time.monotonic()
     assert graphql.ended(dagster, session.id).status == "FAILURE"
-    assert time.monotonic() - back < SOON, "nobody has to find out that it is silent"
-    assert [text for text in graphql.messages(dagster, session.id) if said in text]
+    told = graphql.messages(dagster, session.id)
+    assert [text for text in told if said in text]
+    assert not [text for text in told if "silent" in text], "nobody has to find out"
     deployed.all_arrived()
 
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns
-from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    create,
-    delete,
-    until,
-    write,
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    checks,
+    failure,
+    metadata,
+    succeeded,
 )
+from tests.support.independent import CREATE_TIME, Record, until, write
 
 
 def test_mirror_once(environment: InProcessEnvironment, topics: list[str]) -> None:
     """`mirror_once` copies everything in one run and reports a window, its topics and checks."""
-    run = environment.job("mirror_once")
+    succeeded(environment.job("mirror_once"))
 
-    assert run.success, failure(run)
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
-    assert environment.instance.get_materialized_partitions(
-        naming.mirrored_asset(environment.name, topics[0])
-    ) == set(environment.windows())
+    assert environment.materialized(topics[0]) == set(environment.windows())
     assert len(environment.windows()) == 1
     assert not environment.tick().run_requests
     assert environment.job("mirror_once").success
@@ -38,31 +35,26 @@ def test_mirror_once(environment: InProcessEnvironment, topics: list[str]) -> No
 @pytest.mark.quick
 def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) -> None:
     """`backfill_by_date` copies a span in windows, also again, and sessions pause for it."""
-    environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 100})
+    environment.write(topics, window={"max_records": 100})
     span = {"mirror": environment.name, "from": "2023-01-01", "to": "2030-01-01"}
 
-    run = environment.job("backfill_by_date", span)
+    run = succeeded(environment.job("backfill_by_date", span))
 
-    assert run.success, failure(run)
     assert len(environment.windows()) == 2
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
     assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
         topics[:2], True
     )
-    found = environment.instance.get_run_by_id(run.run_id)
-    assert found is not None
-    assert found.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
+    assert environment.tags(run)[naming.TAG_TURN] == turns.Turn.BY_HAND
     with pytest.raises(dg.DagsterInvalidConfigError, match="from"):
         environment.job("backfill_by_date")  # nobody repeats everything by chance
-    again = environment.job("backfill_by_date", {"from": "1970-01-01"})
-    assert again.success, failure(again)
+    succeeded(environment.job("backfill_by_date", {"from": "1970-01-01"}))
     assert len(environment.windows()) == 4
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     # windows that cut the chunks of before count each record once
-    environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 40})
-    cut = environment.job("backfill_by_date", {"from": "1970-01-01"})
-    assert cut.success, failure(cut)
+    environment.write(topics, window={"max_records": 40})
+    cut = succeeded(environment.job("backfill_by_date", {"from": "1970-01-01"}))
     assert len(environment.windows()) > 6
     found = [evaluation.metadata for evaluation in cut.get_asset_check_evaluations()]
     committed = [each["committed (records)"].value for each in found if "verdict" in each]
@@ -74,18 +66,17 @@ def test_a_backfill_uses_a_relay_yaml_that_changed_before_its_lane_begins(
 ) -> None:
     """What it decides before the first window of a lane counts, too: a loss is accepted no more."""
     first, second, _ = topics
-    allow = [name.replace(".", r"\.") for name in topics]
-    mirror = {"window": {"max_records": 10}, "lanes": {"own": {"topics": [allow[1]]}}}
-    environment.write(allow, **mirror)
-    assert environment.copy(1).success
-    delete(environment.source.cluster(), second)
-    create(environment.source.cluster(), second, 2, {"retention.ms": "-1"})
+    lanes = {"own": {"topics": [re.escape(second)]}}
+    mirror: dict[str, Any] = {"window": {"max_records": 10}, "lanes": lanes}
+    environment.write(topics, **mirror)
+    environment.copy(1)
+    environment.recreate(second)
     environment.fill(second, ["anew"], partition=1)
-    environment.write(allow, on_data_loss="continue", **mirror)
+    environment.write(topics, on_data_loss="continue", **mirror)
     with ThreadPoolExecutor(1) as aside:
         backfill = aside.submit(environment.job, "backfill_by_date", {"from": "1970-01-01"})
         until(environment.windows, "the first window of the first lane")
-        environment.write(allow, on_data_loss="fail", **mirror)
+        environment.write(topics, on_data_loss="fail", **mirror)
         run = backfill.result(600)
 
     assert f"{second}-1" in failure(run)
@@ -100,17 +91,15 @@ def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
 ) -> None:
     """The lanes are others now: it says so, and also which topic of its windows is incomplete."""
     first, second, _ = topics
-    allow = [name.replace(".", r"\.") for name in topics]
-    copy = f"{environment.name}.{second}"
-    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+    environment.refuse_large(second)
     environment.fill(second, ["x" * 1000] * 100)
-    environment.write(allow, window={"max_records": 20})
+    environment.write(topics, window={"max_records": 20})
     with ThreadPoolExecutor(1) as aside:
         backfill = aside.submit(environment.job, "backfill_by_date", {"from": "1970-01-01"})
         until(environment.windows, "the first window")
         until(lambda: len(environment.windows()) > 2, "the third window")
-        lanes = {"own": {"topics": [allow[1]]}}
-        environment.write(allow, window={"max_records": 20}, lanes=lanes)
+        lanes = {"own": {"topics": [re.escape(second)]}}
+        environment.write(topics, window={"max_records": 20}, lanes=lanes)
         run = backfill.result(600)
 
     assert "this run ends; launch it again, which copies the rest" in failure(run)
@@ -123,8 +112,7 @@ def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
 def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The launchpad opens with a dry run; a replay is exactly once, also when it is run again."""
     assert environment.job("mirror_once").success
-    shown = environment.job("replay", {"topic": topics[0], "to": f"{topics[0]}.replayed"})
-    assert shown.success, failure(shown)
+    succeeded(environment.job("replay", {"topic": topics[0], "to": f"{topics[0]}.replayed"}))
     config = {
         "topic": topics[0],
         "to": f"{environment.name}.{topics[0]}.again",
@@ -133,25 +121,21 @@ def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
         "dry_run": False,
     }
     for copied in (60, 0):
-        run = environment.job("replay", config)
-        assert run.success, failure(run)
+        run = succeeded(environment.job("replay", config))
         (event,) = run.get_asset_materialization_events()
         assert event.asset_key == naming.replayed_asset(environment.name, config["to"])
-        metadata = event.materialization.metadata
-        assert metadata["records"].value == metadata["counted (records)"].value == 60
-        assert metadata["copied by this run (records)"].value == copied
+        told = metadata(event.materialization)
+        assert told["records"] == told["counted (records)"] == 60
+        assert told["copied by this run (records)"] == copied
         again = [f"a{number}" for number in range(20, 80)]
         assert environment.read(f"{topics[0]}.again") == again
-    mirrored = f"{environment.name}.{topics[0]}"
-    refused = environment.job("replay", config | {"to": mirrored})
+    config["to"] = environment.copy_of(topics[0]).topic
+    refused = environment.job("replay", config)
     assert "add --into-itself" in failure(refused)
     assert not environment.is_retried(refused)
-    into = environment.job(
-        "replay", config | {"to": mirrored, "into_itself": True, "side": "destination"}
-    )
-    assert into.success, failure(into)
-    (event,) = into.get_asset_materialization_events()
-    assert event.asset_key == naming.mirrored_asset(environment.name, topics[0])
+    into = environment.job("replay", config | {"into_itself": True, "side": "destination"})
+    (event,) = succeeded(into).get_asset_materialization_events()
+    assert event.asset_key == environment.asset(topics[0])
     assert len(environment.read(topics[0])) == 160
 
 
@@ -168,33 +152,23 @@ def test_a_mirror_that_starts_by_date(environment: InProcessEnvironment, topics:
     assert environment.job("backfill_by_date", {"from": "2026-01-01"}).success
 
     environment.fill(topics[0], ["new"])
-    assert environment.copy().success
+    environment.copy()
     assert environment.read(topics[0]) == ["later", "new"]
     assert environment.read(topics[1], 1) == []
     assert not environment.tick().run_requests
 
 
 @pytest.mark.usefixtures("topics")
-@pytest.mark.parametrize(
-    ("config", "line"),
-    [
-        (
-            {"from": "yesterday"},
-            "from: 'yesterday' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z",
-        ),
-        (
-            {"from": "2026-01-02", "to": "2026-01-01"},
-            "the time span ends before it begins; give a `to` later than `from`",
-        ),
-        ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; "),
-    ],
-    ids=["no time", "a span that ends before it begins", "no mirror"],
-)
-def test_a_mistake_is_not_retried(
-    environment: InProcessEnvironment, config: dict[str, str], line: str
-) -> None:
+def test_a_mistake_is_not_retried(environment: InProcessEnvironment) -> None:
     """It is one line, and a retry would only repeat it."""
-    run = environment.job("backfill_by_date", config)
-    assert failure(run).startswith(line)
-    assert "\n" not in failure(run)
-    assert not environment.is_retried(run)
+    no_time = "from: 'yesterday' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z"
+    ends_before = "the time span ends before it begins; give a `to` later than `from`"
+    for config, line in (
+        ({"from": "yesterday"}, no_time),
+        ({"from": "2026-01-02", "to": "2026-01-01"}, ends_before),
+        ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; "),
+    ):
+        run = environment.job("backfill_by_date", config)
+        assert failure(run).startswith(line)
+        assert "\n" not in failure(run)
+        assert not environment.is_retried(run)

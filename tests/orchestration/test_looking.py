@@ -98,8 +98,8 @@ class Looker(InProcessEnvironment):
         """Write a relay.yaml; without a user, for one who may do everything."""
         listener = Listener.SASL_PLAINTEXT if username else Listener.PLAINTEXT
         way = commands.at(self.source.cluster(listener, username=username))
-        nodes = [{"name": "a", **way}]
-        self.write([topic], source={"nodes": nodes}, destination=way, **mirror)
+        source = {"nodes": [{"name": "a", **way}]}
+        self.write([topic], source=source, destination=way, **mirror)
 
     def copy_as_owner(self, topic: str, **mirror: Any) -> None:
         """Copy all that is new, with a user who may write."""
@@ -126,12 +126,8 @@ class Looker(InProcessEnvironment):
     def all_checks(self) -> dict[str, dg.AssetCheckEvaluation]:
         """Run every check that a person can run from the UI, and return what each says."""
         defined = [key for each in self.definitions.asset_checks or () for key in each.check_keys]
-        job = dg.define_asset_job("all_checks", selection=dg.AssetSelection.checks(*defined))
-        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
-        result = definitions.resolve_job_def("all_checks").execute_in_process(
-            instance=self.instance, resources=self.resources
-        )
-        return {found.check_name: found for found in result.get_asset_check_evaluations()}
+        evaluated = self.check_all(*defined).get_asset_check_evaluations()
+        return {found.check_name: found for found in evaluated}
 
     def scrape(self) -> str:
         """Return the metrics of one look of the exporter."""

@@ -11,7 +11,12 @@ import pytest
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
-from tests.orchestration.in_process_environment import InProcessEnvironment, evaluations, failure
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    Result,
+    evaluations,
+    metadata,
+)
 from tests.support.independent import CREATE_TIME, Record, write
 
 
@@ -19,31 +24,27 @@ def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: lis
     """A backlog is as old as its first record; without one, nothing is behind."""
     at = TopicPartition(topics[0], 0)
     now_ms = time.time_ns() // 1_000_000
-    allow = [topics[0].replace(".", r"\.")]
-    environment.write(allow, window={"max_records": 60})
+    environment.write(topics[:1], window={"max_records": 60})
     write(environment.source.cluster(), at, [Record(None, b"new", timestamp=(CREATE_TIME, now_ms))])
 
     runs = [environment.copy() for _ in range(2)]
 
-    assert all(run.success for run in runs), [failure(run) for run in runs if not run.success]
-    first, last = (
-        event.materialization.metadata
+    told, last = (
+        metadata(event.materialization)
         for run in runs
         for event in run.get_asset_materialization_events()
         if event.materialization.asset_key.path[-1] == topics[0]
     )
     oldest_ms = Record(None, None).timestamp[1]
-    told = {key: value.value for key, value in first.items()}
     assert told["lag after (records)"] == 41
     age = time.time() - oldest_ms / 1000
     assert age - 600 < told["lag after (seconds)"] <= age
     assert age - 600 < told["latency (seconds)"] <= age
     assert told["source end (offsets)"] == 101
     assert 0 < told["copying (seconds)"] < 10
-    told = {key: value.value for key, value in last.items()}
-    assert (told["lag after (records)"], told["lag after (seconds)"]) == (0, 0)
-    assert told["first record"] == oldest_ms / 1000
-    assert told["last record"] == now_ms / 1000
+    assert (last["lag after (records)"], last["lag after (seconds)"]) == (0, 0)
+    assert last["first record"] == oldest_ms / 1000
+    assert last["last record"] == now_ms / 1000
 
 
 def test_a_topic_that_misses_its_lag_target(
@@ -66,12 +67,12 @@ def test_a_topic_that_misses_its_lag_target(
     )
     said = f"{topics[0]}-0: 100 records waiting, the oldest for more than 10 min 0 s"
     assert found.description == said
-    asset = naming.mirrored_asset(environment.name, topics[0])
+    asset = environment.asset(topics[0])
     assert environment.check(asset, naming.LAG_TARGET).description == said
     again = environment.tick(cursor=waiting.cursor)
     assert targets(again) == {}, "the planner reports changes only"
 
-    assert environment.copy().success
+    environment.copy()
 
     copied = environment.tick(cursor=again.cursor)
     assert targets(copied) == {topics[0]: True, topics[1]: True}
@@ -105,15 +106,9 @@ def test_the_log_of_a_session(
     """It says why the run was requested, how long Spark took to start, and a line per window."""
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
     window = {"every": "200ms", "session": "3s", "max_records": 60}
-    environment.write([topics[0].replace(".", r"\.")], window=window)
-    name = naming.lane_job(environment.name, naming.MAIN)
-    job = environment.definitions.get_repository_def().get_job(name)
+    environment.write(topics[:1], window=window)
 
-    session = job.execute_in_process(
-        instance=environment.instance,
-        resources=environment.resources,
-        tags={naming.TAG_WAITING: "100 records waiting"},
-    )
+    session = environment.copy(tags={naming.TAG_WAITING: "100 records waiting"})
 
     lines = log_of(environment, session)
     assert lines[0] == "the planner requested this run: 100 records waiting"
@@ -140,7 +135,7 @@ def test_the_log_of_a_session(
     assert [line for line in lines if line.startswith(phases)] == lines
 
 
-def log_of(environment: InProcessEnvironment, run: dg.ExecuteInProcessResult) -> list[str]:
+def log_of(environment: InProcessEnvironment, run: Result) -> list[str]:
     """What a run has logged, without Dagster's events."""
     entries = environment.instance.all_logs(run.run_id)
     return [entry.user_message for entry in entries if entry.dagster_event is None]

@@ -39,9 +39,7 @@ def _key(certificate: trustme.LeafCert) -> bytes:
     """The private key as PKCS #8, the only format that Kafka reads (KIP-651)."""
     key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), password=None)
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

@@ -6,12 +6,7 @@ import time
 import uuid
 
 from tests.copying import Mirror
-from tests.support.independent import (
-    CREATE_TIME,
-    Record,
-    read,
-    until,
-)
+from tests.support.independent import CREATE_TIME, Record, read, until
 
 COMPACTED = {
     "cleanup.policy": "compact",

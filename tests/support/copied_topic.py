@@ -8,20 +8,12 @@ from typing import Any
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import (
-    RelayError,
-)
+from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.ledger.verified import read_verified_ledger
-from relay_pipelines.model import (
-    Cluster,
-    CopyJob,
-    LedgerEntry,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.hops import hops_to
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock

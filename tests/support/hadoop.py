@@ -22,6 +22,7 @@ from relay_pipelines.local_kafka.local_process import LocalProcess
 from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import kill
 from tests.support.independent import until
+from tests.support.old_kafka import LOG4J
 
 VERSION = "3.5.0"
 """That of the client among PySpark's jars."""
@@ -33,12 +34,6 @@ _JARS = (
 )
 _START_SECONDS = 120.0
 _QUICK = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_LOG4J = """\
-log4j.rootLogger=INFO, console
-log4j.appender.console=org.apache.log4j.ConsoleAppender
-log4j.appender.console.layout=org.apache.log4j.PatternLayout
-log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
-"""
 # its main class, and what it logs once it serves
 _DAEMONS = {
     "namenode": ("hdfs.server.namenode.NameNode", rb"NameNode RPC up at"),
@@ -77,7 +72,7 @@ class Hadoop:
         self.conf.mkdir(parents=True)
         for name, properties in _properties(folder, ports).items():
             (self.conf / f"{name}.xml").write_text(_xml(properties))
-        (self.conf / "log4j.properties").write_text(_LOG4J)
+        (self.conf / "log4j.properties").write_text(LOG4J)
         self._daemons = {
             name: LocalProcess(
                 name,
@@ -156,10 +151,7 @@ def _properties(folder: Path, ports: dict[str, int]) -> dict[str, dict[str, obje
     at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     anywhere = "127.0.0.1:0"
     return {
-        "core-site": {
-            "fs.defaultFS": f"hdfs://{at['namenode']}",
-            "hadoop.tmp.dir": folder / "tmp",
-        },
+        "core-site": {"fs.defaultFS": f"hdfs://{at['namenode']}", "hadoop.tmp.dir": folder / "tmp"},
         "hdfs-site": {
             "dfs.namenode.http-address": anywhere,
             "dfs.datanode.address": at["datanode"],

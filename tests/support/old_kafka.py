@@ -18,7 +18,7 @@ _START_TIMEOUT_SECONDS = 60.0
 # the published dependencies leave the logging library out; this one has the classes of log4j 1,
 # which brokers before 4.0 name
 _LOGGING = "org.slf4j:slf4j-reload4j:1.7.36"
-_LOG4J = """\
+LOG4J = """\
 log4j.rootLogger=INFO, console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
@@ -49,7 +49,7 @@ class OldKafka:
             [f"org.apache.kafka:kafka_2.13:{self.version}", _LOGGING], f"kafka-{self.version}"
         )
         log4j = self.folder / "log4j.properties"
-        log4j.write_text(_LOG4J)
+        log4j.write_text(LOG4J)
         run = [
             java.find().executable,
             *JVM_OPTIONS,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from relay_pipelines.model import (
-    Cluster,
-    CopyOptions,
-)
+from relay_pipelines.model import Cluster, CopyOptions
 
 TOPICS = "abcdefghij"
 RECORDS = 20

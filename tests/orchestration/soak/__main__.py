@@ -16,8 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
+from benchmarks.orchestration import many_topics, many_topics_report
 from relay_pipelines.output.formatting import stdout
-from tests.orchestration.soak import busy_report, busy_topics, report
+from tests.orchestration.soak import report
 from tests.orchestration.soak.faults import Strike
 from tests.orchestration.soak.sampling import Sample, Usage
 from tests.orchestration.soak.soak import soak
@@ -35,7 +36,7 @@ def main() -> int:
     console = stdout()
     _RESULTS.mkdir(parents=True, exist_ok=True)
     if arguments.topics:
-        return _busy(arguments)
+        return _many_topics(arguments)
     figures = _RESULTS / "figures.json"
     if arguments.report:
         found, described = _read(figures)
@@ -59,19 +60,21 @@ def main() -> int:
     return 1 if found.failures() else 0
 
 
-def _busy(arguments: argparse.Namespace) -> int:
+def _many_topics(arguments: argparse.Namespace) -> int:
     """Print progress, write the report; return 0 if all arrived."""
     console, minutes = stdout(), arguments.minutes
     folder = Path(tempfile.mkdtemp(prefix="relay-soak-"))
     console.print(f"{minutes:g} minutes of {arguments.topics} topics; data in {folder}")
     described = machine.describe() | {"brokers": "one per cluster, on the same machine"}
-    found = busy_topics.soak(arguments.topics, arguments.every, minutes, folder, console.print)
+    found = many_topics.soak(arguments.topics, arguments.every, minutes, folder, console.print)
     target = _target(found.seconds)
     (target / "soak-topics.md").write_text(
-        busy_report.as_markdown(found, _HERE / "busy.md.j2", described)
+        many_topics_report.as_markdown(
+            found, Path(many_topics.__file__).with_suffix(".md.j2"), described
+        )
     )
     (target / "pictures" / "soak-topics.svg").write_text(
-        busy_report.as_svg(found, _HERE / "soak.svg.j2")
+        many_topics_report.as_svg(found, _HERE / "soak.svg.j2")
     )
     console.print(f"report in {(target / 'soak-topics.md').relative_to(_ROOT)}")
     if not found.missing:

@@ -41,10 +41,7 @@ def complaints(
 
 
 def _assert_ledger_covers(
-    mirror: str,
-    topics: Collection[SoakTopic],
-    source: LocalCluster,
-    destination: LocalCluster,
+    mirror: str, topics: Collection[SoakTopic], source: LocalCluster, destination: LocalCluster
 ) -> None:
     counts = {
         (at.topic, at.partition): [*map(len, logs), len(records_of(source.cluster(), at))]

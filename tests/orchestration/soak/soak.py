@@ -14,14 +14,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos.storm.background import BackgroundThread
 from tests.orchestration.dev_environment import DevEnvironment
 from tests.orchestration.soak.events import LIMIT_SECONDS, STEADY, Mirror, Seen, happen
-from tests.orchestration.soak.faults import (
-    OF_SERVERS,
-    Fault,
-    Planned,
-    Strike,
-    scenario,
-    strike,
-)
+from tests.orchestration.soak.faults import OF_SERVERS, Fault, Planned, Strike, scenario, strike
 from tests.orchestration.soak.judging import complaints
 from tests.orchestration.soak.operator import Operator
 from tests.orchestration.soak.report import Report

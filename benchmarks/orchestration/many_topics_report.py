@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.orchestration.many_topics import SETTLED_SECONDS, BusyReport, BusySample
 from relay_pipelines.output.formatting import count, seconds, size
-from tests.orchestration.soak.busy_topics import SETTLED_SECONDS, BusyReport, BusySample
 from tests.orchestration.soak.report import HEIGHT, WIDTH, panel, render
 from tests.orchestration.soak.sampling import Role, Usage
 
@@ -80,12 +80,7 @@ def as_svg(report: BusyReport, template: Path) -> str:
         panel("load of the machine", shown, {"load": lambda each: each.usage.load}, count),
     ]
     return render(
-        template,
-        panels=panels,
-        marks=[],
-        width=WIDTH,
-        height=HEIGHT,
-        minutes=report.seconds / 60,
+        template, panels=panels, marks=[], width=WIDTH, height=HEIGHT, minutes=report.seconds / 60
     )
 
 

@@ -134,6 +134,7 @@ class Cpu:
     _seconds: dict[int, tuple[Role, float]] = field(default_factory=dict)
 
     def by_role(self) -> dict[str, float]:
+        """Return what each role has used since it began."""
         for role, process in self.deployment.processes():
             with suppress(psutil.Error):
                 self._seconds[process.pid] = role, sum(process.cpu_times()[:2])
@@ -246,6 +247,7 @@ def seed(records: Records) -> None:
 
 
 def has_all(records: Records) -> bool:
+    """Whether all copies exist."""
     consumer = Consumer(client(records.destination) | {"group.id": "look"})
     try:
         found = consumer.list_topics(timeout=20).topics

@@ -1,0 +1,191 @@
+"""Whether a tick requests the job of a lane, by what ran before and what is new; what it prunes."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster import DagsterEvent, DagsterInstance, DagsterRunStatus
+
+from relay_pipelines.ledger.checkpoint import StartRecord
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration.lane import Lane, Share
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import OnDataLoss, Position
+from relay_pipelines.sensors import pruning
+from relay_pipelines.sensors.run_requests import RunRequests
+from relay_pipelines.settings import WindowSettings
+from relay_pipelines.windows.cut import FailedTopics
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
+from tests.support.run_plans import snapshot_of
+
+AT = TopicPartition("a", 0)
+LANE = Lane("m", "main", WindowSettings.model_validate({"session": "300s", "keep": 2}), ("a",))
+GUEST = Lane("m", "own", LANE.window, ("a",), patterns=("a",))
+TAGS = naming.tags("m", "main")
+NEW, OLD, LOST = (Position(AT, 0, 9, 0), Position(AT, 0, 9, 9), Position(AT, 5, 9, 2))
+
+
+@dg.op
+def copy(context: dg.OpExecutionContext) -> None:
+    """Record a window, as a run does that has copied one."""
+    if context.run.tags.get("copies"):
+        context.log_event(dg.AssetMaterialization(naming.mirrored_asset("m", "a"), partition="w"))
+
+
+@dg.job(name=naming.lane_job("m", "main"), executor_def=dg.in_process_executor)
+def job() -> None:
+    copy()
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as found:
+        yield found
+
+
+def run(instance: DagsterInstance, status: DagsterRunStatus, **tags: str) -> None:
+    """Let a run have this status now; one that has started says when."""
+    started = instance.create_run_for_job(job, tags=TAGS | tags)
+    if status is not DagsterRunStatus.NOT_STARTED:
+        instance.report_dagster_event(DagsterEvent("PIPELINE_START", job.name), started.run_id)
+    if status is DagsterRunStatus.FAILURE:
+        instance.report_run_failed(started)
+    if status is DagsterRunStatus.CANCELED:
+        instance.report_run_canceled(started)
+
+
+def queued(instance: DagsterInstance) -> None:
+    run(instance, DagsterRunStatus.NOT_STARTED)
+
+
+def session(instance: DagsterInstance) -> None:
+    run(instance, DagsterRunStatus.STARTED)
+
+
+def told_session(instance: DagsterInstance) -> None:
+    run(instance, DagsterRunStatus.STARTED, **{naming.TAG_NEW_TOPICS: "a"})
+
+
+def canceled(instance: DagsterInstance) -> None:
+    run(instance, DagsterRunStatus.CANCELED)
+
+
+def failed(instance: DagsterInstance) -> None:
+    run(instance, DagsterRunStatus.FAILURE)
+
+
+def failed_for_a_topic(instance: DagsterInstance) -> None:
+    rests = FailedTopics({"a": 3}, {"a": time.time() + 60}).dump()
+    run(instance, DagsterRunStatus.FAILURE, **{naming.TAG_FAILED_TOPICS: rests})
+
+
+def killed_after_it_copied(instance: DagsterInstance) -> None:
+    done = job.execute_in_process(instance=instance, tags=TAGS | {"copies": "yes"})
+    instance.report_run_failed(instance.get_run_by_id(done.run_id))
+
+
+def left_a_window_open(instance: DagsterInstance) -> None:
+    frozen = FrozenWindow("k", (OffsetRange(AT, 0, 9),))
+    assert OpenWindowStore(instance, LANE).write(OpenWindow(frozen, Cluster("d", ("b:1",)), "id"))
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What has happened, and what a tick finds.
+
+    Args:
+        before: what has happened, the oldest first.
+        later: so many seconds after it.
+        found: of the only topic-partition.
+        starts: whether the mirror has yet to decide where it starts.
+    """
+
+    before: tuple[Callable[[DagsterInstance], None], ...] = ()
+    later: float = 0.0
+    found: Position = NEW
+    starts: bool = False
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    guests: tuple[Lane, ...] = ()
+
+
+RUNS = "a run is requested"
+TICKS = {
+    "something is new": (Tick(), RUNS),
+    "nothing is new": (Tick(found=OLD), ""),
+    "a run is about to start": (Tick((queued,)), r"run \w{8} is about to start"),
+    "a run was cancelled": (Tick((canceled,)), RUNS),
+    "a run failed": (
+        Tick((failed,)),
+        r"the last run failed, the next one starts in [23]\d[.\d]* s",
+    ),
+    "a run failed a while ago": (Tick((failed,), 31), RUNS),
+    "three runs failed": (Tick((failed,) * 3, 100), "the last run failed, .*"),
+    "three runs failed, two minutes ago": (Tick((failed,) * 3, 121), RUNS),
+    "runs that had copied were killed": (Tick((killed_after_it_copied,) * 4, 31), RUNS),
+    "a run failed for a topic that rests": (
+        Tick((failed_for_a_topic,)),
+        "failed and left out for now: a",
+    ),
+    "the topic has rested": (Tick((failed_for_a_topic,), 61), RUNS),
+    "a killed run has left a window, and nothing is new": (
+        Tick((left_a_window_open,), found=OLD),
+        RUNS,
+    ),
+    "only a run decides where the mirror starts": (Tick(found=OLD, starts=True), RUNS),
+    "a loss holds all back": (Tick(found=LOST), ""),
+    "only a run accepts a loss": (Tick(found=LOST, on_data_loss=OnDataLoss.CONTINUE), RUNS),
+    "a session copies": (Tick((session,)), r"run \w{8} copies"),
+    "a session that ends soon": (Tick((session,), 285), RUNS),
+    "a session and its successor": (Tick((session, queued), 285), "run .*"),
+    "a session without the topics of a lane that is not loaded": (
+        Tick((session,), guests=(GUEST,)),
+        RUNS,
+    ),
+    "a session that was told of them": (Tick((told_session,), guests=(GUEST,)), "run .*"),
+}
+
+
+@pytest.mark.parametrize("title", TICKS)
+def test_a_tick(instance: DagsterInstance, title: str) -> None:
+    """It requests a run, or says why not, if there is a reason besides that nothing is new."""
+    tick, expected = TICKS[title]
+    for happens in tick.before:
+        happens(instance)
+    found = replace(
+        snapshot_of("m", "node", {"a": "a"}, [tick.found]),
+        new_starts=[StartRecord("m", "a", {0: 9}, "node", {}, 0)] if tick.starts else [],
+    )
+    kafka: Any = SimpleNamespace(mirror=lambda _: SimpleNamespace(on_data_loss=tick.on_data_loss))
+    requests = RunRequests(
+        *(instance, Share(LANE, tick.guests), kafka), *(found, time.time() + tick.later, ())
+    )
+
+    request = requests.find("9 records waiting")
+
+    if expected == RUNS:
+        assert request is not None
+        assert (request.job_name, request.tags[naming.TAG_WAITING]) == (
+            "mirror_m",
+            "9 records waiting",
+        )
+    else:
+        assert request is None
+        assert re.fullmatch(expected, "; ".join(requests.remarks)), requests.remarks
+
+
+def test_idle_runs_are_pruned(instance: DagsterInstance) -> None:
+    """They do not accumulate, and do not push out the runs of the windows that are kept."""
+    for number in range(4):
+        node = {naming.TAG_NODE: "a"} if number == 0 else {}
+        run(instance, DagsterRunStatus.CANCELED, **node)
+    third, second, _, first = [found.run_id for found in instance.get_runs()]
+
+    pruning.prune(instance, LANE, time.time())
+
+    assert [found.run_id for found in instance.get_runs()] == [third, second, first]
