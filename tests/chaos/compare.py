@@ -135,11 +135,7 @@ def assert_ledger_covers_logs(
     source_ends: dict[tuple[str, int], int],
     counts: dict[tuple[str, int], list[int]],
 ) -> None:
-    """The same if topics were recreated and taken on again: each log is covered once.
-
-    Args:
-        counts: the records of each log that a topic-partition has had.
-    """
+    """The same if topics were recreated and taken on again: each log is covered once."""
     assert_chained(cluster, mirror)
     entries = sorted(ledger(cluster, mirror), key=lambda each: (_source(each), each["number"]))
     assert {_source(entry) for entry in entries} == set(counts)

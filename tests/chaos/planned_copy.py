@@ -16,11 +16,7 @@ from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 
 
 def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list[CopyRange]]:
-    """Return what is to be copied, under ids that own it.
-
-    Raises:
-        RelayError: a cluster does not answer, or refuses.
-    """
+    """Return what is to be copied, under ids that own it."""
     take = partial(take_snapshot, name, mirror, clock)
     plan = run_plan.plan(prepare_snapshot(take, mirror, clock))
     snapshot, options = plan.snapshot, mirror.copy_options
@@ -41,11 +37,7 @@ def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list
 
 
 def copy_planned(name: str, mirror: Mirror, clock: Clock) -> tuple[bool, bool]:
-    """Copy in this process; return whether all was copied, and whether there was nothing left.
-
-    Raises:
-        RelayError: as of `planned_copy`.
-    """
+    """Copy in this process; return whether all was copied, and whether there was nothing left."""
     job, ranges = planned_copy(name, mirror, clock)
     outcomes = copy_ranges(job, ranges, clock)
     return all(outcome.status is Status.DONE for outcome in outcomes), not ranges

@@ -50,11 +50,7 @@ ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the run list shows it.
-
-    Args:
-        started: in seconds since the Unix epoch; 0 if its process has not begun.
-    """
+    """One run as the run list shows it; `started` is 0 if its process has not begun."""
 
     id: str
     status: str
@@ -84,11 +80,7 @@ def runs(dagster: Dagster) -> list[Run]:
 
 
 def messages(dagster: Dagster, run_id: str, since: float = 0.0) -> list[str]:
-    """The messages in the log of a run, with those of errors.
-
-    Args:
-        since: leave out those from before this time, in seconds since the Unix epoch.
-    """
+    """The messages in the log of a run since a time, with those of errors."""
     found: list[str] = []
     page: dict[str, Any] = {"cursor": None, "hasMore": True}
     while page["hasMore"]:

@@ -84,11 +84,7 @@ class InProcessEnvironment:
         sync_configs: bool = False,
         **mirror: Any,
     ) -> None:
-        """Write relay.yaml; `mirror` gives further keys of the mirror.
-
-        Args:
-            topics: names; in place of them, `pattern` selects topics.
-        """
+        """Write relay.yaml for topics, or a pattern; `mirror` gives further keys of the mirror."""
         names = [topic.replace(".", r"\.") for topic in topics]
         allow = names if pattern is None else [pattern]
         rename = mirror.pop("rename", f"{self.name}.{{topic}}")
@@ -281,11 +277,7 @@ class InProcessEnvironment:
     def ranges(
         self, topic: str, partition: int = 0, windows: Sequence[str] | None = None
     ) -> list[tuple[int, int]]:
-        """The source offsets of a topic-partition in windows, in order.
-
-        Args:
-            windows: those of the lane `main` if none are given.
-        """
+        """The source offsets of a topic-partition in windows, or in all of the lane `main`."""
         (lane,) = self.lanes
         keys = self.windows() if windows is None else windows
         plans = [window_log.find(self.instance, lane, key, (topic,)) for key in keys]

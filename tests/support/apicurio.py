@@ -56,12 +56,7 @@ def archive(folder: Path) -> Path:
 
 
 class Apicurio(LocalProcess):
-    """A registry without any schemas.
-
-    Args:
-        folder: with the unpacked archive.
-        url: of Confluent's REST API.
-    """
+    """A registry without any schemas; `program` is the folder with the unpacked archive."""
 
     def __init__(self, name: str, program: Path, log: Path) -> None:
         port, management = free_ports(2)

@@ -26,12 +26,7 @@ _TEXT = "org.apache.kafka.connect.storage.StringConverter"
 
 
 class SinkWorker(LocalProcess):
-    """It commits what it has written when it is stopped, and every minute.
-
-    Args:
-        name: of the sink; its group is `connect-<name>`.
-        file: to which it appends.
-    """
+    """A sink of the group `connect-<name>`: it commits when it is stopped, and every minute."""
 
     def __init__(self, cluster: Cluster, name: str, topic: str, file: Path, folder: Path) -> None:
         (port,) = free_ports(1)

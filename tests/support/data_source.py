@@ -49,11 +49,7 @@ def offsets_in(ranges: Iterable[Range]) -> list[int]:
 
 
 class Query:
-    """A stream as Spark drives it: what it has read is JSON, and each batch may be run again.
-
-    Args:
-        kept: what the checkpoint of a query has; None for a new one.
-    """
+    """A stream as Spark drives it: what it has read is JSON; `kept` is that of an earlier query."""
 
     def __init__(self, config: Path, kept: str | None = None, **options: str) -> None:
         self._reader = StreamReader(our_names({"config": str(config)} | options), ["offset"])

@@ -162,11 +162,7 @@ def installed_image(root: Path) -> Image:
 
 
 class Compose:
-    """The containers of our image in compose.yaml, as processes that are restarted as there.
-
-    Args:
-        variables: those of `docker compose`.
-    """
+    """The containers of our image in compose.yaml, as processes that are restarted as there."""
 
     def __init__(self, image: Image, variables: Mapping[str, str]) -> None:
         self._image = image

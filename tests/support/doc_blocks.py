@@ -43,13 +43,7 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block between fences.
-
-    Args:
-        page: path of the page in the repository.
-        line: of its first fence.
-        title: a file's name, `NOT_RUN`, or empty.
-    """
+    """A block between fences; its title is a file's name, `NOT_RUN`, or empty."""
 
     page: str
     line: int

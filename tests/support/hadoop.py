@@ -47,20 +47,12 @@ _DAEMONS = {
 
 
 def classpath() -> str:
-    """Return the classes of all daemons and commands.
-
-    Raises:
-        LocalKafkaError: they cannot be downloaded.
-    """
+    """Return the classes of all daemons and commands, which are downloaded once."""
     return jars.resolve(_JARS, f"hadoop-minicluster-{VERSION}")
 
 
 class Hadoop:
-    """HDFS and YARN with one node.
-
-    Args:
-        folder: data, configuration and logs.
-    """
+    """HDFS and YARN with one node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,11 +87,7 @@ class Hadoop:
             daemon.wait_until_serving()
 
     def run(self, main: str, *arguments: str) -> str:
-        """Run a command of Hadoop and return what it prints.
-
-        Args:
-            main: its class, inside of `org.apache.hadoop`.
-        """
+        """Run a command, a class inside of `org.apache.hadoop`, and return what it prints."""
         done = subprocess.run(
             [*self._command(main, *_QUICK), *arguments],
             capture_output=True,

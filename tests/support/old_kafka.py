@@ -28,14 +28,7 @@ log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
 
 @dataclass
 class OldKafka:
-    """A cluster of one broker on 127.0.0.1 with the interface of `LocalCluster`.
-
-    Args:
-        version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first
-        start.
-        folder: data, configuration and logs.
-        count: of brokers.
-    """
+    """A cluster on 127.0.0.1 with the interface of `LocalCluster`, of Kafka 2.4.0 to 3.9.x."""
 
     version: str
     folder: Path

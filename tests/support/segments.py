@@ -41,11 +41,7 @@ class LogRecord:
 
 @dataclass(frozen=True)
 class LogBatch:
-    """A batch.
-
-    Args:
-        records: empty if the batch is compressed, whose body is then `body`.
-    """
+    """A batch; if it is compressed, it has a `body` in place of records."""
 
     base_offset: int
     leader_epoch: int
@@ -89,11 +85,7 @@ def log_of(folder: Path, at: TopicPartition) -> Path:
 def edit(
     folder: Path, at: TopicPartition, change: Callable[[list[LogBatch]], list[LogBatch]]
 ) -> None:
-    """Change the batches of a topic-partition.
-
-    Args:
-        folder: of an embedded cluster of one broker, which is stopped.
-    """
+    """Change the batches of a topic-partition of a cluster of one broker, which is stopped."""
     segment = log_of(folder, at)
     batches = list(_batches(segment.read_bytes()))
     segment.write_bytes(b"".join(map(_bytes_of, change(batches))))

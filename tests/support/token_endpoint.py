@@ -18,16 +18,7 @@ CLIENT = "relay"
 
 @dataclass
 class TokenEndpoint:
-    """Issues tokens to the client `relay`, whose secret it knows.
-
-    Args:
-        url: where it listens.
-        asked: the forms that were sent, the latest last.
-        issued: the tokens that were given.
-        seconds: of life of the tokens to come.
-        subject: whom they name.
-        answer: status and JSON to give instead of tokens.
-    """
+    """Issues tokens to the client `relay`, or gives `answer` in place of them."""
 
     secret: str
     url: str = ""

@@ -12,11 +12,7 @@ _INDENT = "    "
 
 
 class Wordings:
-    """A file with a title for each test case, and below it what is said, indented.
-
-    Args:
-        updates: whether words that differ are written down at the end, and are no failure.
-    """
+    """A file with a title for each test case, and what is said; `updates` writes what differs."""
 
     def __init__(self, path: Path, *, updates: bool) -> None:
         self._path = path

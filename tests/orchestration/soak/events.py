@@ -61,12 +61,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Mirror:
-    """A mirror of the soak's topics, and the two deployments that may copy it.
-
-    Args:
-        second: has a folder and a state of its own.
-        topics: by name.
-    """
+    """A mirror of the soak's topics, and the two deployments that may copy it."""
 
     dev: DevEnvironment
     source: LocalCluster

@@ -14,12 +14,7 @@ _SESSION_SECONDS = 900.0
 
 
 class Point(NamedTuple):
-    """One sample.
-
-    Args:
-        x: seconds since the start, or windows cut so far.
-        life: the process that was measured; growth across a restart is no growth.
-    """
+    """A sample at a time, or a number of windows; growth across lives of a process is none."""
 
     x: float
     value: float

@@ -40,11 +40,7 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A measured value and its growth in the second half.
-
-    Args:
-        what: memory, handles, threads, processes or bytes.
-    """
+    """A measured value and its growth in the second half."""
 
     name: str
     what: str

@@ -49,11 +49,7 @@ _MARKS = {
 
 @dataclass(slots=True)
 class Usage:
-    """What the processes of one role use together.
-
-    Args:
-        oldest: the process id of the oldest.
-    """
+    """What the processes of one role use together; `oldest` is the id of the oldest."""
 
     oldest: int = 0
     processes: int = 0
@@ -124,14 +120,7 @@ class Deployment:
 
 
 class Sampler:
-    """Measures every few seconds.
-
-    Args:
-        destination: the folder of the destination's only broker.
-
-    Attributes:
-        windows: the names of those that were cut so far.
-    """
+    """Measures every few seconds; `destination` is the folder of its only broker."""
 
     def __init__(self, dev: DevEnvironment, destination: Path) -> None:
         self._dev = dev
