@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import dagster as dg
 import pytest
@@ -17,7 +18,7 @@ from tests.orchestration.in_process_environment import (
     evaluations,
     metadata,
 )
-from tests.support.independent import CREATE_TIME, Record, write
+from tests.support.independent import CREATE_TIME, Record, until, write
 
 
 def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: list[str]) -> None:
@@ -105,10 +106,15 @@ def test_the_log_of_a_session(
 ) -> None:
     """It says why the run was requested, how long Spark took to start, and a line per window."""
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
-    window = {"every": "200ms", "session": "3s", "max_records": 60}
+    window = {"every": "200ms", "session": "300s", "max_records": 60}
     environment.write(topics[:1], window=window)
 
-    session = environment.copy(tags={naming.TAG_WAITING: "100 records waiting"})
+    with ThreadPoolExecutor(1) as aside:
+        tags = {naming.TAG_WAITING: "100 records waiting"}
+        running = aside.submit(environment.copy, tags=tags)
+        until(lambda: len(environment.windows()) == 2, "both windows", pause_seconds=0.2)
+        environment.write(topics[:1], window=window | {"session": 0})
+        session = running.result(300)
 
     lines = log_of(environment, session)
     assert lines[0] == "the planner requested this run: 100 records waiting"
