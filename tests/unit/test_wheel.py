@@ -30,7 +30,7 @@ def python(site: Path, folder: Path, *arguments: str, **more: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
