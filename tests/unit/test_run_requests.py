@@ -142,7 +142,7 @@ TICKS = {
     "only a run accepts a loss": (Tick(found=LOST, on_data_loss=OnDataLoss.CONTINUE), RUNS),
     "a session copies": (Tick((session,)), r"run \w{8} copies"),
     "a session that ends soon": (Tick((session,), 285), RUNS),
-    "a session and its successor": (Tick((session, queued), 285), "run .*"),
+    "a session and its successor": (Tick((session, session), 285), "run .*"),
     "a session without the topics of a lane that is not loaded": (
         Tick((session,), guests=(GUEST,)),
         RUNS,
