@@ -25,6 +25,7 @@ from relay_pipelines.errors import (
     InvalidRecordError,
     RelayError,
     RetriableError,
+    SourceError,
 )
 from relay_pipelines.ledger.checkpoint import Current
 from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
@@ -317,14 +318,24 @@ class Copier:
     def _all_failed(
         self, ranges: Iterable[RangeCopy], error: RelayError, since: float | None = None
     ) -> None:
-        """Note a failure that several ranges share."""
-        since = self._began(error) if since is None else since
+        """Note a failure that several ranges share.
+
+        By default as of now: nobody knows whose answer was waited for, unless one is left.
+        """
+        if since is None:
+            is_alone = len(self._waiting()) == 1
+            since = self._began(error) if is_alone else self._clock.monotonic()
         for range_copy in ranges:
             range_copy.note_failure(self._shared(error, range_copy), since)
 
     def _began(self, error: RelayError) -> float:
-        """Return when a failure began that is known now: the wait for an answer belongs to it."""
+        """Return when a failure began that is known now: the wait for an answer belongs to it.
+
+        Not the wait for a node, if another one may serve: it is read first.
+        """
         waited = error.waited_seconds if isinstance(error, RetriableError) else 0.0
+        if isinstance(error, SourceError) and self._nodes.are_several:
+            waited = 0.0
         return max(0.0, self._clock.monotonic() - waited)  # the machine may have just started
 
     def _shared(self, error: RelayError, range_copy: RangeCopy) -> RelayError:

@@ -108,6 +108,11 @@ class FailoverSource:
         return self.client.cluster.name
 
     @property
+    def are_several(self) -> bool:
+        """Whether there is another node than the one that is read."""
+        return len(self._nodes) > 1
+
+    @property
     def throttled_seconds(self) -> float:
         """For how long quotas of the nodes have made the task wait so far."""
         return self._throttled_seconds + self.client.throttled_seconds
@@ -169,7 +174,7 @@ class FailoverSource:
         if checkpoints:
             partitions = [tp for tp in topic_partitions if tp in checkpoints and tp in topics]
             positions = read_positions(
-                self.client, partitions, checkpoints, among_several=len(self._nodes) > 1
+                self.client, partitions, checkpoints, among_several=self.are_several
             )
         first_fetches = {
             tp: Comparison(checkpoints[tp], position.low_watermark).first_fetch
@@ -233,7 +238,7 @@ class FailoverSource:
             self.client,
             copy_range,
             checkpoint,
-            among_several=len(self._nodes) > 1,
+            among_several=self.are_several,
             fresh=self._take_fresh(copy_range),
         )
         if proof is not None:
