@@ -155,7 +155,7 @@ def choose_node(
     verdicts: Sequence[NodeVerdict],
     current: str | None,
     failback: Failback,
-    first: int = 0,
+    attempt: int = 0,
     *,
     waits: bool = False,
 ) -> NodeChoice:
@@ -163,20 +163,24 @@ def choose_node(
 
     Args:
         verdicts: in the order of the configuration.
-        current: the node that was read last; None if none was, or if it is to be left.
-        first: where to begin without a current node.
+        current: the node that was read last; None if none was.
+        attempt: every attempt after the first begins with another node, also if all are healthy.
         waits: whether to choose none, rather than one that does not have everything while another
             one does not answer.
     """
     names = [verdict.name for verdict in verdicts]
     healthy = [verdict.name for verdict in verdicts if verdict.healthy]
+    begin = attempt
+    if current in names:
+        begin = names.index(current) + max(attempt, 1)
+    if attempt:
+        current = None
     if current in healthy:
         preferred = healthy[0]
         if failback is Failback.WHEN_HEALTHY and names.index(preferred) < names.index(current):
             why = f"healthy again, and before {current} in the configuration"
             return NodeChoice(preferred, why, verdicts)
         return NodeChoice(current, "read before, and healthy", verdicts)
-    begin = names.index(current) + 1 if current in names else first
     in_turn = [verdicts[(begin + step) % len(verdicts)] for step in range(len(verdicts))]
     if healthy:
         left = next(

@@ -149,9 +149,7 @@ def choose_node(
     new = node_choice.first_offsets(views) if begins_low else {}
     verdicts = judge_nodes(views, new | checkpoints.next_offsets, health.lag_threshold)
     last = _last_node(checkpoints.checkpoints)
-    return node_choice.choose_node(
-        verdicts, None if attempt else last, health.failback, attempt, waits=waits
-    )
+    return node_choice.choose_node(verdicts, last, health.failback, attempt, waits=waits)
 
 
 @dataclass(frozen=True, slots=True)

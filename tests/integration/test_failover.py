@@ -575,6 +575,7 @@ def test_the_last_node_is_kept_until_it_fails(pair: Pair) -> None:
         pair.a.brokers[0].start()
     assert pair.arrived() == 25
     assert pair.copy() == "b", "without failback it stays"
+    assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["b", "a", "b"]
     until(lambda: pair.snapshot(failback="when_healthy").node.name == "a", "the first node")
 
 

@@ -138,16 +138,19 @@ CHOSEN = [
     ("late is better than none", [late("x", 9), dead("y")], "y", NEVER, 0, "x"),
     ("nobody", [dead("x"), dead("y")], "x", NEVER, 0, None),
     ("a first choice without a current node", TWO, None, NEVER, 0, "x"),
-    ("... beginning elsewhere", TWO, None, NEVER, 1, "y"),
-    ("... beyond the end", TWO, None, NEVER, 2, "x"),
+    ("... of the second attempt", TWO, None, NEVER, 1, "y"),
+    ("... of the third", TWO, None, NEVER, 2, "x"),
+    ("a second attempt leaves the node that was read last", TWO, "y", NEVER, 1, "x"),
+    ("... also the first of the configuration", TWO, "x", NEVER, 1, "y"),
+    ("... and a third one comes back to it", TWO, "y", NEVER, 2, "y"),
     ("a current node that is not configured any more", TWO, "gone", NEVER, 0, "x"),
 ]
 
 
-@titled("verdicts, current, failback, first, expected", CHOSEN)
-def test_chosen(verdicts, current, failback, first, expected):
+@titled("verdicts, current, failback, attempt, expected", CHOSEN)
+def test_chosen(verdicts, current, failback, attempt, expected):
     """The node that is read next."""
-    assert choose_node(verdicts, current, failback, first).name == expected
+    assert choose_node(verdicts, current, failback, attempt).name == expected
 
 
 LACKING = [
