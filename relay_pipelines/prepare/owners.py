@@ -9,7 +9,7 @@ Source nodes that hold other records than were copied: not read until an operato
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, DoubtRecord, OwnerRecord
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
-from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -207,9 +207,15 @@ def _owner_batches(
 
 
 def note_doubts(
-    snapshot: ClusterSnapshot, known: Iterable[Checkpoint], options: CopyOptions, clock: Clock
+    snapshot: ClusterSnapshot,
+    reached: Mapping[TopicPartition, int],
+    options: CopyOptions,
+    clock: Clock,
 ) -> None:
-    """Write that the source holds another log than was copied up to the known checkpoints.
+    """Write that the source holds another log than was copied.
+
+    Args:
+        reached: the next offsets to copy, of the generation of the snapshot.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -217,11 +223,10 @@ def note_doubts(
     name = snapshot.mirror
     with destination_client(name, snapshot.destination, options, clock) as client:
         records = defaultdict(list)
-        for each in known:
-            doubt = DoubtRecord(
-                name, each.source, each.next_offset, each.generation, clock.now_ms()
-            )
-            home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(name, each.source))
+        for source, offset in reached.items():
+            generation = snapshot.generation_of(source)
+            doubt = DoubtRecord(name, source, offset, generation, clock.now_ms())
+            home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(name, source))
             records[home].append(checkpoint.doubt_record(doubt))
         batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
 

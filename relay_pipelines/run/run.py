@@ -274,19 +274,20 @@ class _Run:
         A log that is too short now may have grown when the next run looks.
         """
         snapshot, kinds = plan.snapshot, (LogTruncatedError, TopicRecreatedError)
-        held_back = {
-            error.topic_partition for error in plan.data_losses if isinstance(error, kinds)
-        }
-        held_back |= {
-            outcome.range.topic_partition
+        planned = {tp: known.next_offset for tp, known in snapshot.checkpoints.items()}
+        held_back = {each.topic_partition for each in plan.data_losses if isinstance(each, kinds)}
+        # a task may have committed chunks before it found the other log
+        reached = {tp: offset for tp, offset in planned.items() if tp in held_back} | {
+            tp: outcome.next_offset
             for outcome in self._result.outcomes
             if issubclass(error_class(outcome.error_kind), kinds)
+            and ((tp := outcome.range.topic_partition) in planned or outcome.chunks)
         }
-        new = [
-            known
-            for tp, known in snapshot.checkpoints.items()
-            if tp in held_back and tp not in snapshot.doubted
-        ]
+        new = {
+            tp: offset
+            for tp, offset in reached.items()
+            if tp not in snapshot.doubted or offset != planned[tp]
+        }
         if new:
             owners.note_doubts(snapshot, new, self._mirror.copy_options, self._clock)
 

@@ -13,25 +13,41 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
 from relay_pipelines import json_codec
-from relay_pipelines.errors import WrongClusterError
+from relay_pipelines.errors import DestinationError, LogTruncatedError, WrongClusterError
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import owners
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import _Run, never
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
-from tests.support.copies_in_memory import AT, DESTINATION, OPTIONS, destination, served
-from tests.support.run_plans import snapshot_of
+from relay_pipelines.user_sources import Sources
+from tests.copying import copy_as_it_is
+from tests.support.copies_in_memory import (
+    AT,
+    DESTINATION,
+    OPTIONS,
+    checkpoints_of,
+    destination,
+    filled,
+    job,
+    served,
+    whole,
+)
+from tests.support.run_plans import plan_of, snapshot_of
 
 
 def test_when_configurations_are_asked_for() -> None:
@@ -140,12 +156,33 @@ def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> Non
     copies, clock = destination("a"), SystemClock()
     there = replace(DESTINATION, id="the one that was read")
     snapshot = replace(snapshot_of("m", "n", {"a": "a"}, []), destination=there)
-    known = Checkpoint.initial("m", AT, AT, 7)
     note = {
-        "a doubt": partial(owners.note_doubts, snapshot, [known]),
+        "a doubt": partial(owners.note_doubts, snapshot, {AT: 7}),
         "a quarantine": partial(owners.set_quarantine, "m", there, {"n": "other records"}),
     }[what]
     with served(destination=copies), pytest.raises(WrongClusterError):
         note(OPTIONS, clock)
     assert not copies.logs[checkpoint.TOPIC].entries
     assert not copies.ids
+
+
+@pytest.mark.parametrize("planned", [0, 5, 10])
+def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
+    """It plans from offset 5, say, commits up to 10, and then finds that the disk was put back."""
+    source, copies, clock = filled((0, 5), (5, 10)), destination("a"), SystemClock()
+    with served(source=source, destination=copies):
+        for end in (5, 10):
+            known = [None, *checkpoints_of(copies)][-1]
+            wanted = replace(whole("a", end), checkpoint=known)
+            (copied,) = copy_as_it_is(job(chunk_bytes=1), [wanted], clock)
+        failed = replace(copied, status=Status.FAILED, error_kind=LogTruncatedError.__name__)
+        known_then = {each.next_offset: {AT: each} for each in checkpoints_of(copies)}
+        plan = plan_of("m", "source", {"a": "a"}, [])
+        checkpoints = known_then.get(planned, {})
+        snapshot = replace(plan.snapshot, destination=DESTINATION, checkpoints=checkpoints)
+        nobody: Any = SimpleNamespace(copy_options=OPTIONS)
+        result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
+        run = _Run(nobody, nobody, result, [], clock, never, Sources())
+        run._note_doubts(replace(plan, snapshot=snapshot))
+        with ClusterClient(DESTINATION, DestinationError) as client:
+            assert checkpoint.read_all(client, "m").doubted == {AT}
