@@ -95,9 +95,11 @@ def require_rewritable(path: Path, names: Sequence[str]) -> None:
 
     Raises:
         ConfigError: it is none of these gauges, or cannot be replaced.
+        RelayError: its folder cannot be locked, as on some network file systems.
     """
     require_replaceable(OPTION, path)
-    _samples(path, names)
+    with _alone_in(path.parent):
+        _samples(path, names)
 
 
 @contextmanager

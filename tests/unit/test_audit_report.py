@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -32,7 +33,7 @@ from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.report import audit_document as document_of
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.cli import main
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.output.tables import show
@@ -201,6 +202,19 @@ def test_a_file_of_something_else_is_refused(
     assert str(refused.value).startswith(f"--textfile: {textfile} ")
     assert line in str(refused.value)
     assert content is None or textfile.read_bytes() == content
+
+
+def test_a_file_in_a_folder_that_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before the audit: NFS locks no folder that is open for reading."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(metrics.fcntl, "flock", refuse)
+    with pytest.raises(RelayError, match="cannot be locked: Bad file"):
+        Written(textfile=tmp_path / "audit.prom")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
