@@ -17,7 +17,7 @@ from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.part_count import PartCount, PartResult, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount, merged
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
-from relay_pipelines.audit.request import Level
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.retention import CleanupPolicies, Retention, followed
 from relay_pipelines.audit.spark_job import groups_of
 from relay_pipelines.audit.window_recount import _WindowCount
@@ -55,7 +55,7 @@ def made(*results: ChunkResult, recount: Recount | None = None) -> PartitionAudi
     if recount is not None:
         found.counted = [PartResult(recount.range, 100, recount)]
     job = AuditJob("m", (HERE,), HERE, CopyOptions())
-    Audit("m", Level.FULL, job, {AT: found}).add(results)
+    Audit("m", AuditRequest(level=Level.FULL), job, {AT: found}).add(results)
     return found
 
 
@@ -177,13 +177,13 @@ def test_the_recounts_of_parts_are_added() -> None:
     found = merged(wanted(0, 40), [first, second])
     assert (found.recorded, found.counted, found.foreign, found.foreign_at) == (40, 39, 2, 35)
     assert (found.scanned, found.first_ms, found.last_ms) == (wanted(0, 41), 3, 7)
-    found = made()
-    found.parts = parts(0, 40)
-    found.counted = [
+    partition = made()
+    partition.parts = parts(0, 40)
+    partition.counted = [
         PartResult(wanted(0, 30), 100, Recount(wanted(0, 30))),
         PartResult(wanted(30, 40), 100, error="away"),
     ]
-    assert (found.recount, unreadable(found)) == (None, ["away"])
+    assert (partition.recount, unreadable(partition)) == (None, ["away"])
 
 
 OPTIONS = CopyOptions(give_up_after_ms=60_000)
@@ -231,12 +231,12 @@ def test_parts_that_fail_wait_together(counting: Any, client: ClusterClient) -> 
     assert counted == DestinationCount(PARTS[2].range)
     assert 60 <= client.clock.monotonic() < 70
 
-    def count(part: RecountPart) -> DestinationCount:
+    def reach(part: RecountPart) -> DestinationCount:
         if part.range.start:
             raise unreachable(None)
         return DestinationCount(part.range)
 
-    counting(count)
+    counting(reach)
     before = client.clock.monotonic()
     counted, *failed = count_parts(client, PARTS)
     assert isinstance(counted, DestinationCount)
@@ -261,15 +261,15 @@ def test_what_is_tried_again(counting: Any, client: ClusterClient) -> None:
     assert str(failed) == "refused"
     assert counted == [DestinationCount(part.range) for part in PARTS[1:]]
     assert tried == [0, 10, 20, 10, 20]
-    tried: list[int] = []
+    tried.clear()
 
-    def count(part: RecountPart) -> DestinationCount:
+    def look_again(part: RecountPart) -> DestinationCount:
         tried.append(part.range.start)
         if tried.count(part.range.start) == 1 and part.range.start == 0:
             raise RetentionPassedError("gone", topic_partition=AT, offset=0)
         return DestinationCount(part.range)
 
-    counting(count)
+    counting(look_again)
     assert count_parts(client, PARTS) == [DestinationCount(part.range) for part in PARTS]
     assert tried == [0, 10, 20, 0]
 

@@ -84,14 +84,14 @@ def test_what_is_first_without_a_record() -> None:
         "orders-0[0, 60): 5 source offsets are in no ledger entry: [40, 45)"
     )
     assert metadata["command that shows more"].endswith("--partition 0 --window w --level full")
-    found = whole()
-    found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30))]
-    metadata = values(evaluated(found))
+    partition = whole()
+    partition.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30))]
+    metadata = values(evaluated(partition))
     assert metadata["first difference: offset"] == 30
     assert str(metadata["first difference"]).startswith("copy.orders-0: records at the destination")
-    found = whole()
-    found.results = [replace(found.results[0], records=0, error="no answer")]
-    evaluation = evaluated(found)
+    partition = whole()
+    partition.results = [replace(partition.results[0], records=0, error="no answer")]
+    evaluation = evaluated(partition)
     assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert evaluation.description == "orders-0: no answer"
 
@@ -197,10 +197,10 @@ def test_a_topic_without_copies_is_a_warning() -> None:
     assert (other.asset_key.path, other.passed) == (["m", "never"], False)
     assert other.severity is dg.AssetCheckSeverity.WARN
     assert found.passed
-    found = numbers([whole()])
-    assert found["chunks"] == len(whole().coverage.stretches)
-    assert (found["chunks compared"], found["compared by content (records)"]) == (1, 15)
-    assert found["covered (%)"] == round(100 / found["chunks"], 3)
+    counted = numbers([whole()])
+    assert counted["chunks"] == len(whole().coverage.stretches)
+    assert (counted["chunks compared"], counted["compared by content (records)"]) == (1, 15)
+    assert counted["covered (%)"] == round(100 / counted["chunks"], 3)
     assert numbers([])["covered (%)"] == 0
     assert numbers([audited()])["differences"] == 1
 

@@ -69,8 +69,7 @@ def test_a_row_per_topic_partition() -> None:
     assert " ".join(row.split()) == (
         "orders-0 [0, 40) copy.orders-0 40 25 15 0 10 9 aborted, 1 control, 5 filtered agrees"
     )
-    found = audit(audited(DIFFERENCE))
-    assert "differs" in shown(shown_as.audit_table(found))
+    assert "differs" in shown(shown_as.audit_table(audit(audited(DIFFERENCE))))
     text = shown(shown_as.difference_table("orders-0", DIFFERENCE))
     for part in ("orders-0: 1 record differs", BAD, "no record", "2023-11-14T22:13:20Z"):
         assert part in text
@@ -309,12 +308,12 @@ def test_json() -> None:
     assert (document["mirror"], document["level"], document["share_percent"]) == ("m", "full", 5.0)
     assert partition["missing"] == [{"start": 40, "end": 45}]
     counts = {"recorded": 25, "counted": 25, "foreign": 3, "first_foreign_offset": 30}
-    none = {"not_compared": {}, "not_verified": {}}
+    none: dict[str, dict[str, int]] = {"not_compared": {}, "not_verified": {}}
     zero = dict.fromkeys(("differing_chunks", "untimed", "uncopied"), 0)
     assert partition["recount"] == counts | none | zero
-    counts = {"chunks": 1, "compared": 1, "records": 15, "nodes": ["node1"]}
+    compared = {"chunks": 1, "compared": 1, "records": 15, "nodes": ["node1"]}
     zero = dict.fromkeys(("undecoded", "superseded", "untimed"), 0)
-    assert partition["comparison"] == {"rule": "record by record"} | counts | zero
+    assert partition["comparison"] == {"rule": "record by record"} | compared | zero
     first = partition["first_difference"]
     assert (first["start"], first["end"], first["destination"]) == (10, 30, None)
     assert (first["source"]["offset"], first["source"]["value"]) == (15, BAD)

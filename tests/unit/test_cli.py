@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.core
 import typer.main
 
 from relay_pipelines.cli import inspect_commands, main
@@ -29,6 +30,7 @@ UNREACHABLE = (
 def commands() -> Iterator[tuple[str, list[list[str]]]]:
     """Yield every command with the spellings of its options; "relay" has the global options."""
     group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
     yield "relay", [parameter.opts for parameter in group.params]
     for name, command in group.commands.items():
         options = [one.opts for one in command.params if one.param_type_name == "option"]

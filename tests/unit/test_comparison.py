@@ -80,7 +80,7 @@ def test_a_range_that_cuts_batches() -> None:
     assert found.difference.what == "3 records are at the destination, but not in the source"
 
 
-def change(**changes: object) -> list[Record]:
+def change(**changes: Any) -> list[Record]:
     return [*RECORDS[:5], RECORDS[5]._replace(**changes), *RECORDS[6:]]
 
 
@@ -161,9 +161,9 @@ def test_changes_that_headers_hide() -> None:
     with pytest.raises(CorruptBatchError):
         compare(side(RECORDS), BatchSide([[span(run)]]))
     later = [record._replace(timestamp=record.timestamp + 1) for record in RECORDS]
-    found = compare(side(RECORDS), side(later)).difference
-    assert found is not None
-    assert (found.what, found.source and found.source.timestamp_ms) == (
+    difference = compare(side(RECORDS), side(later)).difference
+    assert difference is not None
+    assert (difference.what, difference.source and difference.source.timestamp_ms) == (
         "10 records differ",
         1_700_000_000_000,
     )
@@ -379,13 +379,14 @@ def test_what_became_of_the_records() -> None:
     assert (found.difference, found.records, found.superseded) == (None, 3, 1)
     assert found.not_verified == {AT_SOURCE: 2, ON_BOTH_SIDES: 2}
     source = kept(("a", "1"), ("b", "1"), ("c", "1"))
-    found = compared(source, kept(("a", "1"), ("b", "2"))).difference
-    assert found is not None
-    assert found.source is not None
-    assert found.destination is not None
-    assert (found.source.key, found.source.offset, found.destination.offset) == ("b", 1, 1)
-    assert found.source.value.startswith("digest ")
-    assert found.source.value != found.destination.value
+    difference = compared(source, kept(("a", "1"), ("b", "2"))).difference
+    assert difference is not None
+    shown, other = difference.source, difference.destination
+    assert shown is not None
+    assert other is not None
+    assert (shown.key, shown.offset, other.offset) == ("b", 1, 1)
+    assert shown.value.startswith("digest ")
+    assert shown.value != other.value
 
 
 def test_what_counts_beside_keys() -> None:
@@ -401,8 +402,8 @@ def test_what_counts_beside_keys() -> None:
     destination = [*kept(("c", "1")), *kept(("b", "1"), at=10)]
     assert differs(source, destination, start=10) == ""
     assert differs(source, destination) == TWO_KEYS
-    later = [Record(0, 1_800_000_000_000, b"a", b"1", [])]
+    records = [Record(0, 1_800_000_000_000, b"a", b"1", [])]
     source = kept(("a", "1"))
-    assert differs(source, [[span(batch(later))]]) == ONE_KEY
-    found = compared(source, [[span(batch(later, attributes=TIMESTAMP_TYPE_BIT))]], records=1)
+    assert differs(source, [[span(batch(records))]]) == ONE_KEY
+    found = compared(source, [[span(batch(records, attributes=TIMESTAMP_TYPE_BIT))]], records=1)
     assert (found.difference, found.records, found.untimed) == (None, 1, 1)

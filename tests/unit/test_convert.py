@@ -107,7 +107,7 @@ def test_a_mirrormaker_in_both_directions(converted: Convert) -> None:
         "bootstrap_servers": ["eu1:9092", "eu2:9092"],
         "security": {"protocol": "SASL_SSL", **scram, **tls},
     }
-    tokens = {"token_provider": "msk_tokens:signed"}
+    tokens: dict[str, Any] = {"token_provider": "msk_tokens:signed"}
     tokens["token_provider_config"] = {"region": "eu-west-1"}
     us = {
         "bootstrap_servers": ["us1:9092"],

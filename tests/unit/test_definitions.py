@@ -8,12 +8,13 @@ import socket
 from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import alembic.util
 import dagster as dg
 import pytest
 import yaml
-from dagster._core.definitions import input as inputs
+from dagster._core.definitions import input as dagster_inputs
 
 from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
 from relay_pipelines.cli import main
@@ -162,7 +163,7 @@ class TestNames:
         checks: dict[str, set[str]] = defaultdict(set)
         for key in graph.asset_check_keys:
             checks[key.asset_key.to_user_string()].add(key.name)
-        topics = ("logs/logs_a", "logs/logs_b", "to-eu/big.one")
+        topics: tuple[str, ...] = ("logs/logs_a", "logs/logs_b", "to-eu/big.one")
         topics += ("to-eu/payments", "to-eu/shop-orders", "to-eu/shop.orders")
         lanes = ("logs/main", "to-eu/big", "to-eu/idle", "to-eu/main")
         expected = {topic: {"audit", "lag_target", "message_counts"} for topic in topics}
@@ -233,7 +234,7 @@ class TestNames:
         for name in ("audit", "sample_audit_logs"):
             job = repository.get_job(name)
             assert (job.tags["dagster/priority"], job.tags["dagster/max_retries"]) == ("-1", "0")
-            assert [node.definition.pool for node in job.nodes] == ["relay_audits"]
+            assert [node.definition.pools for node in job.nodes] == [{"relay_audits"}]
         checks = build(sample).asset_checks or []
         assert {check.op.pool for check in checks if check.op.name.startswith("audit_")} == {None}
 
@@ -348,13 +349,20 @@ def test_a_tick_leaves_nothing_behind(
 
 def test_types_are_resolved_as_dagster_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is a type already is taken as it is, all else as before; and only while we build."""
-    resolve, asked = inputs.resolve_dagster_type, []
-    monkeypatch.setattr(
-        inputs, "resolve_dagster_type", lambda given: asked.append(given) or resolve(given)
-    )
+    inputs: Any = dagster_inputs
+    resolve = inputs.resolve_dagster_type
+    asked: list[Any] = []
+
+    def counted(given: Any) -> Any:
+        asked.append(given)
+        return resolve(given)
+
+    monkeypatch.setattr(inputs, "resolve_dagster_type", counted)
     ours = inputs.resolve_dagster_type
     with resolved_types_taken_as_they_are():
-        given = [dg.In(each).dagster_type for each in (dg.Nothing, dg.Any, int, list[str])]
+        given: list[Any] = [
+            dg.In(each).dagster_type for each in (dg.Nothing, dg.Any, int, list[str])
+        ]
         again = [dg.In(each).dagster_type for each in given]
     assert [each.display_name for each in given] == ["Nothing", "Any", "Int", "[String]"]
     assert again == given

@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
+import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
 import pyspark
 import pytest
 import yaml
@@ -122,7 +122,8 @@ def test_the_instances_of_dagster():
     database = instance["storage"]["postgres"]["postgres_db"]
     values = {key: value for key, value in database.items() if isinstance(value, str)}
     unset = dict.fromkeys(database.keys() - values, "5432")
-    assert create_engine(get_conn_string(**values, **unset)).driver == "psycopg2"
+    known: dict[str, Any] = values | unset
+    assert create_engine(get_conn_string(**known)).driver == "psycopg2"
     chart = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
     assert chart["postgresql"]["postgresqlScheme"] == values["scheme"]
     places = {"storage", "local_artifact_storage", "compute_logs"}
@@ -151,7 +152,7 @@ def test_what_compose_publishes_and_mounts():
             assert source in volumes or Path(source).suffix == "" or (DEPLOY / source).is_file()
 
 
-DOCUMENTS = [
+DOCUMENTS: list[Any] = [
     pytest.param(document, id=f"{path.name}-{document['kind']}")
     for path in MANIFESTS
     for document in yaml.safe_load_all(path.read_text())

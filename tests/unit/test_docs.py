@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_only_what_cannot_run_is_marked() -> None:
 def _mirrors(tree: Any) -> bool:
     """Whether this is a whole relay.yaml, not a part of one."""
     mirrors = tree.get("mirrors") if isinstance(tree, dict) else None
-    return bool(mirrors) and all("source" in mirror for mirror in mirrors.values())
+    return all("source" in mirror for mirror in mirrors.values()) if mirrors else False
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
@@ -130,5 +131,9 @@ def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("python", "toml", "properties", "json"), ids=str)
 def test_other_blocks_can_be_read(block: Block) -> None:
-    readers = {"python": ast.parse, "toml": tomllib.loads, "properties": parse}
+    readers: dict[str, Callable[[str], Any]] = {
+        "python": ast.parse,
+        "toml": tomllib.loads,
+        "properties": parse,
+    }
     assert readers.get(block.language, yaml.safe_load)(block.text)

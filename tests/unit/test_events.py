@@ -102,7 +102,7 @@ def rows(instance: DagsterInstance, table: sqlalchemy.Table, *names: str) -> lis
 
 def known(name: str, value: Any) -> Any:
     if name in {"event", "evaluation_event", "last_materialization"} and value:
-        found = deserialize_value(value)
+        found: Any = deserialize_value(value)
         entry = found.event_log_entry if isinstance(found, EventLogRecord) else found
         event = entry.dagster_event and entry.dagster_event._replace(pid=0, logging_tags={})
         return entry._replace(run_id="", timestamp=0.0, dagster_event=event)
@@ -187,7 +187,8 @@ def test_a_topic_is_stored_whole_or_not_at_all(
     for topic in topics:
         counts = dg.AssetCheckEvaluation(asset_key=topic, check_name="counts", passed=True)
         window += [materialized(topic, "w1", 3), counts]
-    store_evaluation, stored = event_store._store_evaluation, []
+    store_evaluation = event_store._store_evaluation
+    stored: list[Any] = []
 
     def store_some(*arguments: Any) -> None:
         if len(stored) == len(topics) - 1:
@@ -339,6 +340,6 @@ def test_checks_of_topics_are_events_of_a_window():
 
     assert events() == events(registries=["source"]) == 2 * 3 + 1
     assert events(registries=["source", "destination"]) == 3 * 3 + 1
-    overrides = {"a1": {"expectations": []}}
+    overrides: dict[str, Any] = {"a1": {"expectations": []}}
     topics = {"allow": [".*"], "overrides": overrides}
     assert events(expectations=["keys_not_null"], topics=topics) == 2 * 3 + 2 + 1

@@ -189,6 +189,7 @@ def of_the_scripts(arguments: list[str]) -> str:
         start_new_session=True,
     )
     try:
+        assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(SHOWN):
                 return line.removeprefix(SHOWN).partition(f" {SUBMIT}")[0]

@@ -3,6 +3,7 @@
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -36,7 +37,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def users(**more: object) -> dg.Definitions:
+def users(**more: Any) -> dg.Definitions:
     """Definitions of a user, with an asset that is downstream of a mirrored topic."""
 
     @dg.asset(
@@ -74,8 +75,8 @@ def test_each_project_keeps_its_executor_and_its_resources(config, executor, exp
         "invoicing": expected,
         "__ASSET_JOB": expected,
     }
-    ours = {key for key in merged.resources if key.startswith("relay")}
-    assert ours == {"relay_kafka", "relay_spark"}
+    keys = {key for key in merged.resources or {} if key.startswith("relay")}
+    assert keys == {"relay_kafka", "relay_spark"}
     graph = merged.get_repository_def().asset_graph
     invoices = graph.get(dg.AssetKey("invoices"))
     orders = graph.get(dg.AssetKey(["shop", "orders"]))
@@ -119,10 +120,11 @@ def test_two_relay_files_in_one_project(config, tmp_path):
     assert windows.name == "eu/north/shop/orders/windows"
     orders = repository.asset_graph.get(dg.AssetKey(["eu", "north", "shop", "orders"]))
     assert orders.partitions_def == windows
+    resources = merged.resources or {}
     assert [
-        merged.resources[key].config_path
+        resources[key].config_path
         for key in ("relay_kafka", "eu_north_relay_kafka")
-        if isinstance(merged.resources[key], KafkaResource)
+        if isinstance(resources[key], KafkaResource)
     ] == [str(config), str(other)]
 
 
@@ -164,11 +166,11 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
         instance=dg.DagsterInstance.ephemeral(),
         resources={
             key: found
-            for key, found in definitions.resources.items()
+            for key, found in (definitions.resources or {}).items()
             if key.endswith("relay_kafka")
         },
     )
-    health = repository.get_sensor_def(f"health_{start}shop")(context)
+    health: Any = repository.get_sensor_def(f"health_{start}shop")(context)
     assert "127.0.0.1:1 cannot be reached" in str(health.skip_reason)
     with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
         repository.get_sensor_def(f"plan_{start}shop")(context)
@@ -181,7 +183,7 @@ def test_a_cluster_that_never_answers_holds_a_tick_up_for_seconds(config):
         config.write_text(re.sub(r"192\.0\.2\.\d:9092", address, SAMPLE))
         definitions = relay.definitions(config)
         planner = definitions.get_repository_def().get_sensor_def("plan_shop")
-        kafka = {"relay_kafka": definitions.resources["relay_kafka"]}
+        kafka = {"relay_kafka": (definitions.resources or {})["relay_kafka"]}
         with pytest.raises(dg.Failure, match="no answer within 3 s"):
             planner(dg.build_sensor_context(dg.DagsterInstance.ephemeral(), resources=kafka))
 
@@ -241,11 +243,13 @@ def test_assets_follow_windows(config):
     cursor = None
     with dg.DagsterInstance.ephemeral() as instance:
 
-        def copied(window: str, *topics: str) -> tuple[set[str], set[str]]:
+        def copied(window: str, *topics: str) -> tuple[Any, ...]:
             """What is requested, and then run, when a session has copied a window."""
             nonlocal cursor
             for topic in topics:
-                instance.add_dynamic_partitions(relay.partitions("shop", topic).name, [window])
+                windows = relay.partitions("shop", topic).name
+                assert windows is not None
+                instance.add_dynamic_partitions(windows, [window])
                 event = dg.AssetMaterialization(relay.asset_key("shop", topic), partition=window)
                 instance.report_runless_asset_event(event)
             found = dg.evaluate_automation_conditions(definitions, instance, cursor=cursor)

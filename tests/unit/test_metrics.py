@@ -6,6 +6,7 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,11 @@ def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObs
 
 def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver) -> None:
     observer.begin(planned())
-    done = {"chunks": 4, "commit_seconds": 0.5, "throttled_seconds": {"destination": 1.5}}
+    done: dict[str, Any] = {
+        "chunks": 4,
+        "commit_seconds": 0.5,
+        "throttled_seconds": {"destination": 1.5},
+    }
     outcome = Outcome(OffsetRange(HERE, 0, 100), THERE, Status.DONE, 100, node="node1", **done)
     totals = {"orders": TopicTotals()}
     observer.end(RunResult("m", "r", totals, [outcome], seconds=20.0, copying_seconds=3.0))
@@ -119,7 +124,7 @@ def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) 
     """A failure that either side may have caused only counts in the total."""
     observer.begin(planned())
     kinds = ("SourceError", "TopicDeletedError", "DestinationError", "PermissionDeniedError")
-    failed = {"node": "node1", "exit_code": 1}
+    failed: dict[str, Any] = {"node": "node1", "exit_code": 1}
     outcomes = [
         Outcome(OffsetRange(HERE, 0, 9), THERE, Status.FAILED, 0, error_kind=kind, **failed)
         for kind in kinds

@@ -101,8 +101,8 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
     assert values(healthy, "held_back") == {}
     hidden = {TopicPartition("hidden", 0): PermissionDeniedError("no")}
     for by_partition in (True, False):
-        found = values(look(unreadable=hidden), "held_back", by_partition=by_partition)
-        assert found["hidden", "", "PermissionDeniedError"] == 1
+        held = values(look(unreadable=hidden), "held_back", by_partition=by_partition)
+        assert held["hidden", "", "PermissionDeniedError"] == 1
 
 
 @pytest.mark.parametrize(

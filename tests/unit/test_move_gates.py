@@ -78,7 +78,7 @@ DENIED = Acl("a", Permission.DENY, "User:*", "*", Operation.WRITE)
 
 def group(offset: int | None = 5, rereads: int = 0, why: str = "", **more: Any) -> GroupPosition:
     answer = Answer(ConsumerPosition(AT, 7, "g"), TO, offset, rereads, why)
-    known = {"there": {}, "members_there": False} | more
+    known: dict[str, Any] = {"there": {}, "members_there": False} | more
     return GroupPosition(ListedGroup("g"), [answer], **known)
 
 
@@ -181,7 +181,7 @@ def test_the_gate_of_writers_says_what_brokers_can_show() -> None:
 def test_a_producer_with_old_timestamps_is_known_by_what_it_has_written() -> None:
     """The time of a batch is by the clock of its producer; its sequence is not."""
     old, other = ActiveProducer(AT, 9, 3, 1_000), ActiveProducer(AT, 8, 0, -1)
-    told = {AT: [replace(old, last_sequence=4), other]}, {}
+    told: Any = {AT: [replace(old, last_sequence=4), other]}, {}
     client: Any = Mock(retry=lambda ask: ask())
     before = Writers({AT: [old, other]})
     with (

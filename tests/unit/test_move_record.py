@@ -19,7 +19,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import is_way_back
 from relay_pipelines.model import Acl, Checkpoint, Operation, Permission, TopicPartition
 from relay_pipelines.move.gates import GATES, Gate, fails
-from relay_pipelines.move.inventory import Groups, Writers
+from relay_pipelines.move.inventory import Groups
 from relay_pipelines.move.move import Move, MoveResult
 from relay_pipelines.move.record import (
     CutPartition,
@@ -173,9 +173,8 @@ def a_mirror(**changes: Any) -> Mirror:
 
 def a_record(**changes: Any) -> MoveRecord:
     cut = CutPartition(TopicPartition("a", 1), 7, 0, TopicPartition("copy.a", 1), 9, 2, "ff")
-    return MoveRecord(
-        "m", **{"number": 4, "state": State.CUT, "topics": ("a",), "cut": (cut,)} | changes
-    )
+    known: dict[str, Any] = {"number": 4, "state": State.CUT, "topics": ("a",), "cut": (cut,)}
+    return MoveRecord("m", **known | changes)
 
 
 def test_it_is_the_mirror_turned_round() -> None:
@@ -242,7 +241,7 @@ FOUND = {
 GATED = [FOUND.get(gate, Gate(gate, "looked at")) for gate in GATES]
 
 
-REHEARSAL = Rehearsal(MoveRecord("shop"), ["orders"], [], 7, GATED, Writers(), Groups())
+REHEARSAL = Rehearsal(MoveRecord("shop"), ["orders"], [], 7, GATED, {}, Groups())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,10 @@ def entry(number: int, start: int, end: int, at: int, **more: Any) -> LedgerEntr
     """Return the entry of a chunk that has copied each offset."""
     records = more.pop("records", end - start)
     return LedgerEntry(
-        *("m", OffsetRange(HERE, start, end), OffsetRange(THERE, at, at + records), records),
+        "m",
+        OffsetRange(HERE, start, end),
+        OffsetRange(THERE, at, at + records),
+        records,
         *(0, 0, 0, more.pop("skipped", {}), "", "node1", "", "r", 0),
         number=number,
         **more,
@@ -385,7 +388,7 @@ def test_a_group_is_moved_when_its_coordinator_answers_again(
 def test_what_is_read_back_is_compared(monkeypatch: pytest.MonkeyPatch, found: int | None) -> None:
     """A commit that was acknowledged, and is not there, is no success."""
     after = {} if found is None else {THERE: CommittedOffset(found)}
-    reads = iter([({}, {}), ({"g": after}, {})])
+    reads: Iterator[Any] = iter([({}, {}), ({"g": after}, {})])
     monkeypatch.setattr(groups, "group_commits", lambda *_: next(reads))
     monkeypatch.setattr(groups, "commit_offsets", lambda *_: {"g": {}})
     client = there()
@@ -407,7 +410,7 @@ def test_gauges_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(GroupLooker, "look", lambda _: looks)
 
-    def served(**chosen: Any) -> set[tuple[str, tuple[str, ...], float]]:
+    def served(**chosen: Any) -> set[tuple[Any, ...]]:
         mirror: Any = SimpleNamespace(copy_options=None, groups=Groups(**chosen))
         return {tuple(each) for each in group_samples("m", mirror, SystemClock())()}
 

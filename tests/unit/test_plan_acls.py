@@ -19,7 +19,7 @@ def acl(text: str, *, prefixed: bool = False) -> Acl:
         name,
         Permission[permission],
         principal,
-        *(host or ["*"]),
+        host[0] if host else "*",
         Operation[operation],
         prefixed or name != resource,
     )

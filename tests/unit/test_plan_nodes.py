@@ -20,7 +20,7 @@ from tests.support.tables import titled
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def view(name: str, a: int, b: int = 0, **more: str) -> NodeView:
+def view(name: str, a: int, b: int = 0, **more: Any) -> NodeView:
     return NodeView(name, {A: a, B: b}, **more)
 
 
@@ -36,8 +36,8 @@ def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
 BOTH_FINE = [(True, True, 0)] * 2
 SECOND = [(False, False, 0), (True, True, 0)]  # the first cannot be read
 NEITHER = [(False, False, 0)] * 2
-LEAVES = {"quarantined": "diverged"}
-UNPROVED = {"unproved": frozenset([A])}
+LEAVES: dict[str, Any] = {"quarantined": "diverged"}
+UNPROVED: dict[str, Any] = {"unproved": frozenset([A])}
 JUDGED = [
     ("all level", [view("x", 10), view("y", 10)], {}, 0, BOTH_FINE),
     (

@@ -172,7 +172,7 @@ NAMES = {"A": "a", "B": "b", "C": "c", "D": "d"}
 
 def mirror(name: str, **topics: Any) -> MirrorNames:
     """Return the mirror `ab` from A to B; `acb` reads A and C, which hold the same records."""
-    *sources, destination = name.upper()
+    *sources, destination = list(name.upper())
     everything = {"allow": [".*"], "deny": [], "rename": "{topic}"} | topics
     return MirrorNames(name, frozenset(sources), destination, **everything)
 

@@ -62,8 +62,8 @@ def test_one_window_per_topic_sorted():
     assert plan.windows == (Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),)),)
     assert [str(error.topic_partition) for error in plan.data_losses] == ["t-0", "t-2"]
     held = [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9), (0, 5, 9)]
-    found = lag_records([position(number, *values) for number, values in enumerate(held)])
-    assert list(found.values()) == [9, 4, 5, 0, 0]
+    lags = lag_records([position(number, *values) for number, values in enumerate(held)])
+    assert list(lags.values()) == [9, 4, 5, 0, 0]
 
 
 T3 = TopicPartition("t", 3)
@@ -205,8 +205,8 @@ def test_uncopied(held, expected):
     found = Position(at(0), **dict(zip((*names, "ledger_end"), held, strict=False)))
     assert uncopied([found]) == {at(0): OffsetRange(at(0), *expected)}
     # a checkpoint above the end gives an empty range, not a negative one
-    (found,) = uncopied([Position(at(0), 0, 5, 9)]).values()
-    assert not found
+    (left,) = uncopied([Position(at(0), 0, 5, 9)]).values()
+    assert not left
 
 
 FROZEN = FrozenWindow(

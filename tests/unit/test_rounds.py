@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -211,7 +212,7 @@ class Others(SleepingClock):
 
     def looks(self, run_id: str, committed: float, *, count: int = 1, news: bool = True) -> str:
         checkpoint = SimpleNamespace(run_id=run_id, committed_at_ms=1000 * committed)
-        snapshot = SimpleNamespace(
+        snapshot: Any = SimpleNamespace(
             checkpoints={FIRST: checkpoint}, targets={FIRST.topic}, run_ends=self.ends
         )
         said = ""
@@ -299,9 +300,10 @@ def test_who_waits_says_that_it_is_superseded(
     lost = RetentionPassedError("gone", topic_partition=SECOND)
     planned = SimpleNamespace(data_losses=[held, lost])
     monkeypatch.setattr(rounds_command._Rounds, "_plan", lambda *_: (planned, True))
-    rounds = rounds_command._Rounds(None, {}, None, None, None, 1.0, as_json=False)
+    unused: Any = None
+    rounds = rounds_command._Rounds(unused, {}, None, unused, None, 1.0, as_json=False)
     for _ in range(2):
-        rounds._copy_mirror("m", None, print)
+        rounds._copy_mirror("m", unused, print)
     assert capsys.readouterr().err == f"error: m: {held}\n"
 
 

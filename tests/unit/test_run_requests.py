@@ -87,7 +87,9 @@ def failed_for_a_topic(instance: DagsterInstance) -> None:
 
 def killed_after_it_copied(instance: DagsterInstance) -> None:
     done = job.execute_in_process(instance=instance, tags=TAGS | {"copies": "yes"})
-    instance.report_run_failed(instance.get_run_by_id(done.run_id))
+    found = instance.get_run_by_id(done.run_id)
+    assert found is not None
+    instance.report_run_failed(found)
 
 
 def left_a_window_open(instance: DagsterInstance) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_sasl_with_a_password(load_mirror, mechanism):
 
 def test_sasl_with_tokens(load_mirror, tmp_path):
     """Of an endpoint, and of a provider with extensions."""
-    security = TOKEN | {"client_secret": "${CLIENT_SECRET}", "scope": "kafka other"}
+    security: dict[str, Any] = TOKEN | {"client_secret": "${CLIENT_SECRET}", "scope": "kafka other"}
     mirror = load_mirror({"@node/security": security}, {"CLIENT_SECRET": SECRET})
     assert mirror.nodes[0].security == model.Security(
         protocol="SASL_SSL",

@@ -16,7 +16,7 @@ from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import SideRun, Suite
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
-from relay_pipelines.settings.expectations import Side, snake_case
+from relay_pipelines.settings.expectations import CheckSeverity, Side, snake_case
 
 
 def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
@@ -50,7 +50,7 @@ def test_entries_of_every_form(tmp_path: Path) -> None:
         ("expect_column_max_to_be_between_size", {"column": "size"}),
         ("there", {"column": "key"}),
     ]
-    assert [each.severity for each in found].count("warn") == 1
+    assert [each.severity for each in found].count(CheckSeverity.WARN) == 1
     assert [(each.side, each.blocking) for each in found[3:]] == [
         ("source", True),
         ("destination", False),

@@ -133,14 +133,14 @@ def test_what_fails_a_soak() -> None:
     assert f"- **{failure}**" in page
     assert page.count("| **above** |") == 1
     samples = [
-        replace(each, files=each.files | {"`__relay_checkpoints`": int(each.seconds) * 205})
+        replace(each, files={**each.files, "`__relay_checkpoints`": int(each.seconds) * 205})
         for each in FLAT.samples
     ]
     (failure,) = replace(FLAT, samples=samples).failures()
     assert failure.startswith("`__relay_checkpoints`, bytes: grows by 12.0 KiB a minute")
     *samples, last = FLAT.samples
-    crowd = {Role.OTHER: replace(last.roles[Role.OTHER], processes=40)}
-    crowded = replace(FLAT, samples=[*samples, replace(last, roles=last.roles | crowd)])
+    roles = {**last.roles, Role.OTHER: replace(last.roles[Role.OTHER], processes=40)}
+    crowded = replace(FLAT, samples=[*samples, replace(last, roles=roles)])
     assert crowded.failures() == ["47 processes at one time; the limit is 40"]
     assert replace(FLAT, complaints=["10 records became 9"]).failures() == ["10 records became 9"]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -140,13 +141,15 @@ def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
             snapshot(**dict.fromkeys(names, 1)),
             unreadable={TopicPartition(late, 0): SourceError("gone")} if late else {},
         )
-        context = SimpleNamespace(instance=ticks.instance)
+        context: Any = SimpleNamespace(instance=ticks.instance)
+        kafka: Any = SimpleNamespace(clock=SystemClock())
+        lag: Any = SimpleNamespace(late=())
         of_lane = Share(lane(*names))
         one = LaneTick(
-            *(context, of_lane, SimpleNamespace(clock=SystemClock()), found, (), ()),
+            *(context, of_lane, kafka, found, (), ()),
             *(frozenset(names), cursor),
         )
-        said, cursor = one._late_topics(cursor, SimpleNamespace(late=()))
+        said, cursor = one._late_topics(cursor, lag)
         for event in lag_target.evaluations(of_lane.lane, said):
             ticks.instance.report_runless_asset_event(dated(event, ticks.began + len(said)))
         return list(said), cursor

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
@@ -193,7 +195,7 @@ def test_the_session_ends_while_the_job_is_submitted() -> None:
 def test_an_outcome_survives_the_way_through_spark() -> None:
     """Spark carries an outcome as one JSON column; every field keeps its value and type."""
     here, there = TopicPartition("a", 1), TopicPartition("b", 1)
-    failed = {"error_kind": "FencedError", "error": 'a header "\udcff" and an Ö'}
+    failed: dict[str, Any] = {"error_kind": "FencedError", "error": 'a header "\udcff" and an Ö'}
     counts = {"records": 7, "skipped": {str(Skipped.FILTERED): 3}, "commit_seconds": 0.5}
     segments = (Segment("node1", 5, 10), Segment("node2", 10, 15))
     outcome = Outcome(
@@ -281,12 +283,11 @@ def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(
             archive.writestr(module, "")
     monkeypatch.syspath_prepend(str(tmp_path / "a.zip"))
     folder = str(tmp_path / "a.zip" / "zipped")
-    import zipped.one
-
+    import_module("zipped.one")
     assert folder in sys.path_importer_cache
     forget_folders_of_zips()
     assert folder not in sys.path_importer_cache
-    import zipped.two  # noqa: F401
+    import_module("zipped.two")
 
 
 def test_a_task_is_silent_for_as_long_as_the_chunks_of_its_topic() -> None:

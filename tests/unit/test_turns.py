@@ -6,11 +6,12 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -77,7 +78,7 @@ OTHERS = [
 ]
 
 
-def context_of(instance: DagsterInstance, run_id: str) -> SimpleNamespace:
+def context_of(instance: DagsterInstance, run_id: str) -> Any:
     log = SimpleNamespace(info=lambda *_: None)
     return SimpleNamespace(instance=instance, run_id=run_id, log=log, run_tags={})
 
@@ -116,7 +117,7 @@ def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(ins
     run(instance, Turn.PAUSED)
     own = run(instance, Turn.BY_HAND)
     context = context_of(instance, own)
-    seconds = []
+    seconds: list[float] = []
 
     class Clock(SystemClock):
         def monotonic(self) -> float:
@@ -210,12 +211,15 @@ def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tm
 def test_a_heartbeat_says_what_moves(monkeypatch):
     """A run that waits for its copy says so, and one whose thread does nothing ends."""
     monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
-    clock, tags, cpu, said = Clock(), {}, [0.0], []
+    clock, cpu = Clock(), [0.0]
+    tags: dict[str, str] = {}
+    said: list[str] = []
 
     def until_said(expected: str) -> None:
         until(lambda: tags.get(naming.TAG_HEARTBEAT) == expected, expected)
 
-    log = SimpleNamespace(error=said.append)
+    log: Any = SimpleNamespace(error=said.append)
+    entries: Any = [object()]
     made = partial(turns.Heartbeat, clock, lambda: cpu[-1])
     monkeypatch.setattr(turns, "Heartbeat", made)
     with turns.beating("r", tags.update, log) as heart:
@@ -223,7 +227,7 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
         clock.passed += 100
         heart.committed([])
         until_said("2027-01-15T08:01:40Z: nothing has moved for 1 min 40 s")
-        turns.of("r").committed([object()])
+        turns.of("r").committed(entries)
         until_said("2027-01-15T08:01:40Z")
         for _ in range(4):  # it waits for a cluster, again and again
             cpu.append(cpu[-1] + 1)
@@ -237,7 +241,7 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
 def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
     """Not so while it asks again and again."""
     asks, ends = threading.Event(), threading.Event()
-    found = queue.Queue()
+    found: queue.Queue[Callable[[], float]] = queue.Queue()
 
     def run() -> None:
         found.put(turns.Heartbeat().cpu_seconds)
@@ -275,7 +279,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
         return found
 
     monkeypatch.setattr(instance.run_storage, "_get_run_by_id", read)
-    with turns.beating(own, partial(turns.add_tags, instance, own), None):
+    with turns.beating(own, partial(turns.add_tags, instance, own), context.log):
         assert has_read.wait(10)
         forbid_retries(context)
         is_written.set()
@@ -285,7 +289,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
 def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
     """SQLite gives up after 5 s, which a busy disk takes longer than; a session would fail."""
     with DagsterInstance.local_temp(str(tmp_path)) as instance, ThreadPoolExecutor(1) as aside:
-        storage = instance.run_storage
+        storage: Any = instance.run_storage
         own, path = run(instance, Turn.COPYING), storage._conn_string
         with closing(sqlite3.connect(path.removeprefix("sqlite:///"))) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -294,12 +298,15 @@ def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
             time.sleep(0.5)
             other.rollback()
             added.result(10)
-        assert instance.get_run_by_id(own).tags["a"] == "b"
+        found = instance.get_run_by_id(own)
+        assert found is not None
+        assert found.tags["a"] == "b"
 
 
 def test_a_run_that_was_deleted_does_not_wait_for_the_database(instance):
     """A person deletes it while the database fails: nobody stores any more that it has failed."""
-    context, waited = SimpleNamespace(instance=instance, run_id="gone"), []
+    context: Any = SimpleNamespace(instance=instance, run_id="gone")
+    waited: list[float] = []
 
     class Clock(SystemClock):
         def monotonic(self) -> float:
@@ -361,7 +368,7 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
         location = RegisteredCodeLocationOrigin("location")
         origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "__ASSET_JOB")
         selected = [frozenset([naming.mirrored_asset("m", topic)]) for topic in ("a", "b")]
-        launched = {"status": DagsterRunStatus.QUEUED, "remote_job_origin": origin}
+        launched: dict[str, Any] = {"status": DagsterRunStatus.QUEUED, "remote_job_origin": origin}
         queued, _ = (  # the second one is of another lane
             instance.add_run(DagsterRun("__ASSET_JOB", **launched, asset_selection=some)).run_id
             for some in selected

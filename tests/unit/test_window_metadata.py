@@ -172,7 +172,7 @@ class TestRunLog:
     def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool, rounds: int = 1) -> list[str]:
         window, _ = report()
         snapshot = SimpleNamespace(node=SimpleNamespace(name="a"))
-        nothing = {"superseded": (), "takeovers": (), "data_losses": []}
+        nothing: dict[str, Any] = {"superseded": (), "takeovers": (), "data_losses": []}
         windows = [SimpleNamespace(topic="orders")]
         plan: Any = SimpleNamespace(
             windows=windows, offsets=lambda _window: 60, snapshot=snapshot, **nothing
