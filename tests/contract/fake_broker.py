@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
@@ -94,7 +94,7 @@ class FakeBroker:
         self._served = served
         self._open: list[socket.socket] = []
         self._dead = 0
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handle)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), cast("Any", self._handle))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def __enter__(self) -> Self:
@@ -206,7 +206,7 @@ class FakeBroker:
         result = DescribeConfigsResponse.DescribeConfigsResult
         kind = {"read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
         policy = {"name": "cleanup.policy", "value": self._cleanup_policy}
-        known = {"error_code": 0, "error_message": None}
+        known: dict[str, Any] = {"error_code": 0, "error_message": None}
         known["configs"] = [result.DescribeConfigsResourceResult(**policy, **kind)]
         results = [
             result(resource_type=each.resource_type, resource_name=each.resource_name, **known)

@@ -123,7 +123,8 @@ class BatchSourceContract:
     @pytest.mark.parametrize("point", [Failpoint.BEFORE_END_TXN, Failpoint.AFTER_END_TXN])
     def test_only_kept_offsets_are_copied_once(self, point: Failpoint) -> None:
         """If the first attempt fails around a commit, too; the ledger counts the others."""
-        source, copies, failed = filled((0, 5), (5, 10), (10, 15)), destination("a"), []
+        source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
+        failed: list[Failpoint] = []
 
         def failpoint(reached: Failpoint) -> None:
             if reached is point and not failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ Start = Callable[..., FakeBroker]
 def start() -> Iterator[Start]:
     running: list[FakeBroker] = []
 
-    def begin(*answers: Answer, **more: object) -> FakeBroker:
+    def begin(*answers: Answer, **more: Any) -> FakeBroker:
         running.append(FakeBroker(AT, script(*answers), **more).__enter__())
         return running[-1]
 
@@ -38,7 +39,7 @@ def start() -> Iterator[Start]:
 
 
 def account(
-    broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int
+    broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: Any
 ) -> log.Account:
     with client_of(broker.cluster, clock=clock) as client:
         return account_read(client, OffsetRange(AT, begin, end), **more)

@@ -312,8 +312,9 @@ class InProcessEnvironment:
         self, topic: str, key: str | None, tags: dict[str, str] | None = None
     ) -> Result:
         """Materialise a window of a topic, as from the UI."""
+        assets: list[Any] = [*(self.definitions.assets or [])]
         return dg.materialize(
-            list(self.definitions.assets or []),
+            assets,
             selection=dg.AssetSelection.assets(naming.mirrored_asset(self.name, topic)),
             partition_key=key,
             instance=self.instance,

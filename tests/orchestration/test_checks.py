@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -21,6 +22,7 @@ from tests.orchestration.in_process_environment import (
     checks,
     evaluations,
     line_of,
+    metadata,
 )
 from tests.support.consumers import commit, committed
 from tests.support.independent import (
@@ -184,7 +186,7 @@ def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     keys = [dg.AssetCheckKey(environment.asset(topic), naming.LAG_TARGET) for topic in topics]
     keys += [dg.AssetCheckKey(plan, naming.LAG) for plan in plans]
     storage = environment.instance.event_log_storage
-    last = {
+    last: dict[dg.AssetCheckKey, Any] = {
         key: storage.get_asset_check_execution_history(key, limit=1)[0].evaluation for key in keys
     }
     assert {key: found.description for key, found in last.items() if not found.passed} == {}
@@ -244,7 +246,7 @@ def test_the_lag_check_watches_open_transactions(
     assert f"{to}: readers of committed records do not see" in str(found.description)
     name = f"with transactional id else-{environment.name} has a transaction open"
     assert name in str(found.description)
-    assert found.metadata["hidden from readers (seconds)"].value > 1
+    assert metadata(found)["hidden from readers (seconds)"] > 1
     stranger.abort_transaction(30)
     settled_end(destination, to)
     assert environment.check(environment.plan, naming.LAG).passed

@@ -19,7 +19,7 @@ from tests.orchestration.in_process_environment import InProcessEnvironment, Res
 from tests.support.independent import Record, until, write
 
 _PATIENCE_SECONDS = 240.0
-EXPECTATIONS = [
+EXPECTATIONS: list[dict[str, Any]] = [
     {"expect_column_values_to_match_regex": {"column": "value", "regex": "a.*"}, "name": "is_a"},
     {"keys_not_null": None, "severity": "warn"},
     {"expect_column_values_to_be_between": {"column": "missing", "min_value": 0}},
@@ -55,7 +55,9 @@ def test_results_are_checks_of_the_window(
     assert 'The column "missing"' in str(of_a["expect_column_values_to_be_between_missing"])
     assert {check.partition for check in of_b.values()} == {window}
     assert of_b["is_a"].metadata["failing (records)"].value == 50
-    rows = of_b["is_a"].metadata["failing, some"].records  # type: ignore[union-attr]
+    shown = of_b["is_a"].metadata["failing, some"]
+    assert isinstance(shown, dg.TableMetadataValue)
+    rows = shown.records
     assert [row.data["offset"] for row in rows] == [0, 1, 2, 3, 4]
     assert rows[0].data["value"] == "b0"
 

@@ -56,8 +56,8 @@ def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) 
     environment.write(topics, window={"max_records": 40})
     cut = succeeded(environment.job("backfill_by_date", {"from": "1970-01-01"}))
     assert len(environment.windows()) > 6
-    found = [evaluation.metadata for evaluation in cut.get_asset_check_evaluations()]
-    committed = [each["committed (records)"].value for each in found if "verdict" in each]
+    found = [metadata(evaluation) for evaluation in cut.get_asset_check_evaluations()]
+    committed = [each["committed (records)"] for each in found if "verdict" in each]
     assert sum(committed) == 150
 
 
@@ -113,7 +113,7 @@ def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The launchpad opens with a dry run; a replay is exactly once, also when it is run again."""
     assert environment.job("mirror_once").success
     succeeded(environment.job("replay", {"topic": topics[0], "to": f"{topics[0]}.replayed"}))
-    config = {
+    config: dict[str, Any] = {
         "topic": topics[0],
         "to": f"{environment.name}.{topics[0]}.again",
         "partition": 0,

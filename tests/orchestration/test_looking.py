@@ -143,7 +143,7 @@ class Looker(InProcessEnvironment):
         found = read_ledger(target, self.name, options, CLOCK, settled=True)
         (window,) = from_ledger("all", [each.entry for each in found], lambda _entry: True)
         spark = self.resources[spark_key()]
-        return validate(lambda: spark.spark_session, self.config, self.name, wanted, window, CLOCK)
+        return validate(lambda: spark.spark_session, self.config, self.name, wanted, window)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster
 from tests.orchestration.soak.topics import SoakTopic
 from tests.support.independent import Record, create, records_of, write
 
@@ -25,8 +24,8 @@ def topic(
     source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
 ) -> Copied:
     """Ten records, of which six are copied."""
-    clusters: list[Cluster] = [source_cluster.cluster(), destination_cluster.cluster()]
-    topic = Copied(*clusters, topic_name, f"copy.{topic_name}", partitions=1, rate=1)
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    topic = Copied(source, destination, topic_name, f"copy.{topic_name}", partitions=1, rate=1)
     create(topic.destination, topic.copy_name)
     topic.write(10)
     topic.copy(*range(6))

@@ -19,7 +19,7 @@ from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
-from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.records import encode
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
@@ -53,7 +53,8 @@ def test_the_head_outlives_the_ledger() -> None:
 @pytest.mark.parametrize("point", [Failpoint.BEFORE_END_TXN, Failpoint.AFTER_END_TXN])
 def test_an_attempt_fails_around_its_commit(point: Failpoint) -> None:
     """An aborted entry is in no chain; a committed one is, although the task never heard of it."""
-    source, copies, failed = filled((0, 5), (5, 10), (10, 15)), destination("a"), []
+    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
+    failed: list[Failpoint] = []
 
     def failpoint(reached: Failpoint) -> None:
         if reached is point and len(failed) < 2:
@@ -97,7 +98,7 @@ def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -
         checkpoint_ends={}, owners={}, destinations={"a": "a"}, destination_topics={},
         owner_of=lambda at: own_id("m", at),
     )  # fmt: skip
-    with world.answering(), patch.object(prepared_snapshot.topics, "create_state_topics"):
+    with world.answering(), patch.object(topics, "create_state_topics"):
         (lost,) = prepared_snapshot.accept_losses(snapshot, world.mirror, Clock())
     return lost.what
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.copy import copier, failover, task
+from relay_pipelines.copy import copier, failover, position, task
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
@@ -34,7 +34,7 @@ from tests.support.filled import Clock, fill, filled, values
 
 RECORDS = 20
 NO_PRODUCER = {"throttle_time_ms": 0, "producer_id": -1, "producer_epoch": -1}
-SLOW = {"fetch_max_bytes": 1 << 20}
+SLOW: dict[str, Any] = {"fetch_max_bytes": 1 << 20}
 OPTIONS = CopyOptions(
     chunk_bytes=1 << 20,
     fetch_max_bytes=900,
@@ -169,9 +169,9 @@ def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
 
 def test_a_careful_attempt_asks_again() -> None:
     """What the node said of c and d, before b broke the transaction, is not used after it."""
-    copies, used, verify = destination("bcd"), [], failover.verify_position
+    copies, used, verify = destination("bcd"), [], position.verify_position
 
-    def recorded(client: Any, copy_range: CopyRange, *args: Any, **kwargs: Any) -> NodeIdentity:
+    def recorded(client: Any, copy_range: CopyRange, *args: Any, **kwargs: Any) -> Any:
         used.append((refused[0], kwargs["fresh"][0] is not None))
         return verify(client, copy_range, *args, **kwargs)
 

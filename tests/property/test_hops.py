@@ -123,7 +123,7 @@ def test_no_record_returns(mirrors: list[Copying], steps: list[tuple[str, str, i
 def test_what_is_refused_and_what_is_not() -> None:
     """A ring, by the mirror that closes it; no topic of which no record returns."""
     ring = Simulation(
-        [Copying(*pair, ("t",), "", quarantines=False) for pair in ("xy", "yz", "zx")]
+        [Copying(pair[0], pair[1], ("t",), "", quarantines=False) for pair in ("xy", "yz", "zx")]
     )
     ring.write("y", "t")
     ring.run(1)
@@ -132,8 +132,9 @@ def test_what_is_refused_and_what_is_not() -> None:
         for number in range(3):
             ring.run(number)
     assert ring.refused == {(2, "t")}
-    quarantines = {"quarantines": True}
-    both = Simulation([Copying(*pair, ("t",), "p.", **quarantines) for pair in ("xy", "yx")])
+    both = Simulation(
+        [Copying(pair[0], pair[1], ("t",), "p.", quarantines=True) for pair in ("xy", "yx")]
+    )
     steps = (("x", "y", ""), ("x", "z", "p."), ("y", "z", ""))
     diamond = Simulation([Copying(a, b, ("t",), p, quarantines=False) for a, b, p in steps])
     for simulated in (both, diamond):
@@ -143,8 +144,8 @@ def test_what_is_refused_and_what_is_not() -> None:
             for number in range(len(simulated.mirrors)):
                 simulated.run(number)
         assert not simulated.refused
-    at = [("x", "t"), ("y", "t"), ("x", "p.t"), ("y", "p.t")]
-    assert {place: len(found) for place, found in both.logs.items()} == dict.fromkeys(at, 1)
+    places = [("x", "t"), ("y", "t"), ("x", "p.t"), ("y", "p.t")]
+    assert {place: len(found) for place, found in both.logs.items()} == dict.fromkeys(places, 1)
     at = TopicPartition("t", 0)
     _, value, _ = checkpoint.to_record(Checkpoint.initial("m", at, at, 5))
     assert b',"passed":[]' in value

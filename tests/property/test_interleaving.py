@@ -153,9 +153,9 @@ class Nodes:
         options = replace(OPTIONS, request_timeout_ms=40, give_up_after_ms=400)
 
         job = CopyJob("m", "run", nodes[0], DESTINATION, options, other_nodes=(nodes[1],))
-        clusters = {"source": self.clusters[SOURCE], "other": self.clusters[OTHER]}
+        source, other = self.clusters[SOURCE], self.clusters[OTHER]
         by_name = {cluster.name: mishap for cluster, mishap in mishaps.items()}
-        with served(by_name=by_name, destination=self.destination, **clusters):
+        with served(by_name=by_name, destination=self.destination, source=source, other=other):
             return way(job, ranges, Clock()) if ranges else []
 
     def trouble(self, kinds: Sequence[str], rate: float, stops_at: int) -> Callable[[], str]:

@@ -94,15 +94,14 @@ def test_a_changed_entry(count: int, data: st.DataObject) -> None:
     """Any field of any entry, also the newest one, and also if its link fits."""
     records, head = committed(count)
     index = data.draw(st.integers(0, count - 1))
-    fields = data.draw(
-        st.sampled_from(
-            [
-                *({"digest": "ffffffff"}, {"records": 8, "skipped": {"aborted": 2}}),
-                *({"committed_at_ms": 12345}, {"gap": "a loss"}, {"run_id": "another"}),
-            ]
-        )
-    )
-    records[index] = changed(records[index], **fields)
+    changes: list[dict[str, object]] = [
+        {"digest": "ffffffff"},
+        {"records": 8, "skipped": {"aborted": 2}},
+        {"committed_at_ms": 12345},
+        {"gap": "a loss"},
+        {"run_id": "another"},
+    ]
+    records[index] = changed(records[index], **data.draw(st.sampled_from(changes)))
     chain = verify_chain(AT, records, head)
     assert found(chain) == {(CHANGED, index + 1, index + 1)}
     (only,) = chain.breaks
@@ -276,8 +275,8 @@ def noted_after(head: LedgerHead, number: int) -> tuple[LedgerRecord, LedgerHead
     """Return the entry that says that those before it are lost, and the head after it."""
     checkpoint = replace(Checkpoint.initial("m", AT, TO, 0), ledger_head=head)
     nothing = OffsetRange(AT, number * 10, number * 10)
-    none = {"records": 0, "skipped": {}}
-    gap = replace(entry(number), source=nothing, gap=ledger_topic.ENTRIES_LOST, **none)
+    lost = ledger_topic.ENTRIES_LOST
+    gap = replace(entry(number), source=nothing, gap=lost, records=0, skipped={})
     checkpoint, (_, value, _) = ledger_topic.chained(checkpoint, gap)
     return stored(value, 2 * number), checkpoint.ledger_head
 

@@ -185,15 +185,18 @@ def test_one_range_that_no_node_can_serve() -> None:
 
 def test_one_lost_connection_among_rows() -> None:
     """Rows come only once, so the range fails at once; the next range is still tried."""
-    source, copies, lost = filled((0, 5), topics="ab"), destination("a", "b"), []
+    source, copies = filled((0, 5), topics="ab"), destination("a", "b")
+    lost: list[Failpoint] = []
 
     def failpoint(point: Failpoint) -> None:
         if point is Failpoint.BEFORE_CHECKPOINT and not lost:
             lost.append(point)
             raise DestinationError("one connection was lost")
 
-    clusters = {"source": source, "destination": copies}
-    with served(**clusters), patch.object(transaction, "failpoint", failpoint):
+    with (
+        served(source=source, destination=copies),
+        patch.object(transaction, "failpoint", failpoint),
+    ):
         first, second = copy_as_rows(job(), [whole("a", 5), whole("b", 5)], Clock())
     assert first.error_kind == "DestinationError"
     assert second.error == ""
@@ -212,8 +215,10 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
             copies.logs[checkpoint.TOPIC].entries.clear()
             raise DestinationError("a leader is moving")
 
-    clusters = {"source": source, "destination": copies}
-    with served(**clusters), patch.object(transaction, "failpoint", failpoint):
+    with (
+        served(source=source, destination=copies),
+        patch.object(transaction, "failpoint", failpoint),
+    ):
         (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [written.value for written in copies.logs["a"].committed()]

@@ -304,7 +304,8 @@ def test_every_position_both_ways(
         between = [offset for offset in foreign if max(read, default=1 << 40) < offset]
         assert found.offset <= min(between, default=found.offset)
     (last,) = answers[-1:]
-    others = [offset for offset in foreign if offset > max(map(there.get, copies), default=1 << 40)]
+    newest = max((there[value] for value in copies), default=1 << 40)
+    others = [offset for offset in foreign if offset > newest]
     if copies and not others:  # lag shows 0
         assert last.offset == nasty.destination.logs[to].stable_end
     back = [consumer(offset, to) for offset in range(nasty.destination.logs[to].stable_end + 1)]

@@ -163,7 +163,7 @@ def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int
 def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
     """Each record comes once and in order, whichever batches have names that are not UTF-8."""
     log = bytearray()
-    expected = []
+    expected: list[Record] = []
     for batch in wanted:
         for data in built(batch, codec):
             log += len(expected).to_bytes(8, "big") + data[8:]
@@ -266,19 +266,20 @@ def test_digests_of_names_that_are_utf8_stay() -> None:
 
 
 A, B = ("a", b"1"), ("b", b"2")
+HEADERS: list[tuple[str, Headers, Headers]] = [
+    ("header-value", [("h", None)], [("h", b"")]),
+    ("header-name", [("h", b"x")], [("hx", b"")]),
+    ("order", [A, B], [B, A]),
+    ("count", [A, A], [A]),
+    ("not-utf8", [("\udcff", b"")], [("\udcfe", b"")]),
+]
 NEIGHBOURS = {
     "key": (Record(1, None, b"v", []), Record(1, b"", b"v", [])),
     "value": (Record(1, b"k", None, []), Record(1, b"k", b"", [])),
     "neighbours": (Record(1, b"ab", b"c", []), Record(1, b"a", b"bc", [])),
     **{
         name: (Record(1, b"k", b"v", one), Record(1, b"k", b"v", other))
-        for name, one, other in (
-            ("header-value", [("h", None)], [("h", b"")]),
-            ("header-name", [("h", b"x")], [("hx", b"")]),
-            ("order", [A, B], [B, A]),
-            ("count", [A, A], [A]),
-            ("not-utf8", [("\udcff", b"")], [("\udcfe", b"")]),
-        )
+        for name, one, other in HEADERS
     },
     "timestamp": (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
     "no-timestamp": (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),

@@ -63,8 +63,9 @@ def ranges(**changed: Any) -> list[CopyRange]:
 
 
 def copy(wanted: list[CopyRange], *others: Cluster) -> dict[str, Outcome]:
-    more = {"other_nodes": others, "node_timeout_ms": 1_000}
-    job = CopyJob("m", "run", SOURCE, DESTINATION, IMPATIENT, **more)
+    job = CopyJob(
+        "m", "run", SOURCE, DESTINATION, IMPATIENT, other_nodes=others, node_timeout_ms=1_000
+    )
     found = list(task.copy_ranges(job, wanted, Clock()))
     return {outcome.range.topic_partition.topic: outcome for outcome in found}
 

@@ -138,7 +138,7 @@ class World:
 
     def verify(self) -> None:
         """Each topic has its own first records, in order, up to its checkpoint."""
-        reached = {}
+        reached: dict[str, int] = {}
         for record in self.destination.logs[checkpoint.TOPIC].committed():
             if not record.key.endswith(b"/owner"):
                 found = checkpoint.from_record(record.value)
@@ -147,8 +147,8 @@ class World:
         records = self.destination.logs[ledger_topic.TOPIC].committed()
         entries = [ledger_topic.from_record(record.value) for record in records]
         for topic in TOPICS:
-            found = [record.value for record in self.destination.logs[topic].committed()]
-            assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
+            copies = [record.value for record in self.destination.logs[topic].committed()]
+            assert copies == values(topic, RECORDS)[: reached.get(topic, 0)]
             position = 0
             for entry in (each for each in entries if each.source.topic_partition.topic == topic):
                 assert entry.source.start == position

@@ -213,7 +213,10 @@ def test_describe_configs_reads(
     answer = memoryview(body(response, config_requests.VERSION))
     expected = []
     for topic, code, message, configs in drawn:
-        known = [each for each in configs if each[1] is not None]
-        values = {name: ConfigValue(text, is_default=of == 5) for name, text, of, _ in known}
+        values = {
+            name: ConfigValue(text, is_default=of == 5)
+            for name, text, of, _ in configs
+            if text is not None
+        }
         expected.append((topic, code, message or "", values))
     assert list(config_requests.decode(answer)) == expected

@@ -41,7 +41,7 @@ def archive(folder: Path) -> Path:
     module.write_text(_MODULE)
     # the Java that downloads Kafka's jars: it trusts what this machine trusts
     command = [java.find().executable, f"-Divy.default.ivy.user.dir={ivy}", "-cp", jars._ivy_jar()]
-    command += ["org.apache.ivy.Main", "-cache", ivy, "-ivy", module, "-confs", "default"]
+    command += ["org.apache.ivy.Main", "-cache", str(ivy), "-ivy", str(module), "-confs", "default"]
     done = subprocess.run(
         [*command, "-cachepath", found, "-types", "tar.gz"],
         capture_output=True,

@@ -17,10 +17,8 @@ def entry(start: int, end: int, to: int | None = None, **skipped: int) -> Ledger
     """A chunk whose copies begin at the destination offset `to`; at `start` by default."""
     records = end - start - sum(skipped.values())
     first = start if to is None else to
-    return LedgerEntry(
-        *("m", OffsetRange(AT, start, end), OffsetRange(TO, first, first + records), records),
-        *(100, 1, 0, dict(skipped), "", "node1", "", "r", 0),
-    )
+    ranges = OffsetRange(AT, start, end), OffsetRange(TO, first, first + records)
+    return LedgerEntry("m", *ranges, records, 100, 1, 0, dict(skipped), "", "node1", "", "r", 0)
 
 
 def wanted(start: int, end: int) -> OffsetRange:
@@ -38,8 +36,9 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
     result = ChunkResult(chunk, "node1", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
     rule = "record by record"
-    chunks = {"chunks": [chunk], "results": [result]}
-    return PartitionAudit(covered, Chain(AT), Level.FULL, TO, rule=rule, **chunks)
+    return PartitionAudit(
+        covered, Chain(AT), Level.FULL, TO, rule=rule, chunks=[chunk], results=[result]
+    )
 
 
 def whole(difference: Difference | None = None) -> PartitionAudit:

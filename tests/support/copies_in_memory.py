@@ -71,10 +71,9 @@ def destination(*topics: str) -> FakeCluster:
     return FakeCluster(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
-def job(*others: Cluster, **options: int | None) -> CopyJob:
+def job(*others: Cluster, **options: Any) -> CopyJob:
     own = replace(OPTIONS, **options)
-    more = {"other_nodes": others, "node_timeout_ms": 1_000}
-    return CopyJob("m", "run", SOURCE, DESTINATION, own, **more)
+    return CopyJob("m", "run", SOURCE, DESTINATION, own, other_nodes=others, node_timeout_ms=1_000)
 
 
 def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:

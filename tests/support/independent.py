@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ class Record(NamedTuple):
 
 
 def until(
-    condition: Callable[[], Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02
+    condition: Callable[..., Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02
 ) -> Any:
     """Poll until the condition is true, and return its value.
 
@@ -87,7 +87,7 @@ def client(cluster: Cluster, **more: object) -> dict[str, Any]:
 
 
 def create(
-    cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, str] | None = None
+    cluster: Cluster, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
     """Create a topic unless it exists, and wait until its leaders serve."""
     admin = AdminClient(client(cluster))

@@ -153,11 +153,12 @@ class FakeRegistry:
         return 200, {"mode": mode}
 
     def _register(self, subject: str, body: dict[str, Any]) -> Answer:
-        mode, number, schema_id = self._mode(subject), body.get("version"), body["id"]
+        mode, schema_id = self._mode(subject), body["id"]
         if mode == "READONLY":
             return 422, _error(42205, f"Subject {subject} is in read-only mode")
         if mode != "IMPORT":
             return 422, _error(42205, f"Subject {subject} is not in import mode")
+        number: int = body["version"]
         content = {k: v for k, v in body.items() if k not in {"id", "version"} and v}
         if content.get("schemaType") == "AVRO":
             del content["schemaType"]  # as it answers

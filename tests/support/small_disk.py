@@ -38,7 +38,7 @@ class SmallDisk:
 def small_disk(folder: Path, size_bytes: int) -> Iterator[SmallDisk]:
     """Mount one of this size in memory at a new folder."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", folder]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     subprocess.run(command, check=True)
     try:
         yield SmallDisk(folder)

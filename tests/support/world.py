@@ -21,7 +21,7 @@ from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.ledger import ledger_topic, reader, statement
 from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.settings import Mirror
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
@@ -80,7 +80,7 @@ class World:
             (outcome,) = copy_as_it_is(own, [wanted], Clock())
         assert outcome.error == ""
 
-    def expire(self, entries: Callable[[ledger_topic.LedgerEntry], bool]) -> None:
+    def expire(self, entries: Callable[[LedgerEntry], bool]) -> None:
         """Remove some entries, as retention does."""
         log = self.copies.logs[ledger_topic.TOPIC]
         gone = {r.offset for r in log.committed() if entries(ledger_topic.from_record(r.value))}

@@ -81,7 +81,9 @@ class Storm:
         writers = {side: self._writer(side) for side in SIDES}
         self._begin(writers)
         config = self._sides.config
-        work = {f"writer {side}": partial(self._write, writers[side], side) for side in SIDES}
+        work: dict[str, Callable[[threading.Event], None]] = {
+            f"writer {side}": partial(self._write, writers[side], side) for side in SIDES
+        }
         work |= {
             f"copy {side}": self._killed_again_and_again("copy", processes.copy, config, side)
             for side in SIDES

@@ -74,7 +74,7 @@ def verdicts(
         committed: the values that the writer of a side has committed, in order.
         processed: the values that members of a group have processed, in order.
     """
-    found = {}
+    found: dict[str, Verdict] = {}
     side_of = {value: side for side, values in committed.items() for value in values}
     for side in SIDES:
         originals = records_of(sides.at(side), OWN)

@@ -69,6 +69,9 @@ class Watch:
         if plan.windows:
             self.copying.set()
 
+    def submitted(self, application: str) -> None:
+        """Never called: Spark runs on this machine."""
+
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Called twice a second."""
         self._tally.records += sum(entry.records for entry in entries)

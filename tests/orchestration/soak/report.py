@@ -110,13 +110,13 @@ def as_svg(report: Report, template: Path) -> str:
     """Return the picture: memory, handles, threads and sizes over time, with the faults."""
     roles = [role for role in Role if any(role in sample.roles for sample in report.samples)]
 
-    def of(name: str) -> dict[str, Callable[[Sample], float]]:
+    def of(name: str) -> dict[str, Callable[..., float]]:
         return {
             role: lambda sample, role=role: getattr(sample.roles.get(role, Usage()), name)
             for role in roles
         }
 
-    def files(*names: str) -> dict[str, Callable[[Sample], float]]:
+    def files(*names: str) -> dict[str, Callable[..., float]]:
         return {
             name.replace("`", ""): lambda sample, name=name: sample.files[name] for name in names
         }
