@@ -47,7 +47,11 @@ def standalone(
     Args:
         options: those of `spark_cluster.running`.
     """
-    chosen = {"cores": 2, "memory": "2g", "environment": {"PYSPARK_PYTHON": str(python)}}
+    chosen: dict[str, Any] = {
+        "cores": 2,
+        "memory": "2g",
+        "environment": {"PYSPARK_PYTHON": str(python)},
+    }
     with spark_cluster.running(folder, workers, **chosen | options) as cluster:
         try:
             yield cluster

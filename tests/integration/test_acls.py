@@ -158,7 +158,7 @@ class Guarded:
             topics={"rename": "copy.{topic}"},
         )
 
-    def config(self, **mirror: Cluster) -> list[str]:
+    def config(self, **mirror: Any) -> list[str]:
         path = self.folder / "relay.yaml"
         path.write_text(yaml.safe_dump({"mirrors": {"m": self.mirror(**mirror)}}))
         return ["acls", "-c", str(path)]

@@ -269,7 +269,7 @@ class Odd:
         return record.offset % 2 == 1
 
 
-def change(**changes: object) -> list[Record]:
+def change(**changes: Any) -> list[Record]:
     """The records with another one in the middle."""
     return [*RECORDS[:45], RECORDS[45]._replace(**changes), *RECORDS[46:]]
 
@@ -668,7 +668,8 @@ class TestSelected:
         audit = audited.begin(Level.FULL, client=client)
         away = Cluster("away", NOWHERE)
         options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
-        job = replace(audit.job, options=options, **{side: (away,) if side == "nodes" else away})
+        instead: dict[str, Any] = {side: (away,) if side == "nodes" else away}
+        job = replace(audit.job, options=options, **instead)
         done = spark_job.do_group(job, audit.work)
         audit.add(done.chunks, done.parts)
         (found,) = audit.partitions.values()

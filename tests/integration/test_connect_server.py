@@ -52,7 +52,9 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def listeners(remote: str) -> set[str]:
     """The addresses at which processes listen at the port of the server."""
     port = int(remote.rpartition(":")[2])
-    found = [one.laddr for one in psutil.net_connections("tcp") if one.status == "LISTEN"]
+    found = [
+        one.laddr for one in psutil.net_connections("tcp") if one.laddr and one.status == "LISTEN"
+    ]
     return {address.ip.removeprefix("::ffff:") for address in found if address.port == port}
 
 

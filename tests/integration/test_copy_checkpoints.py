@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_all_checkpoints_of_a_mirror(
 
 def _when_complete(
     client: ClusterClient, mirror: str, last: int
-) -> tuple[dict[TopicPartition, Checkpoint], object] | None:
+) -> tuple[Mapping[TopicPartition, Checkpoint], object] | None:
     # markers follow the answer to a commit
     stored = read_all(client, mirror)
     found, ends = stored.checkpoints, stored.ends

@@ -84,7 +84,7 @@ def test_another_codec_is_what_the_mirror_asks_for(mirror: Mirror) -> None:
     for number, codec in enumerate(CODECS):
         first = number * (200 + len(ODD))
         mirror.write(
-            numbered(200, first=first, make=lambda n, first=first: text[n - first]),
+            numbered(200, first=first, make=lambda n: text[n % (200 + len(ODD))]),
             compression_type=codec,
         )
         mirror.write(ODD, compression_type=codec)
@@ -185,6 +185,7 @@ def test_a_batch_is_merged_if_that_costs_less(
 ) -> None:
     """Of two batches of about 16 KB, the one with few records is merged, by default."""
     mirror.write(numbered(count, size), numbered(count, size, count))
-    outcome = mirror.with_options(coalesce_below_bytes=None).copy()
+    mirror.options = replace(mirror.options, coalesce_below_bytes=None)
+    outcome = mirror.copy()
     assert (outcome.reencoded, outcome.batches) == ((2 * count, 1) if merged else (0, 2))
     mirror.assert_equal()

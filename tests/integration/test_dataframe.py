@@ -152,10 +152,10 @@ def test_filters_stay_with_spark(spark: Any) -> None:
     If this fails, Spark has learned it: then the format may take filters, see ADR 39.
     """
 
-    class Part(InputPartition):  # in here, so that Spark pickles it by value
+    class Part(InputPartition):  # type: ignore[misc]  # in here: Spark pickles it by value
         pass
 
-    class Pushed(DataSourceReader):
+    class Pushed(DataSourceReader):  # type: ignore[misc]
         end = 20
 
         def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -168,7 +168,7 @@ def test_filters_stay_with_spark(spark: Any) -> None:
         def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
             return ((number,) for number in range(partition.value))
 
-    class Source(DataSource):
+    class Source(DataSource):  # type: ignore[misc]
         def schema(self) -> str:
             return "number int"
 

@@ -54,6 +54,8 @@ def test_it_ends_with_a_python_that_is_killed(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
         text=True,
     )
+    assert process.stdin
+    assert process.stdout
     try:
         megabytes, *answers = process.stdout.readline().strip().split(";")
         assert int(megabytes) in range(560, 601)

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.support.independent import CREATE_TIME, Record, delete_before, write
 
 DAY_MS = 86_400_000
 CARD = b'{"amount": 2.5, "card": "4000123412341234"}'
-ODD = {
+ODD: dict[int, dict[str, Any]] = {
     3: {"key": None},
     5: {"value": b"{no json"},
     7: {"value": b'{"amount": "much"}'},
@@ -225,7 +225,8 @@ def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
     ]
     config = config_of(mirror, tmp_path, wanted)
     settings = load(config).mirror(mirror.name)
-    bound = api.Mirror(mirror.name, settings, lambda: local_session, config=config)
+    session = cast("Any", lambda: local_session)
+    bound = api.Mirror(mirror.name, settings, session, config=config)
     time.sleep(1.2)
 
     (silent,) = bound.expectations(ExpectationsRequest(last="1s"))

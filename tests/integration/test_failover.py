@@ -114,13 +114,13 @@ class Pair:
                 self.a.cluster() if name == "a" else self.b, TopicPartition(self.topic, 0), records
             )
 
-    def snapshot(self, retry: int = 0, **health: object) -> ClusterSnapshot:
+    def snapshot(self, retry: int = 0, **health: Any) -> ClusterSnapshot:
         """Take the snapshot with which a run begins."""
         return cluster_snapshot.take_snapshot(
             f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry
         )
 
-    def copy(self, **health: object) -> str:
+    def copy(self, **health: Any) -> str:
         """Copy everything new, and return the node that was read."""
         taken = self.snapshot(**health)
         create(self.destination, f"pair.{self.topic}", 1, KEPT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.prepare import topics
+from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -51,7 +53,7 @@ def test_new_partitions_are_copied_from_their_first_record(
     until(lambda: surveyed(clusters, topic_name).checkpoints, "the checkpoint")
     grow(source, topic_name, 3)
     for partition in (1, 2):
-        until(lambda at=partition: _written(source, topic_name, at), "a leader that serves")
+        until(partial(_written, source, topic_name, partition), "a leader that serves")
 
     taken = surveyed(clusters, topic_name)
     assert topics.to_grow(taken) == {f"copy.{topic_name}": 3}
@@ -98,7 +100,7 @@ def test_a_topic_is_ours_although_the_answer_was_lost(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker has created it, and we do not hear of it: it is ours, and grows."""
-    create_topics, lost = topics.create_topics, iter([DestinationError("the answer was lost")])
+    create_topics, lost = admin.create_topics, iter([DestinationError("the answer was lost")])
 
     def create_and_lose(*given: Any, **more: Any) -> list[str]:
         created = create_topics(*given, **more)

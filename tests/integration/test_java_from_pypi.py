@@ -23,8 +23,8 @@ def test_the_demo_runs_without_a_jdk(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     programs = tmp_path / "venv" / "bin"
-    install = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet"]
-    install += ["--python", programs / "python", "--require-hashes"]
+    install = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet"]
+    install += ["--python", str(programs / "python"), "--require-hashes"]
     install += ["--constraint", "requirements.lock", "--requirements", "pyproject.toml"]
     subprocess.run([*install, "--extra", "java"], cwd=ROOT, check=True)
     subprocess.run([*install[:6], "--no-deps", wheel], check=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest
@@ -148,7 +149,7 @@ def way(kdc: Kdc, cluster: LocalCluster) -> Cluster:
     return Cluster("a", cluster.bootstrap_servers, security)
 
 
-def connect(way: Cluster, **changes: str | None) -> Connection:
+def connect(way: Cluster, **changes: Any) -> Connection:
     host, _, port = way.bootstrap_servers[0].partition(":")
     changed = replace(way, security=replace(way.security, **changes))
     return Connection(changed, (host, int(port)), "test", SourceError, SOON_SECONDS)

@@ -315,6 +315,6 @@ def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert jars.resolve(SMALL, "small") == classpath
     Path(classpath).unlink()
-    with pytest.raises(RelayError, match="no 'java' in JAVA_HOME") as failure:
+    with pytest.raises(RelayError, match="no 'java' in JAVA_HOME") as without_java:
         jars.resolve(SMALL, "small")
-    assert "\n" not in str(failure.value)
+    assert "\n" not in str(without_java.value)

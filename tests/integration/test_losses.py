@@ -18,7 +18,7 @@ from relay_pipelines import errors
 from relay_pipelines.cli.entry import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import CheckpointLostError, DataLossError, DestinationTopicLostError
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import checkpoint, fencing, ledger_topic
 from relay_pipelines.ledger.fencing import take_over
 from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.local_kafka import LocalCluster
@@ -394,7 +394,7 @@ def test_an_accepted_loss_is_visible_at_once(
     retention(copied)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
     other = independent.transactional(copied.destination, f"other-{copied.name}")
-    commit, ending = checkpoint_moves.commit, threading.Timer(1.0, other.abort_transaction)
+    commit, ending = fencing.commit, threading.Timer(1.0, other.abort_transaction)
 
     def commit_behind_another(*told: Any) -> None:
         other.begin_transaction()

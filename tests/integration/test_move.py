@@ -24,7 +24,8 @@ from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecords
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy, State
-from relay_pipelines.prepare import owners
+from relay_pipelines.offsets import apply
+from relay_pipelines.prepare import checkpoint_moves, owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
@@ -65,7 +66,8 @@ class Moving:
 
     def move(self, who: str = "ann", clock: Any = None, **asked: Any) -> Move:
         settings = load(self.config)
-        request = MoveRequest(**{"still_ms": STILL_MS, "by": FenceBy.ACL} | asked)
+        defaults: dict[str, Any] = {"still_ms": STILL_MS, "by": FenceBy.ACL}
+        request = MoveRequest(**defaults | asked)
         own = settings.mirror(self.mirror.name)
         session = Session(settings.spark)
         return Move(self.mirror.name, own, request, session, clock or SystemClock(), who)
@@ -512,7 +514,7 @@ def test_a_group_that_still_reads(moving: Moving) -> None:
     """It would commit what the destination does not know; one that has read everything may stay."""
     mirror = moving.mirror
     moving.move().fence()
-    real = cut.apply
+    real = apply.apply
 
     def while_it_commits(*arguments: Any, **more: Any) -> Any:
         consumers.commit(mirror.source, moving.group, mirror.at, 8)
@@ -902,7 +904,7 @@ def test_what_arrives_while_a_move_is_taken_back(
         assert f"{mirror.at}: offsets {first} to {last} were written at the" in str(said.value)
         assert moving.move().record().state is state
         assert relay_here(moving.config, "run").returncode == 3
-    resume_at = way_back.resume_at
+    resume_at: Any = checkpoint_moves.resume_at
 
     def after_another(*rest: Any) -> None:
         """Somebody who was overtaken, and knows an earlier end, is a moment before."""

@@ -6,7 +6,9 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,10 @@ def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
     sys.modules.pop(module, None)
 
 
+def _value(topic: str, number: int) -> bytes:
+    return f"{topic}{number:08d}".encode() * 4
+
+
 @pytest.fixture
 def pair(sides: Clusters, topic_name: str) -> tuple[Mirror, Mirror]:
     """Two topics of 3,000 records in small batches, whose values name their topic."""
@@ -53,16 +59,13 @@ def pair(sides: Clusters, topic_name: str) -> tuple[Mirror, Mirror]:
         mirror = Mirror(*sides, f"{name}-{topic_name}", name=topic_name[-8:])
         mirror.with_options(fetch_max_bytes=4_000, coalesce_below_bytes=0, chunk_bytes=20_000)
         mirror.write(
-            *(
-                numbered(100, 100, first, lambda n, name=name: f"{name}{n:08d}".encode() * 4)
-                for first in range(0, 3000, 100)
-            )
+            *(numbered(100, 100, first, partial(_value, name)) for first in range(0, 3000, 100))
         )
         made.append(mirror)
     return made[0], made[1]
 
 
-def copy(way: Way, a: Mirror, b: Mirror, **record_policy: object) -> tuple[Outcome, Outcome]:
+def copy(way: Way, a: Mirror, b: Mirror, **record_policy: Any) -> tuple[Outcome, Outcome]:
     """Copy both topics in one task, `a` first, with these record policies."""
     ranges = [replace(a.range(), record_policy=model.RecordPolicy(**record_policy)), b.range()]
     first, second = way(a.job, ranges, SystemClock())

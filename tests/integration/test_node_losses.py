@@ -147,7 +147,7 @@ class Pair:
 
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; return start and end by partition."""
-        more = {"other_nodes": taken.other_nodes, "node_timeout_ms": 2_000}
+        more: dict[str, Any] = {"other_nodes": taken.other_nodes, "node_timeout_ms": 2_000}
         new = [each.source for each in copy_planned(taken, **more)]
         return {each.topic_partition.partition: (each.start, each.end) for each in new}
 
@@ -575,8 +575,8 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
 
     def planned(*, down: str = "", names: str = "ab", **asked: Any) -> Replay:
         config = commands.configured(tmp_path, {pair.name: pair.settings(down=down, names=names)})
-        wanted = {"partition": 0, "offsets": (35, 45), "replay_id": "one"} | asked
-        request = ReplayRequest(topic=pair.topic, to=to.topic, **wanted)
+        wanted: dict[str, Any] = {"partition": 0, "offsets": (35, 45), "replay_id": "one"}
+        request = ReplayRequest(topic=pair.topic, to=to.topic, **wanted | asked)
         return plan_replay(load(config).mirrors, pair.name, request, _no_spark, CLOCK)
 
     def copied(replay: Replay, limit: int) -> Outcome:
@@ -627,8 +627,13 @@ def test_a_replay_names_what_has_no_leader(
 
     def planned(partition: int | None) -> Replay:
         config = commands.configured(tmp_path, {pair.name: pair.settings()})
-        asked = {"partition": partition, "offsets": (5, 25), "replay_id": f"p{partition}"}
-        request = ReplayRequest(topic=pair.topic, to=f"again.{pair.topic}", **asked)
+        request = ReplayRequest(
+            topic=pair.topic,
+            to=f"again.{pair.topic}",
+            partition=partition,
+            offsets=(5, 25),
+            replay_id=f"p{partition}",
+        )
         return plan_replay(load(config).mirrors, pair.name, request, _no_spark, CLOCK)
 
     started = start_replay(planned(None), CLOCK)

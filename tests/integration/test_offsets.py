@@ -114,7 +114,7 @@ def test_every_position_of_a_group(moved: Moved) -> None:
     file.write_text(json.dumps(rows))
     # the time of a source that sets it is the copy's own
     here, there = (
-        [(offset, record._replace(timestamp=record.timestamp[1:])) for offset, record in each]
+        [(offset, (*record[:3], record.timestamp[1])) for offset, record in each]
         for each in (read(mirror.source, mirror.at), read(mirror.destination, mirror.at))
     )
     for answer in moved.relay("verify", "--from", str(file)):
@@ -377,11 +377,11 @@ def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:
     assert from_file == {number: offset for number, (offset, _) in answers.items()}
     gone = moved.config.read_text().replace(source.bootstrap_servers[0], "127.0.0.1:1")
     moved.config.write_text(gone)
-    done = relay_here(moved.config, "offsets", "translate", "--from", str(file), "--json")
-    assert done.returncode == 1
-    assert "127.0.0.1:1 cannot be reached" in done.stderr
+    answer = relay_here(moved.config, "offsets", "translate", "--from", str(file), "--json")
+    assert answer.returncode == 1
+    assert "127.0.0.1:1 cannot be reached" in answer.stderr
     without_source = {
-        each["partition"]: each["to_offset"] for each in json.loads(done.stdout)["positions"]
+        each["partition"]: each["to_offset"] for each in json.loads(answer.stdout)["positions"]
     }
     assert without_source == {0: copied} | dict.fromkeys(from_file)
 

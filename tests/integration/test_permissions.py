@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -287,9 +288,7 @@ def test_a_right_is_taken_away_from_all_that_a_transaction_holds(
     for name in (topic, other):
         at = TopicPartition(name, 0)
         # the marker is written after the answer
-        (copied,) = independent.until(
-            lambda at=at: independent.records_of(cluster, at), "the marker"
-        )
+        (copied,) = independent.until(partial(independent.records_of, cluster, at), "the marker")
         assert copied.value == b"v"
 
 
@@ -370,7 +369,7 @@ def key_of(way: Cluster) -> Path:
 
 def encrypted(key: Path, folder: Path) -> Path:
     target = folder / "encrypted.key"
-    command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", target]
+    command = ["openssl", "pkcs8", "-topk8", "-in", str(key), "-out", str(target)]
     subprocess.run([*command, "-passout", f"pass:{PASSWORD}"], check=True)
     return target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -169,9 +170,7 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     def copy(some: list[CopyRange]) -> None:
         list(copy_ranges(slow, some))
 
-    both_at_once(
-        *(lambda topic=topic: copy(_of(ranges, topic)) for topic in (pinned.first, pinned.second))
-    )  # type: ignore[misc]
+    both_at_once(*(partial(copy, _of(ranges, topic)) for topic in (pinned.first, pinned.second)))
     assert by_source(pinned.copied()) == expected(pinned, 50)
     sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
     assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"

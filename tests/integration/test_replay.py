@@ -190,7 +190,7 @@ def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
     config, token = replayed.config(), replayed.folder / "token"
     typed = ["replay", replayed.mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
     fault = {"RELAY_FAULT": f"{Failpoint.MID_CHUNK}=SIGSTOP@5:{token}"}
-    command = [commands.RELAY, "--config", config, *typed, "--yes"]
+    command = [str(commands.RELAY), "--config", str(config), *typed, "--yes"]
     driver = psutil.Popen(
         command,
         env=commands.environment() | fault,
@@ -249,7 +249,7 @@ def test_timestamps_out_of_order(replayed: Replayed, side: Side) -> None:
     ]
     mirror.write(late[:4], *([record] for record in late[4:]))
     mirror.copy()
-    span = {"from_ms": from_ms + 60_000, "until_ms": from_ms + 4 * 60_000}
+    span: dict[str, Any] = {"from_ms": from_ms + 60_000, "until_ms": from_ms + 4 * 60_000}
 
     replay = replayed.replay(side=side, **span)
 
@@ -418,7 +418,8 @@ class TestNodes:
 
     def test_a_topic_that_was_created_again(self, replayed: Replayed) -> None:
         """A window's offsets are those of the old topic; others are said to be of the new one."""
-        mirror, window = replayed.mirror, {"window": "a-window"}
+        mirror = replayed.mirror
+        window: dict[str, Any] = {"window": "a-window"}
         replayed.start(replay_id="begun")
         replayed.start(replay_id="w", **window)
         delete(mirror.source, mirror.topic)
@@ -472,7 +473,7 @@ class TestRefusals:
 
     def test_ranges(self, replayed: Replayed) -> None:
         """Ranges that were never there, or never mirrored, and unknown names."""
-        copies = {"side": Side.DESTINATION}
+        copies: dict[str, Any] = {"side": Side.DESTINATION}
         for more, line in [
             ({"offsets": (20, 101)}, r"has no offsets up to 101: ends at 100"),
             ({"offsets": (20, 101)} | copies, r"no copies of the offsets \[100, "),

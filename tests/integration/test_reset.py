@@ -71,7 +71,7 @@ class Moved(Copied):
 
     def audits(self) -> list[tuple[str, int]]:
         """Return outcome and audited offsets of the audits of every level."""
-        found = []
+        found: list[tuple[str, int]] = []
         for level in (Level.LEDGER, Level.RECOUNT, Level.FULL):
             audited = audit.begin(self.name, self.mirror(), AuditRequest(level=level), CLOCK)
             done = spark_job.do_group(audited.job, audited.work)

@@ -133,7 +133,13 @@ def test_entries_that_were_never_copied_are_not_gone_on_from(
     assert take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at] == known
 
 
-NOTHING = {"records": 0, "batches": 0, "size_bytes": 0, "codecs": {}, "digest": f"{0:08x}"}
+NOTHING: dict[str, Any] = {
+    "records": 0,
+    "batches": 0,
+    "size_bytes": 0,
+    "codecs": {},
+    "digest": f"{0:08x}",
+}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,8 @@ def test_a_copy_that_nothing_knows_is_made_again(
 
 def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
     """It reads the checkpoints before the other one commits, and its copies after that."""
-    read_all, others = checkpoint.read_all, []
+    read_all = checkpoint.read_all
+    others: list[str] = []
 
     def read_before_others(*told: Any, **more: Any) -> Any:
         found = read_all(*told, **more)

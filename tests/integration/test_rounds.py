@@ -142,7 +142,7 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
             )
 
     def values_of(at: TopicPartition) -> list[str]:
-        return [str(record.value, "utf-8") for record in records_of(destination, at)]
+        return [(record.value or b"").decode() for record in records_of(destination, at)]
 
     def lines() -> list[str]:
         return [line for line in rounds.stderr if "has changed" in line]

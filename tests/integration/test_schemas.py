@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 import relay_pipelines as relay
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.schemas import import_record
 from relay_pipelines.schemas.import_record import Lease
 from relay_pipelines.schemas.registry import Registry
 from relay_pipelines.settings.clusters import SchemaRegistry
@@ -112,7 +112,7 @@ def test_an_import_that_is_killed_between_mode_and_restore(registered: Registere
     registered.there.before = lambda method, _: (
         (200, {}) if method == "POST" and over.wait(20) else None
     )
-    command = [RELAY, "--config", registered.config, "schemas", "apply", "--execute"]
+    command = [str(RELAY), "--config", str(registered.config), "schemas", "apply", "--execute"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL)
     until(lambda: registered.there.modes.get("order") == "IMPORT", "import mode")
     done = relay_here(registered.config, "schemas", "apply", "--execute")
@@ -137,5 +137,5 @@ def _forget_writer(registered: Registered) -> None:
     with client:
         lease = Lease(client, registry, "")
         producer, record = lease._taken_over()
-        old = import_record.replace(record, run_id="")
+        old = replace(record, run_id="")
         lease._commit(producer, old)

@@ -111,9 +111,9 @@ class Hunt:
             "pkcs8",
             "-topk8",
             "-in",
-            key,
+            str(key),
             "-out",
-            target,
+            str(target),
             "-passout",
             f"pass:{KEY_PASSWORD}",
         ]
@@ -225,8 +225,8 @@ def test_commands_print_no_secret(
     remote = {"spark": {"remote": "sc://127.0.0.1:1/;token=${THE_TOKEN}"}}
     hunt.wrong.write_text(yaml.safe_dump(hunt.document(hunt.source, hunt.destination) | remote))
     independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(10))
-    for command in (["run"], ["run", "--json"], ["spark", "status"]):
-        assert main(["--debug", "-c", str(hunt.wrong), *command]) == 1, command
+    for words in (["run"], ["run", "--json"], ["spark", "status"]):
+        assert main(["--debug", "-c", str(hunt.wrong), *words]) == 1, words
     said = capfd.readouterr()
     assert "no Spark answers at sc://127.0.0.1:1: " in said.err
     assert "refused user 'owner'" in said.out + said.err

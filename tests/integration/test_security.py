@@ -319,7 +319,7 @@ def test_a_provider_that_cannot_work_is_not_retried(
     """One line names the provider and what is wrong with it; it is called once at most."""
     kind, said = UNUSABLE[provider]
     said = said.format(provider=f"'tests.support.token_providers:{provider}'")
-    config = {"region": "eu"} if provider == "issued" else {}
+    config: dict[str, Any] = {"region": "eu"} if provider == "issued" else {}
     way = provided(guarded, mirror.topic, provider, **config)
     outcome = copy_as(mirror, way, mirror.destination, is_tried_once=True)
     assert outcome.error_kind == kind
@@ -474,10 +474,14 @@ def test_a_node_that_refuses_is_not_tried_again(
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the names of the clusters that connections are opened to."""
-    connect, connected = Connection._connect, []
-    monkeypatch.setattr(
-        Connection, "_connect", lambda self: connected.append(self.cluster.name) or connect(self)
-    )
+    connect = Connection._connect
+    connected: list[str] = []
+
+    def connect_and_tell(self: Connection) -> Any:
+        connected.append(self.cluster.name)
+        return connect(self)
+
+    monkeypatch.setattr(Connection, "_connect", connect_and_tell)
     return connected
 
 
@@ -621,6 +625,7 @@ def test_the_next_connection_uses_rotated_files(
     """A process reads certificate files again after they were replaced."""
     way = guarded.cluster(Listener.SASL_SSL, client_certificate=True)
     known = guarded.certificates
+    assert known is not None
     files = {
         "ca_location": (known.authority, stranger.authority),
         "certificate_location": (known.client_certificate, stranger.client_certificate),

@@ -78,7 +78,7 @@ class Question:
         ]
         return [(offset_range.start, offset_range.end) for offset_range in ranges]
 
-    def oldest_ms(self, taken: ClusterSnapshot | None = None) -> int | None:
+    def oldest_ms(self, taken: ClusterSnapshot | None = None) -> float | None:
         """Return the timestamp of the oldest uncopied record, to the second."""
         now_ms = CLOCK.now_ms()
         lags = lag.measure(taken or self.snapshot(), self.mirror().copy_options, CLOCK)

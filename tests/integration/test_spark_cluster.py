@@ -48,7 +48,7 @@ def wide(
 ) -> Mirror:
     """A mirror of a topic with more topic-partitions than a cluster has cores, slowly copied."""
     create(source_cluster.cluster(), topic_name, PARTITIONS, KEPT)
-    source = Source(source_cluster, topic_name, {number: [] for number in range(PARTITIONS)})
+    source = Source(source_cluster, topic_name, {number: [] for number in range(PARTITIONS)}, {})
     (tmp_path / "slow.py").write_text(SLOW)
     mirror = new_mirror(source, destination_cluster)
     # with settings of their own, they share no transactional ids, and are worth several tasks

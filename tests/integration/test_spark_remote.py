@@ -207,7 +207,9 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
         time.sleep(5)  # until the driver has the answer; else it has no session that could wait
     with spark_processes.standalone(tmp_path / "second", bare_python, port=port):
         run.wait_until(
-            lambda: re.search("over after .* has started no executor", run.errors.read_text()),
+            lambda: bool(
+                re.search("over after .* has started no executor", run.errors.read_text())
+            ),
             "the next copy",
         )
         run.send(signal.SIGINT)

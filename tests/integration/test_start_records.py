@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.errors import FencedError, RetentionPassedError
-from relay_pipelines.ledger import reader
+from relay_pipelines.ledger import fencing, reader
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot
@@ -165,7 +165,7 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
     """A driver that is overtaken before its commit is fenced, and reads the other's offsets."""
     late = topic.looked_at()
     topic.write(range(3), 5)
-    other, commit = topic.looked_at(), prepared_snapshot.commit
+    other, commit = topic.looked_at(), fencing.commit
 
     def overtaken(*told: Any) -> None:
         monkeypatch.setattr(prepared_snapshot, "commit", commit)
@@ -183,9 +183,14 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
 
 def test_concurrent_drivers_plan_from_the_same_offsets(topic: Topic) -> None:
     """All drivers plan from the same offsets while records arrive."""
+
+    def write() -> None:
+        for _ in range(20):
+            topic.write(range(3), 1)
+
     with ThreadPoolExecutor(6) as pool:
         surveys = [pool.submit(topic.snapshot) for _ in range(5)]
-        pool.submit(lambda: [topic.write(range(3), 1) for _ in range(20)]).result()
+        pool.submit(write).result()
     begins = {tuple(position.begin for position in done.result().positions) for done in surveys}
     assert begins == {tuple(topic.starts().values())}
 

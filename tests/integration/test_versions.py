@@ -130,11 +130,11 @@ class TestInterleaved(InterleavedTransactions):
 
 def test_append_times_arrive(sides: Clusters, topic_name: str) -> None:
     """Timestamps set by the source's broker arrive as the records' own."""
-    types = (
+    append, create = (
         {"message.timestamp.type": timestamp_type}
         for timestamp_type in ("LogAppendTime", "CreateTime")
     )
-    mirror = Mirror(*sides, topic_name, *types)
+    mirror = Mirror(*sides, topic_name, append, create)
     mirror.write(numbered(3), numbered(3, 20_000, 3))
     mirror.copy()
     original, copied = mirror.original(), mirror.copied()

@@ -193,7 +193,7 @@ class Submission:
         conf = spark_of(python)["conf"] | {"spark.yarn.maxAppAttempts": "1"}
         for of_the_driver in ("spark.driver.host", "spark.driver.bindAddress"):
             del conf[of_the_driver]
-        command = [Path(jvm.home(), "bin", "spark-submit"), "--master", "yarn"]
+        command = [str(Path(jvm.home(), "bin", "spark-submit")), "--master", "yarn"]
         command += ["--deploy-mode", "cluster", "--name", "relay in the cluster"]
         command += ["--archives", f"{self._archive}#environment"]
         command += ["--files", f"{config}#relay.yaml"]

@@ -209,7 +209,7 @@ class Stage:
     def create(self, cluster: Cluster, rows: Iterable[Row]) -> None:
         """Create the topics of rows."""
         admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers)})
-        topics = [NewTopic(row.name, 1, config=KEPT_A_WEEK | row.config) for row in rows]
+        topics = [NewTopic(row.name, 1, config={**KEPT_A_WEEK, **row.config}) for row in rows]
         for created in admin.create_topics(topics).values():
             created.result(300)
 

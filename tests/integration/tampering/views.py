@@ -159,8 +159,8 @@ def exporter(stage: Stage, mirror: str) -> Cells:
         if not sample.value:
             continue
         if sample.name == "held_back":
-            _, topic, _, error = sample.labels
-            cells.append((topic, Cell(FOUND, (f'`held_back{{error="{error}"}}`',))))
+            _, topic, _, kind = sample.labels
+            cells.append((topic, Cell(FOUND, (f'`held_back{{error="{kind}"}}`',))))
         elif sample.name == "hidden_records":
             cells.append((sample.labels[1], Cell(FOUND, ("`hidden_records`",))))
         elif sample.name == "check_failed":
