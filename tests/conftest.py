@@ -136,7 +136,7 @@ def _cluster(
 ) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp(name)
     version = request.config.getoption(f"{name}_kafka")
-    cluster = (
+    cluster: Any = (
         OldKafka(version, folder)
         if version
         # the records of the tests are from years ago

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import ResourceType
@@ -292,7 +293,7 @@ class Mirror:
             chain = verify_chain(self.at, ledger, current.ledger_head)
             assert [str(broken) for broken in chain.breaks] == []
 
-    def with_options(self, **changed: int) -> Mirror:
+    def with_options(self, **changed: Any) -> Mirror:
         """Change options, and return this mirror."""
         self.options = replace(self.options, **changed)
         return self

@@ -377,11 +377,11 @@ def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:
     assert from_file == {number: offset for number, (offset, _) in answers.items()}
     gone = moved.config.read_text().replace(source.bootstrap_servers[0], "127.0.0.1:1")
     moved.config.write_text(gone)
-    answer = relay_here(moved.config, "offsets", "translate", "--from", str(file), "--json")
-    assert answer.returncode == 1
-    assert "127.0.0.1:1 cannot be reached" in answer.stderr
+    alone = relay_here(moved.config, "offsets", "translate", "--from", str(file), "--json")
+    assert alone.returncode == 1
+    assert "127.0.0.1:1 cannot be reached" in alone.stderr
     without_source = {
-        each["partition"]: each["to_offset"] for each in json.loads(answer.stdout)["positions"]
+        each["partition"]: each["to_offset"] for each in json.loads(alone.stdout)["positions"]
     }
     assert without_source == {0: copied} | dict.fromkeys(from_file)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -211,7 +212,7 @@ def test_a_file_in_a_folder_that_cannot_be_locked(
     def refuse(*_: int) -> None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    monkeypatch.setattr(metrics.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(RelayError, match="cannot be locked: Bad file"):
         Written(textfile=tmp_path / "audit.prom")
 

@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
-import kubernetes_validate  # type: ignore[import-untyped]
+import jsonschema
+import kubernetes_validate
 import pyspark
 import pytest
 import yaml
