@@ -24,7 +24,7 @@ from tests.integration.spark_driver import ON_LOOPBACK
 from tests.support.independent import Record, create, ends, producer, put, read, until
 from tests.support.trap import Trap
 
-pytestmark = [pytest.mark.long(downloads=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long(minutes=5), pytest.mark.timeout(900)]
 
 PARTITIONS = 48
 SLOW = """
