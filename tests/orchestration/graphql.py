@@ -109,12 +109,6 @@ def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) ->
     return _launched(dagster, _ASSETS | selected, executionMetadata={"tags": tags})
 
 
-def execute_check(dagster: Dagster, key: Sequence[str], name: str) -> str:
-    """Execute one check of an asset, like its button in the UI; return the id of the run."""
-    check = {"assetKey": {"path": list(key)}, "name": name}
-    return _launched(dagster, _ASSETS | {"assetSelection": [], "assetCheckSelection": [check]})
-
-
 def _launched(dagster: Dagster, selector: Mapping[str, Any], **more: Any) -> str:
     params = {"selector": REPOSITORY | dict(selector), "mode": "default", **more}
     launched = dagster.ask(_LAUNCH, {"params": params})["launchPipelineExecution"]
