@@ -139,8 +139,7 @@ def _cluster(
     cluster: Any = (
         OldKafka(version, folder)
         if version
-        # the records of the tests are from years ago
-        else LocalCluster(name, folder=folder, config={"log.retention.ms": "-1"})
+        else LocalCluster(name, folder=folder)
     )
     cluster.start()
     yield cluster

@@ -57,6 +57,8 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
+        # a copy keeps its records' timestamps: a week's retention would take old ones at once
+        "log.retention.ms": "-1",
         # each broker has a rack of its own
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         # a killed broker cannot register again before this time has passed; 9 s by default

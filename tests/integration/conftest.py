@@ -69,9 +69,7 @@ def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster for one module alone; tests may stop its broker and damage its data."""
-    # as the shared clusters, so that copies do not differ from their sources
-    config = {"log.retention.ms": "-1"}
-    cluster = LocalCluster("own", folder=tmp_path_factory.mktemp("own"), config=config)
+    cluster = LocalCluster("own", folder=tmp_path_factory.mktemp("own"))
     cluster.start()
     yield cluster
     cluster.discard()

@@ -76,7 +76,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         users={"looker": PASSWORD},
         authorizer=True,
         folder=folder,
-        config={"log.retention.ms": "-1"},
     ) as cluster:
         admin = AdminClient(independent.client(cluster.cluster()))
         who = (ResourcePatternType.LITERAL, "User:looker", "*")
