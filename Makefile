@@ -60,7 +60,7 @@ storm: setup  ## Restart and kill brokers of clusters of three under writers and
 	$(BIN)/python -m pytest -m long tests/chaos
 
 soak: setup  ## Mirror with Dagster for an hour of kills, edits and outages; writes docs/soak.md. Options: MINUTES=5 SEED=7 TOPICS=1000, which kills nothing and writes docs/soak-topics.md.
-	$(BIN)/python -m tests.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED)) $(addprefix --topics ,$(TOPICS))
+	$(BIN)/python -m benchmarks.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED)) $(addprefix --topics ,$(TOPICS))
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints failover fencing following growth losses pins recount source_queries)

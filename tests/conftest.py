@@ -136,11 +136,7 @@ def _cluster(
 ) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp(name)
     version = request.config.getoption(f"{name}_kafka")
-    cluster: Any = (
-        OldKafka(version, folder)
-        if version
-        else LocalCluster(name, folder=folder)
-    )
+    cluster: Any = OldKafka(version, folder) if version else LocalCluster(name, folder=folder)
     cluster.start()
     yield cluster
     # data and logs of a run that failed stay for whoever wants to know why

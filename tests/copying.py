@@ -74,7 +74,6 @@ def forget_homes(destination: Cluster) -> None:
 
 
 def end_of(cluster: Cluster, at: TopicPartition) -> int:
-    """Return the last stable offset."""
     with ClusterClient(cluster, SourceError) as client:
         return client.list_offsets([at], LATEST, READ_COMMITTED)[at]
 
@@ -173,7 +172,6 @@ class Mirror:
 
     @property
     def job(self) -> CopyJob:
-        """The job of a new run."""
         return CopyJob(
             self.name, uuid.uuid4().hex, self.source, self.destination, self.options, "a-window"
         )
@@ -191,7 +189,6 @@ class Mirror:
         )
 
     def try_copy(self, start: int = 0, end: int | None = None) -> Outcome:
-        """Copy and return the outcome, even a failure."""
         (outcome,) = copy_ranges(self.job, [self.range(start, end)])
         return outcome
 
@@ -211,16 +208,13 @@ class Mirror:
         independent.configure(self.destination, ResourceType.TOPIC, self.topic, **config)
 
     def original(self) -> list[Record]:
-        """Return what an independent client reads from the source."""
         return records_of(self.source, self.at)
 
     def copied(self) -> list[Record]:
-        """Return what an independent client reads from the destination."""
         assert self.to is not None
         return records_of(self.destination, self.to)
 
     def assert_equal(self) -> list[Record]:
-        """Compare both sides record by record, in order."""
         original, copied = self.original(), self.copied()
         independent.assert_equal(original, copied)
         return copied
@@ -294,7 +288,6 @@ class Mirror:
             assert [str(broken) for broken in chain.breaks] == []
 
     def with_options(self, **changed: Any) -> Mirror:
-        """Change options, and return this mirror."""
         self.options = replace(self.options, **changed)
         return self
 

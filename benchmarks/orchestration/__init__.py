@@ -15,4 +15,6 @@ wide         very many topics: ticks of all planners, one run, and the pages
 figures      the measured values
 report       docs/benchmarks-dagster.md
 many_topics_report  docs/soak-topics.md
+soak         `make soak`: kills, edits and outages, or very many topics; writes docs/soak.md
+soak_page    docs/soak.md and its picture
 """

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.orchestration.many_topics import SETTLED_SECONDS, BusyReport, BusySample
+from benchmarks.orchestration.soak_page import HEIGHT, WIDTH, panel, render
 from relay_pipelines.output.formatting import count, seconds, size
-from tests.orchestration.soak.report import HEIGHT, WIDTH, panel, render
 from tests.orchestration.soak.sampling import Role, Usage
 
 _DAGSTER = (Role.WEB_SERVER, Role.DAEMON, Role.CODE_SERVER, Role.DEV)

@@ -9,73 +9,73 @@ import psutil
 import pytest
 
 from relay_pipelines.copy.failpoints import Failpoint
-from tests.chaos.harness import Mirror, family, kill
+from tests.chaos.harness import Mirror, Process, family, kill
+
+WHERE = {"where": "offset >= 0"}
+
+
+def succeeded(run: Process) -> Process:
+    assert run.end() == 0, run.errors.read_text()[-2000:]
+    return run
+
+
+def survived(mirror: Mirror, fault: str) -> Process:
+    """Run with a fault; all must arrive in this run."""
+    run = succeeded(mirror.start_run(fault))
+    assert run.token.exists()
+    mirror.assert_all_arrived()
+    return run
 
 
 @pytest.mark.parametrize(
-    ("point", "at_pass"), [(Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)]
+    ("point", "more"),
+    [
+        pytest.param(Failpoint.BEFORE_END_TXN, {}, id="before a commit"),
+        # the task of rows that follows finds a newer checkpoint: the driver plans the rest
+        pytest.param(Failpoint.AFTER_END_TXN, WHERE, id="after a commit, among rows"),
+        pytest.param(Failpoint.AFTER_END_TXN, {}, id="after a commit", marks=pytest.mark.long),
+    ],
 )
-def test_python_worker_killed(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
+def test_python_worker_killed(mirror: Mirror, point: Failpoint, more: dict[str, str]) -> None:
     """Spark retries a killed task within the same run, and the run succeeds."""
-    run = mirror.start_run(f"{point}=SIGKILL@{at_pass}")
-    assert run.end() == 0, run.errors.read_text()[-2000:]
-    assert run.token.exists()
-    mirror.assert_all_arrived()
-
-
-def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
-    """If the retried task finds a newer checkpoint, the driver plans the rest in the same run."""
-    mirror.more = {"where": "offset >= 0"}
-    run = mirror.start_run(f"{Failpoint.AFTER_END_TXN}=SIGKILL@2")
-    assert run.end() == 0, run.errors.read_text()[-2000:]
-    assert run.token.exists()
-    mirror.assert_all_arrived()
+    mirror.more = dict(more)
+    survived(mirror, f"{point}=SIGKILL@2")
 
 
 def test_a_task_that_hangs_is_started_again(mirror: Mirror) -> None:
     """Its worker is killed, another attempt copies the rest in the same run, and it is named."""
     copy = {"transaction_timeout": "4s", "chunk_interval": "1s"}
     mirror.more = {"give_up_after": "2s", "copy": copy}
-    run = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
-    assert run.end() == 0, run.errors.read_text()[-2000:]
-    assert run.token.exists()
+    run = survived(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     (line,) = [each for each in run.errors.read_text().splitlines() if "hangs" in each]
     assert re.search(
         r"the task of .*-1.* on \S+ has committed nothing for (17|19) s: it hangs; it is ended, and"
         r" Spark starts it again",
         line,
     )
-    mirror.assert_all_arrived()
 
 
-@pytest.mark.quick
-def test_driver_killed(mirror: Mirror) -> None:
-    """The next run resumes after a killed driver, and a late task of the first does no harm."""
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(signal.SIGKILL, marks=pytest.mark.quick, id="killed"),
+        pytest.param(signal.SIGINT, id="interrupted"),
+    ],
+)
+def test_the_next_run_resumes(mirror: Mirror, sent: signal.Signals) -> None:
+    """After a killed driver, whose late task does no harm; after Ctrl-C, no transaction is open."""
     first = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     first.wait_until(first.token.exists, "copying")
     orphans = family(first.popen.pid)[1:]
     try:
-        first.send(signal.SIGKILL)
-        assert first.end() == -signal.SIGKILL
-        second = mirror.start_run()
-        assert second.end() == 0, second.errors.read_text()[-2000:]
-        for orphan in orphans:
-            if orphan.is_running():
-                orphan.resume()
+        first.send(sent)
+        assert first.end() == {signal.SIGKILL: -9, signal.SIGINT: 130}[sent]
+        assert sent is signal.SIGKILL or mirror.held_back() == []
+        succeeded(mirror.start_run())
+        for orphan in filter(psutil.Process.is_running, orphans):
+            orphan.resume()
         _, alive = psutil.wait_procs(orphans, 30)
         assert alive == []
     finally:
         kill(orphans)
-    mirror.assert_all_arrived()
-
-
-def test_interrupted(mirror: Mirror) -> None:
-    """Ctrl-C stops a run within seconds, without open transactions; the next run resumes."""
-    run = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
-    run.wait_until(run.token.exists, "copying")
-    run.send(signal.SIGINT)
-    assert run.end() == 130, run.errors.read_text()[-2000:]
-    assert mirror.held_back() == []
-    again = mirror.start_run()
-    assert again.end() == 0, again.errors.read_text()[-2000:]
     mirror.assert_all_arrived()

@@ -10,17 +10,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self, cast
-
-from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
-from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.requests import NEEDED
+from tests.support.fake_cluster import API_VERSIONS, FETCH, METADATA, FakeCluster
 
-FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS = 1, 2, 3, 18, 32
+LIST_OFFSETS, DESCRIBE_CONFIGS = 2, 32
 SERVED = {
     **{each.api_key: (0, each.newest) for needed in NEEDED.values() for each in needed},
     FETCH: (4, 17),
@@ -30,9 +26,9 @@ SERVED = {
     DESCRIBE_CONFIGS: (1, 4),
 }
 """More than it answers: what a client looks for before it asks anything."""
+AT = TopicPartition("orders", 3)
 NODE_ID = 7
-_EARLIEST = -2
-_UNKNOWN_TOPIC = 3
+_END = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class Answer:
     aborted: tuple[tuple[int, int], ...] = ()
     error_code: int = 0
     throttle_ms: int = 0
-    last_stable_offset: int = 1000
+    last_stable_offset: int = _END
     log_start_offset: int = 0
     sent: Callable[[bytes], bytes] = bytes
     closes: bool = False
@@ -61,41 +57,39 @@ def script(*answers: Answer) -> Callable[[int, int], Answer]:
 
 
 class FakeBroker:
-    """One broker on 127.0.0.1 that leads every partition of one topic.
+    """One broker on 127.0.0.1 that leads one partition of one topic, whose log ends at 1000.
 
     Args:
         fetch: offset and max bytes -> answer.
-        bounds: the log's start and end offset.
         served: request -> oldest and newest version.
-        starting: how often it answers Metadata as one that has just started, and knows nothing yet.
         closes_at: the request at which it closes the connection.
+        memory: attributes of the cluster in memory that answers what is not odd.
     """
 
     def __init__(
         self,
         at: TopicPartition,
         fetch: Callable[[int, int], Answer],
-        bounds: Callable[[], tuple[int, int]] = lambda: (0, 1000),
         served: Mapping[int, tuple[int, int]] = SERVED,
-        cleanup_policy: str = "delete",
-        starting: int = 0,
-        cluster_id: str | None = "fake",
         closes_at: int | None = None,
+        **memory: Any,
     ) -> None:
-        self._cluster_id = cluster_id
         self.closes_at = closes_at
-        self._starting = starting
-        self._cleanup_policy = cleanup_policy
         self.at = at
         self.asked: Counter[int] = Counter()
         self.offsets: list[int] = []
         self._fetch = fetch
-        self._bounds = bounds
         self._served = served
         self._open: list[socket.socket] = []
         self._dead = 0
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), cast("Any", self._handle))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._memory = FakeCluster(at.topic)
+        self._memory.logs[at.topic].emptied_at = _END
+        self._memory.cleanup_policy = "delete"
+        self._memory.partition = at.partition
+        self._memory.node = NODE_ID, *self._address
+        vars(self._memory).update(memory)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -109,8 +103,12 @@ class FakeBroker:
 
     @property
     def cluster(self) -> Cluster:
+        return Cluster("fake", ("{}:{}".format(*self._address),))
+
+    @property
+    def _address(self) -> tuple[str, int]:
         host, port = self._server.server_address[:2]
-        return Cluster("fake", (f"{host!s}:{port}",))
+        return str(host), port
 
     @property
     def connections(self) -> int:
@@ -139,81 +137,20 @@ class FakeBroker:
                     return
 
     def _answer(self, request: bytes) -> tuple[bytes, bool]:
-        api_key, version, correlation_id = struct.unpack_from(">hhi", request, 4)
+        api_key, _version, correlation_id = struct.unpack_from(">hhi", request, 4)
         self.asked[api_key] += 1
         if api_key == self.closes_at:
             return b"", True
         if api_key == FETCH:
             body, answer = self._fetched(request)
             return answer.sent(_framed(correlation_id, body)), answer.closes
-        answering = {
-            API_VERSIONS: self._versions,
-            METADATA: self._metadata,
-            LIST_OFFSETS: self._listed,
-            DESCRIBE_CONFIGS: self._configs,
-        }[api_key]
-        return _framed(correlation_id, answering(request, version)), False
+        if api_key == API_VERSIONS:
+            return _framed(correlation_id, self._versions()), False
+        return self._memory.answer(request), False
 
-    def _versions(self, _request: bytes, _version: int) -> bytes:
+    def _versions(self) -> bytes:
         served = [struct.pack(">hhh", key, *versions) for key, versions in self._served.items()]
         return struct.pack(">hi", 0, len(served)) + b"".join(served)
-
-    def _metadata(self, request: bytes, version: int) -> bytes:
-        asked = MetadataRequest.decode(request, version=version, header=True, framed=True)
-        host, port = self._server.server_address[:2]
-        knows = self.asked[METADATA] > self._starting
-        topic = MetadataResponse.MetadataResponseTopic
-        nodes = {"leader_id": NODE_ID, "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID]}
-        partition = topic.MetadataResponsePartition(
-            error_code=0, partition_index=self.at.partition, **nodes
-        )
-        topics = [
-            topic(
-                error_code=0 if knows and each.name == self.at.topic else _UNKNOWN_TOPIC,
-                name=each.name,
-                is_internal=False,
-                partitions=[partition] if knows and each.name == self.at.topic else [],
-            )
-            for each in asked.topics or ()
-        ]
-        broker = MetadataResponse.MetadataResponseBroker(
-            node_id=NODE_ID, host=host, port=port, rack=None
-        )
-        ids = {"cluster_id": self._cluster_id, "controller_id": NODE_ID if knows else -1}
-        answer = MetadataResponse(brokers=[broker] * knows, topics=topics, **ids)
-        # a flexible answer has tagged fields after the correlation id
-        tags = b"\0" if MetadataResponse.flexible_version_q(version) else b""
-        return tags + bytes(answer.encode(version=version))
-
-    def _listed(self, request: bytes, version: int) -> bytes:
-        asked = ListOffsetsRequest.decode(request, version=version, header=True, framed=True)
-        start, end = self._bounds()
-        topic = ListOffsetsResponse.ListOffsetsTopicResponse
-        part = partial(topic.ListOffsetsPartitionResponse, error_code=0, timestamp=-1)
-
-        def answer(each: Any) -> Any:
-            offset = start if each.timestamp == _EARLIEST else end
-            return part(partition_index=each.partition_index, offset=offset, leader_epoch=0)
-
-        topics = [
-            topic(name=each.name, partitions=[answer(one) for one in each.partitions])
-            for each in asked.topics
-        ]
-        return bytes(ListOffsetsResponse(throttle_time_ms=0, topics=topics).encode(version=version))
-
-    def _configs(self, request: bytes, version: int) -> bytes:
-        asked = DescribeConfigsRequest.decode(request, version=version, header=True, framed=True)
-        result = DescribeConfigsResponse.DescribeConfigsResult
-        kind = {"read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
-        policy = {"name": "cleanup.policy", "value": self._cleanup_policy}
-        known: dict[str, Any] = {"error_code": 0, "error_message": None}
-        known["configs"] = [result.DescribeConfigsResourceResult(**policy, **kind)]
-        results = [
-            result(resource_type=each.resource_type, resource_name=each.resource_name, **known)
-            for each in asked.resources
-        ]
-        answer = DescribeConfigsResponse(throttle_time_ms=0, results=results)
-        return bytes(answer.encode(version=version))
 
     def _fetched(self, request: bytes) -> tuple[bytes, Answer]:
         at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # after size, head and client id
@@ -238,3 +175,6 @@ class FakeBroker:
 
 def _framed(correlation_id: int, body: bytes) -> bytes:
     return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+Start = Callable[..., FakeBroker]

@@ -16,7 +16,6 @@ class InterleavedTransactions:
     def mirror(
         self, source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
     ) -> Mirror:
-        """A topic and its copy, with the brokers' defaults."""
         return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
     @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])

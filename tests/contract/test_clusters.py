@@ -147,7 +147,6 @@ def started(client: ClusterClient, at: TopicPartition) -> TransactionalProducer:
 
 
 def sent(producer: TransactionalProducer, at: TopicPartition, value: bytes, **header: Any) -> None:
-    """Send a record, as part of a transaction."""
     made = encode(None, value, 1_700_000_000_000)
     changed: BatchHeader = made.header._replace(**header)
     producer.add([at])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,34 +22,20 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClien
 from relay_pipelines.protocol.requests import NEEDED, Request, name_of
 from tests.contract.fake_broker import (
     API_VERSIONS,
+    AT,
     LIST_OFFSETS,
     METADATA,
     NODE_ID,
     SERVED,
     FakeBroker,
-    script,
+    Start,
 )
 from tests.support import commands
 
-AT = TopicPartition("orders", 3)
 PLACE = ("broker", 1)
 OPTIONS = CopyOptions(backoff_min_ms=1, backoff_max_ms=2, give_up_after_ms=60_000)
 SIDES = {Side.SOURCE: SourceError, Side.DESTINATION: DestinationError}
 LACKING = [(side, request) for side, needed in NEEDED.items() for request in needed]
-Start = Callable[..., FakeBroker]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[FakeBroker] = []
-
-    def begin(**more: Any) -> FakeBroker:
-        running.append(FakeBroker(AT, script(), **more).__enter__())
-        return running[-1]
-
-    yield begin
-    for broker in running:
-        broker.__exit__()
 
 
 def ends(broker: FakeBroker) -> dict[TopicPartition, int]:

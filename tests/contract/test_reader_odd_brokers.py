@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,29 +12,13 @@ from relay_pipelines.errors import (
     SourceError,
     UnsupportedError,
 )
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.batch import SmallBatch
 from relay_pipelines.protocol.reader import read
 from tests.contract import log
-from tests.contract.fake_broker import FETCH, METADATA, SERVED, Answer, FakeBroker, script
+from tests.contract.fake_broker import AT, FETCH, METADATA, SERVED, Answer, FakeBroker, Start
 from tests.contract.sources import PatientClock, account_read, client_of
 from tests.support import independent
-
-AT = TopicPartition("orders", 3)
-Start = Callable[..., FakeBroker]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[FakeBroker] = []
-
-    def begin(*answers: Answer, **more: Any) -> FakeBroker:
-        running.append(FakeBroker(AT, script(*answers), **more).__enter__())
-        return running[-1]
-
-    yield begin
-    for broker in running:
-        broker.__exit__()
 
 
 def account(

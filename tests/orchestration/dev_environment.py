@@ -83,16 +83,13 @@ class DevEnvironment:
 
     @property
     def asset(self) -> list[str]:
-        """The asset key of the mirrored topic."""
         return [self.name, self.topic]
 
     @property
     def copies(self) -> list[TopicPartition]:
-        """The topic-partitions at the destination."""
         return [TopicPartition(f"{self.name}.{self.topic}", partition) for partition in range(2)]
 
     def produce(self, batches: int, records: int = 20) -> None:
-        """Write numbered records to both topic-partitions."""
         for partition in range(2):
             made = [
                 [
@@ -148,7 +145,6 @@ class DevEnvironment:
 
 
 def process_of(dagster: Dagster, run_id: str) -> int:
-    """The process of a run."""
     started = " ".join(graphql.messages(dagster, run_id))
     found = re.search(r"\(pid: (\d+)\)", started)
     assert found, started

@@ -43,7 +43,6 @@ _GRAPH = """query($keys: [AssetKeyInput!]) { assetNodes(assetKeys: $keys) {
   assetKey { path } groupName assetMaterializations(limit: 1) { runId }
   assetChecksOrError { ... on AssetChecks { checks { name
   executionForLatestMaterialization { status } } } } } }"""
-_GROUPS = """{ assetNodes { assetKey { path } groupName dependencyKeys { path } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
 ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
@@ -65,7 +64,6 @@ class Run:
 
 
 def runs(dagster: Dagster) -> list[Run]:
-    """All runs, the newest first."""
     found = dagster.ask(_RUNS)["runsOrError"]["results"]
     return [
         Run(
@@ -98,7 +96,6 @@ def _reason(event: Mapping[str, Any]) -> str:
 
 
 def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:
-    """Start a job and return the run's id."""
     return _launched(dagster, {"pipelineName": job}, runConfigData=config or {})
 
 
@@ -131,7 +128,6 @@ def add_partition(dagster: Dagster, name: str, key: str) -> None:
 
 
 def status(dagster: Dagster, run_id: str) -> str:
-    """The status of a run."""
     return next(run.status for run in runs(dagster) if run.id == run_id)
 
 
@@ -166,7 +162,6 @@ def backfill(dagster: Dagster, *chosen: tuple[Sequence[str], Sequence[str]]) -> 
 
 
 def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -> str:
-    """Wait until a backfill ends and return its status."""
 
     def status() -> str | None:
         now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"][
@@ -178,7 +173,6 @@ def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -
 
 
 def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
-    """Wait until a run ends and return it."""
 
     def found() -> Run | None:
         return next(
@@ -190,7 +184,6 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
 
 
 def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
-    """The windows of an asset by status."""
     found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"][
         "assetPartitionStatuses"
     ]
@@ -220,13 +213,6 @@ def graph(
     }
 
 
-def groups(dagster: Dagster) -> dict[str, str]:
-    """The group of each asset."""
-    found = dagster.ask(_GROUPS)["assetNodes"]
-    return {"/".join(node["assetKey"]["path"]): node["groupName"] for node in found}
-
-
 def checks(dagster: Dagster, key: Sequence[str], name: str) -> list[dict[str, Any]]:
-    """The evaluations of a check, the newest first."""
     found = dagster.ask(_CHECKS, {"key": {"path": list(key)}, "name": name})["assetCheckExecutions"]
     return [execution["evaluation"] for execution in found if execution["evaluation"]]

@@ -73,7 +73,6 @@ class InProcessEnvironment:
 
     @property
     def config(self) -> Path:
-        """Path of relay.yaml."""
         return self.folder / "relay.yaml"
 
     def write(
@@ -124,7 +123,6 @@ class InProcessEnvironment:
 
     @property
     def definitions(self) -> dg.Definitions:
-        """The definitions as they would be loaded now."""
         return build(self.config)
 
     @property
@@ -134,7 +132,6 @@ class InProcessEnvironment:
         return {kafka_key(): kafka, spark_key(): SharedSpark(kafka=kafka)}
 
     def fill(self, topic: str, values: Sequence[str], partition: int = 0) -> None:
-        """Write records to the source."""
         independent.write(
             self.source.cluster(),
             TopicPartition(topic, partition),
@@ -156,7 +153,6 @@ class InProcessEnvironment:
         independent.create(self.source.cluster(), topic, 2, {"retention.ms": "-1"})
 
     def delete_copy(self, topic: str) -> None:
-        """Delete the topic of the copies."""
         independent.delete(self.destination.cluster(), self.copy_of(topic).topic)
 
     def refuse_large(self, topic: str) -> None:
@@ -177,7 +173,6 @@ class InProcessEnvironment:
         return result
 
     def health(self, cursor: str | None = None) -> SensorResult:
-        """Evaluate the health sensor."""
         return self._evaluated(None, f"health_{naming.group(self.name)}", cursor)
 
     def _evaluated(
@@ -219,7 +214,6 @@ class InProcessEnvironment:
         return naming.windows_asset(self.name, naming.MAIN)
 
     def asset(self, topic: str) -> dg.AssetKey:
-        """The asset of a topic's copy."""
         return naming.mirrored_asset(self.name, topic)
 
     def last_check(self, name: str, topic: str | None = None) -> Evaluation:
@@ -244,11 +238,9 @@ class InProcessEnvironment:
         return succeeded(self.run(lane, tags))
 
     def log(self, run: Result) -> list[str]:
-        """What people read in the log of a run."""
         return [entry.user_message for entry in self.instance.all_logs(run.run_id)]
 
     def tags(self, run: Result) -> Mapping[str, str]:
-        """The tags of a run."""
         found = self.instance.get_run_by_id(run.run_id)
         assert found is not None
         return found.tags
@@ -326,7 +318,6 @@ class InProcessEnvironment:
     def job(
         self, name: str, config: dict[str, Any] | None = None, tags: Mapping[str, str] | None = None
     ) -> Result:
-        """Run one of the jobs in this process."""
         job = self.definitions.get_repository_def().get_job(name)
         op = next(iter(job.graph.node_dict))
         run_config = {"ops": {op: {"config": config}}} if config else {}
@@ -340,7 +331,6 @@ class InProcessEnvironment:
 
 
 def failure(result: Result) -> str:
-    """The error message of a failed run."""
     events = [
         event for event in result.all_events if event.event_type is DagsterEventType.STEP_FAILURE
     ]
@@ -349,7 +339,6 @@ def failure(result: Result) -> str:
 
 
 def succeeded(result: Result) -> Result:
-    """Assert that a run has succeeded."""
     assert result.success, failure(result)
     return result
 
@@ -363,8 +352,12 @@ def checks(result: Result, name: str = naming.MESSAGE_COUNTS) -> dict[str, Evalu
     }
 
 
+def passed(result: Result, name: str = naming.MESSAGE_COUNTS) -> dict[str, bool]:
+    """Whether each of them passed."""
+    return {topic: found.passed for topic, found in checks(result, name).items()}
+
+
 def metadata(event: Evaluation | dg.AssetMaterialization) -> dict[str, Any]:
-    """The values of the metadata."""
     return {name: value.value for name, value in event.metadata.items()}
 
 
@@ -375,19 +368,22 @@ def step_metadata(result: Result) -> dict[str, Any]:
 
 
 def line_of(result: SensorResult) -> str:
-    """The line of a tick that requests no run."""
     assert not result.run_requests
     assert result.skip_reason is not None
     return str(result.skip_reason.skip_message)
 
 
 def evaluations(result: SensorResult, check: str) -> list[Evaluation]:
-    """The evaluations of one check."""
     return [
         event
         for event in result.asset_events
         if isinstance(event, Evaluation) and event.check_name == check
     ]
+
+
+def by_topic(result: SensorResult, check: str) -> dict[str, Evaluation]:
+    """The same by topic."""
+    return by_topic(result, check)
 
 
 @contextmanager

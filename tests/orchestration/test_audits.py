@@ -48,7 +48,6 @@ def tamper(environment: InProcessEnvironment, topic: str) -> None:
 
 
 def found(result: Result) -> dict[str, dg.AssetCheckEvaluation]:
-    """The audits of a run by topic."""
     return checks(result, naming.AUDIT)
 
 

@@ -19,10 +19,12 @@ from relay_pipelines.run import other_writers
 from relay_pipelines.snapshot import lag
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
+    by_topic,
     checks,
     evaluations,
     line_of,
     metadata,
+    passed,
 )
 from tests.support.consumers import commit, committed
 from tests.support.independent import (
@@ -312,7 +314,7 @@ def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics:
 
     held = environment.tick(cursor=first.cursor)
     for name in (naming.MESSAGE_COUNTS, naming.LAG_TARGET):
-        before = {each.asset_key.path[-1]: each for each in evaluations(first, name)}
+        before = by_topic(first, name)
         assert retention in str(before[expired].description)
         (new,) = evaluations(held, name)
         assert (new.asset_key.path[-1], new.passed) == (recreated, False)
@@ -341,7 +343,7 @@ def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics:
 
     for partition, topic in enumerate((expired, recreated)):
         environment.fill(topic, ["more"], partition)
-    later = {topic: check.passed for topic, check in checks(environment.copy()).items()}
+    later = passed(environment.copy())
     assert later == {expired: True, recreated: True}
     assert environment.read(expired)[-1] == environment.read(recreated, 1)[-1] == "more"
     released = evaluations(environment.tick(cursor=held.cursor), naming.MESSAGE_COUNTS)

@@ -27,7 +27,6 @@ class Deployed(DevEnvironment):
 
     @property
     def asset(self) -> list[str]:
-        """The asset key of the mirrored topic."""
         return [MIRROR, self.topic]
 
     @property
@@ -46,7 +45,6 @@ def deployed(
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    """A database server for one test."""
     server = Postgres()
     yield server
     server.close()

@@ -20,10 +20,12 @@ from relay_pipelines.windows.cut import FailedTopics
 from tests.integration.guarded import Permitted
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
+    by_topic,
     checks,
     evaluations,
     failure,
     line_of,
+    passed,
     succeeded,
 )
 from tests.support.commands import at
@@ -68,7 +70,7 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
     failed = environment.job(job, tags={naming.TAG_RESTING: rested})
 
     assert f"{bad}: {bad}-0 at offset 100: a record of" in failure(failed)
-    assert {topic: check.passed for topic, check in checks(failed).items()} == {
+    assert passed(failed) == {
         bad: False,
         good: True,
     }
@@ -238,7 +240,7 @@ def test_a_refused_name_costs_the_other_topics_nothing(
     begin = re.escape(f"held back: {second}-0: {why}")
     held = rf"{begin}.*; next: relay check --mirror {environment.name}"
     assert re.match(f"{held}; 2 records waiting", request.tags[naming.TAG_WAITING])
-    counts = {each.asset_key.path[-1]: each for each in evaluations(tick, naming.MESSAGE_COUNTS)}
+    counts = by_topic(tick, naming.MESSAGE_COUNTS)
     assert [(topic, each.passed) for topic, each in counts.items()] == [(second, False)]
     assert re.fullmatch(held, str(counts[second].description))
     succeeded(environment.job(f"mirror_{environment.name}", tags=request.tags))
@@ -283,7 +285,7 @@ def test_a_lane_that_is_superseded_costs_the_others_nothing(
     command = f"relay ledger --mirror {environment.name} --topic {re.escape(first)} --last 5"
     assert re.match(rf"held back: {re.escape(first)}-0 .*{why}; .*; next: {command} \| ", idle)
     assert re.search(r"main: nothing is waiting", idle)
-    counts = {each.asset_key.path[-1]: each for each in evaluations(tick, naming.MESSAGE_COUNTS)}
+    counts = by_topic(tick, naming.MESSAGE_COUNTS)
     assert [(topic, each.passed) for topic, each in counts.items()] == [(first, False)]
 
 

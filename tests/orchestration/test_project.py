@@ -112,7 +112,6 @@ class Project:
         shutil.copy(CONFIG_FOLDER / "dagster.yaml", folder)
 
     def dg(self, *arguments: str) -> str:
-        """Run `dg` and return its output."""
         done = subprocess.run(
             [DG, *arguments],
             cwd=self.folder,
@@ -127,7 +126,6 @@ class Project:
 
     @contextmanager
     def dev(self) -> Iterator[Dagster]:
-        """Run `dg dev` within the context."""
         (port,) = free_ports(1)
         with (self.folder / "dagster.log").open("ab") as log:
             process = subprocess.Popen(

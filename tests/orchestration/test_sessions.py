@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,15 +16,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation
 from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
@@ -42,15 +35,16 @@ from tests.orchestration.in_process_environment import (
     failure,
     line_of,
     metadata,
+    passed,
     succeeded,
 )
+from tests.support.acls import DENY, acl, grant, revoke
 from tests.support.commands import at
 from tests.support.consumers import commit, committed
 from tests.support.independent import (
     CREATE_TIME,
     Record,
     assert_equal,
-    client,
     create,
     delete,
     records_of,
@@ -99,24 +93,20 @@ class Sessions:
         runs = self.environment.instance.get_runs()
         return [run.tags.get(naming.TAG_TURN, "") for run in runs]
 
-    def copies(self, topic: str) -> int:
-        """How many records the copy has."""
-        try:
-            return len(self.environment.read(topic))
-        except KafkaException:  # the topic is not there yet
-            return 0
+    def read(self, topic: str, partition: int = 0) -> list[str]:
+        """The records of a copy."""
+        with suppress(KafkaException):  # the topic is not there yet
+            return self.environment.read(topic, partition)
+        return []
 
     def copied(self, topic: str, *values: str, partition: int = 0) -> None:
         """Wait until these are the last records of a copy."""
 
-        def last() -> list[str]:
-            try:
-                return self.environment.read(topic, partition)[-len(values) :]
-            except KafkaException:  # the topic is not there yet
-                return []
+        def last() -> bool:
+            return self.read(topic, partition)[-len(values) :] == list(values)
 
         # each look costs as much as a round of the session
-        until(lambda: last() == list(values), f"{values} of {topic}", pause_seconds=0.2)
+        until(last, f"{values} of {topic}", pause_seconds=0.2)
 
 
 @pytest.fixture
@@ -162,9 +152,7 @@ def test_a_session_copies_window_after_window(
 
     (run,) = sessions.end(running)
 
-    assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
-        [*topics[:2], new], True
-    )
+    assert passed(run) == dict.fromkeys([*topics[:2], new], True)
     ends = "relay.yaml has changed (window.session): this session ends"
     assert ends in environment.log(run)
 
@@ -423,23 +411,6 @@ def test_an_interrupted_session_is_not_a_failure(
     assert environment.read(topic)[-1] == "of the next window", "it waits for nobody"
 
 
-def test_a_session_hands_over_to_its_successor(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
-    """The successor takes over between two windows; records of one topic stay in order."""
-    first = sessions.start()
-    sessions.copied(topics[0], "a99")
-
-    second = sessions.start()
-
-    assert first.result(300).success
-    environment.fill(topics[0], ["later"])
-    sessions.copied(topics[0], "later")
-    sessions.end(second)
-    assert len(environment.read(topics[0])) == 101
-    assert len(environment.windows()) == 2
-
-
 def test_of_two_deployments_one_copies(
     environment: InProcessEnvironment,
     topics: list[str],
@@ -480,23 +451,29 @@ def test_of_two_deployments_one_copies(
         other.end(second)
 
 
-def test_a_session_pauses_for_a_person(
+def test_a_session_pauses_for_a_person_and_hands_over_to_its_successor(
     environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
-    """A window is materialised beside a session, which goes on afterwards."""
-    running = sessions.start()
+    """A window is materialised beside it; it ends between two windows; records stay in order."""
+    first = sessions.start()
     sessions.copied(topics[0], "a99")
     until(lambda: sessions.turns() == [Turn.COPYING], "the session")
-    first = until(environment.windows, "its window")[0]
-
+    window = until(environment.windows, "its window")[0]
     with ThreadPoolExecutor(1) as aside:
-        started = aside.submit(environment.materialize, topics[0], first)
+        by_hand = aside.submit(environment.materialize, topics[0], window)
         until(lambda: Turn.PAUSED in sessions.turns(), "the pause", pause_seconds=0.1)
-        succeeded(started.result(300))
-
+        succeeded(by_hand.result(300))
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
-    sessions.end(running)
+
+    second = sessions.start()
+
+    assert first.result(300).success
+    environment.fill(topics[0], ["last"])
+    sessions.copied(topics[0], "later", "last")
+    sessions.end(second)
+    assert len(environment.read(topics[0])) == 102
+    assert len(environment.windows()) == 3
 
 
 def test_a_failed_window_does_not_end_a_session(
@@ -621,11 +598,8 @@ def test_a_quota_of_the_destination(
 
 def _throttled(lines: list[str]) -> list[float]:
     """For how many seconds each line says that tasks waited."""
-    said = (
-        re.search(r"; tasks waited ([\d.]+) s for a quota of the destination$", line)
-        for line in lines
-    )
-    return [float(found[1]) for found in said if found]
+    waited = r"; tasks waited ([\d.]+) s for a quota of the destination$"
+    return [float(found) for found in re.findall(waited, "\n".join(lines), re.MULTILINE)]
 
 
 def test_a_right_is_taken_away_from_a_session(
@@ -639,11 +613,8 @@ def test_a_right_is_taken_away_from_a_session(
     running = sessions.start()
     sessions.copied(held, "a99")
     copy = environment.copy_of(held)
-    admin = AdminClient(client(guarded.cluster()))
-    who = (ResourcePatternType.LITERAL, "User:owner", "*")
-    denial = (ResourceType.TOPIC, copy.topic, *who, AclOperation.WRITE, AclPermissionType.DENY)
-    denied, allowed = AclBinding(*denial), AclBindingFilter(*denial)
-    admin.create_acls([denied])[denied].result(150)
+    denial = acl(copy.topic, "owner", AclOperation.WRITE, DENY)
+    grant(guarded.cluster(), [denial])
     remedy = f"grant the user Write on topic {copy.topic}"
 
     def failed() -> bool:
@@ -661,7 +632,7 @@ def test_a_right_is_taken_away_from_a_session(
     assert all(map(sessions.passes, others))
     assert not running.done()
 
-    admin.delete_acls([allowed])[allowed].result(150)
+    revoke(guarded.cluster(), [denial])
 
     sessions.copied(held, "held")
     until(lambda: sessions.passes(held), "the check that passes again")
@@ -681,7 +652,7 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
     slow = {"max_bytes_per_second": "64KiB", "fetch_max": "16KiB", "chunk": "16KiB"}
     sessions.write(topics, copy=slow | {"coalesce_below": "0"}, window={"lag_target": "1s"})
     running = sessions.start()
-    until(lambda: sessions.copies(gone) > 100, "the middle of the copy", pause_seconds=0.2)
+    until(lambda: len(sessions.read(gone)) > 100, "the middle of the copy", pause_seconds=0.2)
     before = environment.tick()
     assert not sessions.passes(gone, naming.LAG_TARGET)
     original = records_of(environment.source.cluster(), TopicPartition(gone, 0))
@@ -694,9 +665,8 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
     after = environment.tick(cursor=before.cursor)
     assert f"{gone}-0: the topic was deleted on node a" in sessions.why(gone)
     (missing,) = evaluations(after, naming.SOURCE_TOPICS)
-    assert str(missing.description).startswith(
-        f"{gone}: it was copied, and node a no longer has it"
-    )
+    why = f"{gone}: it was copied, and node a no longer has it"
+    assert str(missing.description).startswith(why)
     assert sessions.passes(gone, naming.LAG_TARGET)
     assert environment.last_check(naming.LAG).passed
     assert f"missing at the source: {gone}" in line_of(after)

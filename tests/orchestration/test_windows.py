@@ -14,7 +14,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.checkpoint import home, key_of
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns
@@ -27,9 +27,10 @@ from tests.orchestration.in_process_environment import (
     failure,
     line_of,
     metadata,
+    passed,
     succeeded,
 )
-from tests.support.independent import CREATE_TIME, Record, create, put, transactional, until, write
+from tests.support.independent import CREATE_TIME, Record, create, until, write
 from tests.support.trap import Trap
 
 AS = [f"a{number}" for number in range(100)]
@@ -60,9 +61,7 @@ def test_from_new_records_to_a_checked_copy(
         of_topic = told[topic]
         assert of_topic["records"] == of_topic["lag before (records)"] == records
         assert of_topic["lag after (records)"] == 0
-    assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
-        topics[:2], True
-    )
+    assert passed(run) == dict.fromkeys(topics[:2], True)
     assert [environment.windows(topic) for topic in topics] == [[window], [window], []]
     assert not environment.tick().run_requests, "nothing is new"
     assert not environment.copy().get_asset_materialization_events()
@@ -83,29 +82,22 @@ def test_windows_of_topics_that_have_changed_their_lane(
     assert all(checks(run)[topic].passed for run, topic in zip(runs, topics, strict=False))
 
 
-def test_windows_in_the_wrong_order_lose_nothing(
+def test_a_run_was_killed_after_it_has_frozen_its_windows(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """If the second window of a new mirror runs first, it also copies the first window."""
-    first, second, *_ = environment.freeze(max_records=60)
+    """A later window copies what those before it hold; by hand later, each copies nothing.
 
+    That is so in the wrong order, too: if the second window runs first, it copies the first one.
+    """
+    first, second, *killed = environment.freeze(max_records=60)
     runs = [succeeded(environment.materialize(topics[0], window)) for window in (second, first)]
-
     assert environment.read(topics[0]) == AS[:70]
     assert all(check.passed for run in runs for check in checks(run).values())
-
-
-def test_a_run_was_killed_after_it_has_frozen_its_window(
-    environment: InProcessEnvironment, topics: list[str]
-) -> None:
-    """The next window copies what that one holds; materialised by hand later, it copies nothing."""
-    (killed,) = environment.freeze()
 
     environment.copy()
 
     assert environment.read(topics[0]) == AS
-    assert environment.windows()[0] == killed
-    assert len(environment.windows()) == 2
+    assert environment.windows()[:-1] == [first, second, *killed]
     for window in environment.windows():
         again = succeeded(environment.materialize(topics[0], window))
         assert len(environment.read(topics[0])) == 100
@@ -166,23 +158,6 @@ def test_a_run_names_the_node_that_it_reads(
     assert environment.read(topics[0]) == [*AS, "more"]
 
 
-def test_a_mirror_that_starts_at_the_end(
-    environment: InProcessEnvironment, topics: list[str]
-) -> None:
-    """The first run sets the start and copies nothing; only later records are copied."""
-    environment.write(topics, start="latest")
-    assert environment.tick().run_requests, "only a run decides where it starts"
-    environment.copy()
-    assert not environment.tick().run_requests
-    for values in (["one"], ["two", "three"]):
-        environment.fill(topics[0], values)
-        assert all(check.passed for check in checks(environment.copy()).values())
-    environment.fill(topics[1], ["four"], partition=1)
-    environment.copy()
-    assert environment.read(topics[0]) == ["one", "two", "three"]
-    assert environment.read(topics[1], 1) == ["four"]
-
-
 @contextmanager
 def workers_stopped(trap: Trap) -> Iterator[None]:
     """Wait until a Spark worker is stopped in the middle of its copy; resume it at the end."""
@@ -219,28 +194,6 @@ def test_two_deployments_on_one_mirror(
     later = environment.tick(cursor=tick.cursor)
     assert said in line_of(later)
     assert not evaluations(later, naming.OTHER_DEPLOYMENTS), "it does not pass in between"
-
-
-def test_checkpoints_that_another_transaction_hides(
-    environment: InProcessEnvironment, topics: list[str], local_trap: Trap
-) -> None:
-    """A run waits for checkpoints that another open transaction hides from readers."""
-    (window,) = environment.freeze()
-    other = transactional(environment.destination.cluster(), f"other-{environment.name}")
-    local_trap.set()
-    with ThreadPoolExecutor(1) as aside:
-        copying = aside.submit(environment.materialize, topics[0], window)
-        with workers_stopped(local_trap):
-            other.begin_transaction()
-            for at in checkpoint.homes(checkpoint.TOPIC):
-                put(other, at, [Record(b"other//", None)])
-            other.flush(30)
-        until(lambda: len(environment.read(topics[0])) == 100, "the end of the copy", 60, 0.3)
-        time.sleep(2)
-        other.abort_transaction()
-        run = succeeded(copying.result())
-
-    assert checks(run)[topics[0]].passed
 
 
 def test_a_window_cut_before_a_loss_is_superseded(
@@ -322,54 +275,38 @@ def test_a_window_that_cannot_be_counted_fails_its_checks(
     assert "copied, but not counted" in failure(failed)
 
 
-class TestBadInput:
-    """The error is one line that says what to do, and nothing is lost."""
+def test_a_window_without_a_plan(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """A wrong or future key is said to be wrong; others were deleted, or wiped by a person.
 
-    def test_a_window_without_a_plan(
-        self, environment: InProcessEnvironment, topics: list[str]
-    ) -> None:
-        """A wrong or future key is said to be wrong; others were deleted, or wiped by a person.
+    Or a person has materialised the whole asset. The error is one line that says what to do.
+    """
+    (wiped,) = environment.freeze()
+    environment.instance.wipe_assets([environment.plan])
+    keys: dict[str | None, str] = {
+        None: "no window is chosen: materialise a window of this topic",
+        wiped: "has no plan",
+        "nonsense": "is called 'nonsense'",
+        "2999-01-01T00:00:00Z-000": "is called '2999-01-01T00:00:00Z-000'",
+        "2020-01-01T00:00:00Z-000": "has no plan any more: its events were deleted",
+    }
+    names = naming.windows_name(environment.name, topics[0])
+    environment.instance.add_dynamic_partitions(names, list(filter(None, keys)))
+    environment.copy()
+    for key, line in keys.items():
+        run = environment.materialize(topics[0], key)
+        assert line in failure(run)
+        assert not environment.is_retried(run)
+        assert key or naming.lane_job(environment.name, naming.MAIN) in failure(run)
+    assert environment.read(topics[0]) == AS
 
-        Or a person has materialised the whole asset.
-        """
-        (wiped,) = environment.freeze()
-        environment.instance.wipe_assets([environment.plan])
-        keys: dict[str | None, str] = {
-            None: "no window is chosen: materialise a window of this topic",
-            wiped: "has no plan",
-            "nonsense": "is called 'nonsense'",
-            "2999-01-01T00:00:00Z-000": "is called '2999-01-01T00:00:00Z-000'",
-            "2020-01-01T00:00:00Z-000": "has no plan any more: its events were deleted",
-        }
-        names = naming.windows_name(environment.name, topics[0])
-        environment.instance.add_dynamic_partitions(names, list(filter(None, keys)))
-        environment.copy()
-        for key, line in keys.items():
-            run = environment.materialize(topics[0], key)
-            assert line in failure(run)
-            assert not environment.is_retried(run)
-            assert key or naming.lane_job(environment.name, naming.MAIN) in failure(run)
-        assert environment.read(topics[0]) == AS
 
-    def test_a_topic_that_is_denied_with_a_window_outstanding(
-        self, environment: InProcessEnvironment, topics: list[str]
-    ) -> None:
-        """The next window leaves it out, and the planner requests nothing more."""
-        environment.freeze()
-        environment.write([topics[1]])
-
-        environment.copy()
-
-        assert environment.read(topics[1], 1) == BS
-        assert not environment.tick().run_requests
-
-    def test_no_node_answers(self, environment: InProcessEnvironment, topics: list[str]) -> None:
-        """The run fails with the error message of `relay run`; Dagster retries that of a person."""
-        (window,) = environment.freeze()
-        away = environment.nodes(a="127.0.0.1:1")
-        environment.write(topics, source=away, give_up_after="1s")
-        by_hand, of_lane = environment.materialize(topics[0], window), environment.run()
-        for run in (by_hand, of_lane):
-            assert "cannot be reached" in failure(run)
-        assert environment.is_retried(by_hand)
-        assert not environment.is_retried(of_lane), "the planner starts the lane's next run"
+def test_no_node_answers(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """The run fails with the error message of `relay run`; Dagster retries that of a person."""
+    (window,) = environment.freeze()
+    away = environment.nodes(a="127.0.0.1:1")
+    environment.write(topics, source=away, give_up_after="1s")
+    by_hand, of_lane = environment.materialize(topics[0], window), environment.run()
+    for run in (by_hand, of_lane):
+        assert "cannot be reached" in failure(run)
+    assert environment.is_retried(by_hand)
+    assert not environment.is_retried(of_lane), "the planner starts the lane's next run"

@@ -57,7 +57,6 @@ def as_filter(acl: AclBinding) -> AclBindingFilter:
 
 
 def revoke(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
-    """Delete ACLs."""
     admin = AdminClient(client(cluster))
     for deleted in admin.delete_acls(list(map(as_filter, acls))).values():
         deleted.result(150)

@@ -74,7 +74,6 @@ class Apicurio(LocalProcess):
         super().__init__(name, port, command, log, started, _START_SECONDS)
 
     def export(self) -> bytes:
-        """Return everything in it, as a ZIP file."""
         with urllib.request.urlopen(f"{self.root}/registry/v3/admin/export") as answer:
             content: bytes = answer.read()
         return content
@@ -88,7 +87,6 @@ class Apicurio(LocalProcess):
 
 
 def unpacked(folder: Path) -> Path:
-    """Return a folder with the program."""
     program = folder / "apicurio"
     with tarfile.open(archive(folder)) as packed:
         packed.extractall(program, filter="data")

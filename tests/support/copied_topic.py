@@ -62,7 +62,6 @@ class Copied:
         return Mirror.model_validate(self.settings(on_data_loss))
 
     def write(self, first: int, count: int) -> None:
-        """Write records at the source that must arrive."""
         records = numbered(count, first=first)
         write(self.source, self.at, records)
         self.expected += records
@@ -103,7 +102,6 @@ class Copied:
         return {hop.cluster_id for hop in found.get(self.to.topic, ())}
 
     def arrived(self) -> list[Record]:
-        """Return the records at the destination."""
         return records_of(self.destination, self.to)
 
     def ledger(self) -> list[LedgerEntry]:

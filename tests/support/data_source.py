@@ -19,7 +19,6 @@ from tests.support import commands
 
 
 def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
-    """Return a reader of the mirror's topic."""
     settings = commands.mirror(copied.source, copied.destination, copied.topic)
     config = commands.configured(folder, {copied.name: settings})
     return spark.read.format("relay").options(
@@ -28,12 +27,10 @@ def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
 
 
 def planned(config: Path, **options: str) -> list[Range]:
-    """Return the Spark partitions that options mean."""
     return ranges_of(our_names({"config": str(config)} | options))
 
 
 def offset_ranges(ranges: Iterable[Range]) -> list[OffsetRange]:
-    """Return their offsets, sorted."""
     wanted = (each.wanted for each in ranges)
     return sorted(wanted, key=lambda each: (each.topic_partition, each.start))
 
@@ -67,7 +64,6 @@ class Query:
             yield offset_ranges(self.ranges(start, end))
 
     def ranges(self, start: str, end: str) -> list[Range]:
-        """Return the Spark partitions of a micro-batch."""
         found: Iterable[InputPartition] = self._reader.partitions(
             json.loads(start), json.loads(end)
         )

@@ -48,7 +48,6 @@ class Instruction:
 
     @property
     def words(self) -> list[str]:
-        """Its arguments, in either form."""
         found = json.loads(self.text) if self.text.startswith("[") else shlex.split(self.text)
         return [str(word) for word in found]
 
@@ -83,7 +82,6 @@ class Image:
     _folder: Path = Path("/")
 
     def build(self, dockerfile: Path = DEPLOY / "docker" / "Dockerfile") -> None:
-        """Carry out all steps."""
         programs = self.root / "usr" / "bin"
         programs.mkdir(parents=True)
         base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
@@ -181,7 +179,6 @@ class Compose:
 
     @property
     def url(self) -> str:
-        """The address of the web server."""
         return f"http://127.0.0.1:{self._ports['3000']}"
 
     @contextmanager
@@ -224,7 +221,6 @@ class Compose:
         until(healthy, f"the health of {name}, see {self.log(name)}", _START_SECONDS, 1.0)
 
     def kill(self, name: str) -> None:
-        """Kill all processes of a container."""
         process = self.processes[name]
         if process.poll() is None:
             below = psutil.Process(process.pid).children(recursive=True)
@@ -297,6 +293,5 @@ class Compose:
 
 
 def compose() -> dict[str, Any]:
-    """Return the content of compose.yaml."""
     found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     return found

@@ -62,7 +62,6 @@ class Block:
 
 
 def blocks(*languages: str) -> list[Block]:
-    """Return the blocks in these languages, page by page."""
     found = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = path.read_text(encoding="utf-8")

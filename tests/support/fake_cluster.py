@@ -55,7 +55,6 @@ from relay_pipelines.protocol.records import decode
 FETCH, PRODUCE, METADATA, API_VERSIONS = 1, 0, 3, 18
 _SERVED = {PRODUCE: 8, FETCH: 11, METADATA: 8, API_VERSIONS: 0}
 _SERVED |= {2: 5, 10: 2, 22: 1, 23: 3, 24: 2, 26: 1, 32: 2, 35: 0}
-_NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE, _INVALID_RECORD = 1, 47, 48, 87
 _UNKNOWN_TOPIC, _NOT_ATTEMPTED, _HIDDEN = 3, 55, 29
 _EARLIEST, _READ_COMMITTED = -2, 1
@@ -148,7 +147,10 @@ class FakeCluster:
     """A cluster of one broker."""
 
     def __init__(self, *topics: str) -> None:
-        self.cluster_id = "fake"
+        self.cluster_id: str | None = "fake"
+        self.node = 1, "fake", 9092  # id, host and port of the broker
+        self.partition = 0  # of each topic
+        self.starting = 0  # how often it answers Metadata as one that knows nothing yet
         self.cleanup_policy = "compact"
         self.configs: dict[str, str] = {}  # of every topic, besides
         self.logs = {topic: Log() for topic in topics}
@@ -163,7 +165,6 @@ class FakeCluster:
         self.topic_ids: dict[str, uuid.UUID] = {}  # as brokers since Kafka 2.8 have them
 
     def create(self, topic: str) -> None:
-        """Make a topic without records."""
         self.logs[topic] = Log()
 
     def delete_before(self, topic: str, offset: int) -> None:
@@ -211,18 +212,21 @@ class FakeCluster:
         topic = MetadataResponse.MetadataResponseTopic
         broker = MetadataResponse.MetadataResponseBroker
 
+        number, host, port = self.node
+        knows, self.starting = self.starting <= 0, self.starting - 1
+
         def partitions(name: str) -> list[Any]:
             if name in errors:
                 return []
-            leader = -1 if name in self.leaderless else _NODE
-            places = {"leader_epoch": 0, "replica_nodes": [_NODE], "isr_nodes": [_NODE]}
+            leader = -1 if name in self.leaderless else number
+            places = {"leader_epoch": 0, "replica_nodes": [number], "isr_nodes": [number]}
             found = topic.MetadataResponsePartition(
-                error_code=0, partition_index=0, leader_id=leader, **places
+                error_code=0, partition_index=self.partition, leader_id=leader, **places
             )
             return [found]
 
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
-        unknown = self.deleted | set(names) - self.logs.keys()
+        unknown = self.deleted | set(names) - (self.logs.keys() if knows else set())
         errors = dict.fromkeys(self.hidden, _HIDDEN) | dict.fromkeys(unknown, _UNKNOWN_TOPIC)
         topics = [
             topic(
@@ -234,12 +238,12 @@ class FakeCluster:
             )
             for name in names
         ]
-        brokers = [broker(node_id=_NODE, host=_HOST, port=_PORT, rack=None)]
-        ids = {"cluster_id": self.cluster_id, "controller_id": _NODE}
+        brokers = [broker(node_id=number, host=host, port=port, rack=None)] * knows
+        ids = {"cluster_id": self.cluster_id, "controller_id": number if knows else -1}
         return MetadataResponse(brokers=brokers, topics=topics, **ids)
 
     def _coordinator(self, _asked: Any) -> Any:
-        where = {"node_id": _NODE, "host": _HOST, "port": _PORT}
+        where = dict(zip(("node_id", "host", "port"), self.node, strict=True))
         return FindCoordinatorResponse(
             throttle_time_ms=0, error_code=0, error_message=None, **where
         )
@@ -255,7 +259,8 @@ class FakeCluster:
             end = log.stable_end if committed else log.end
             offset = self.low_watermarks.get(name, 0) if wanted.timestamp == _EARLIEST else end
             known = {"timestamp": -1, "offset": offset, "leader_epoch": 0}
-            return topic.ListOffsetsPartitionResponse(partition_index=0, error_code=0, **known)
+            known["partition_index"] = self.partition
+            return topic.ListOffsetsPartitionResponse(error_code=0, **known)
 
         topics = [
             topic(name=one.name, partitions=[answer(one.name, each) for each in one.partitions])
@@ -486,7 +491,6 @@ class FakeSocket:
         return count
 
     def close(self) -> None:
-        """Close the connection, and lose outstanding responses."""
         self._is_open = False
         self._answers.clear()
 

@@ -33,12 +33,10 @@ class Clock(SystemClock):
         return self._now
 
     def sleep(self, seconds: float) -> None:
-        """Return at once."""
         self._now += seconds
 
 
 def values(topic: str, count: int) -> list[bytes]:
-    """Return the values of the topic's records."""
     return [f"{topic}{number:04d}".encode().ljust(_SIZE, b".") for number in range(count)]
 
 

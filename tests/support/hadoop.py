@@ -99,7 +99,6 @@ class Hadoop:
         return done.stdout
 
     def application(self, identity: str) -> dict[str, Any]:
-        """Return what the ResourceManager tells of an application."""
         with urllib.request.urlopen(f"{self._page}/ws/v1/cluster/apps/{identity}") as answer:
             told: dict[str, Any] = json.load(answer)["app"]
         return told

@@ -83,7 +83,6 @@ class OldKafka:
         return tuple(f"127.0.0.1:{port}" for port in self._ports)
 
     def cluster(self) -> Cluster:
-        """The cluster as the package addresses it."""
         return Cluster(f"kafka-{self.version}", self.bootstrap_servers)
 
     def close(self) -> None:

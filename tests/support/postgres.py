@@ -57,13 +57,11 @@ class Postgres:
             connection.cursor().execute("CREATE DATABASE dagster")
 
     def start(self) -> None:
-        """Start the server and wait until it accepts queries."""
         where = ["-D", "data", "-h", "127.0.0.1", "-p", str(self.port)]
         self._process = self._start("postgres", *where, "-c", "unix_socket_directories=")
         until(self._answers, "the start of PostgreSQL", _SECONDS, 0.1)
 
     def kill(self) -> None:
-        """Kill all its processes."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -89,7 +87,6 @@ class Postgres:
         return {"storage": {"postgres": {"postgres_url": url}}}
 
     def close(self) -> None:
-        """Kill the server and delete its data."""
         self.kill()
         shutil.rmtree(self.folder)
 

@@ -14,14 +14,12 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 def plan_of(
     mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
 ) -> RunPlan:
-    """Build the plan of a run from these positions."""
     return plan(snapshot_of(mirror, node, destinations, positions))
 
 
 def snapshot_of(
     mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
 ) -> ClusterSnapshot:
-    """Build a snapshot of these positions."""
     return ClusterSnapshot(
         mirror=mirror,
         node=Cluster(node, ("a:1",)),

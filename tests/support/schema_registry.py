@@ -66,7 +66,6 @@ class FakeRegistry:
         self.subjects.setdefault(subject, {})[number] = Stored(schema_id, content, deleted)
 
     def answer(self, method: str, target: str, body: Any, authorization: str) -> Answer:
-        """Return status and JSON for one request."""
         parts = urlsplit(target)
         path = [unquote(each) for each in parts.path.strip("/").split("/")]
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}

@@ -21,7 +21,6 @@ class SmallDisk:
 
     @property
     def free_bytes(self) -> int:
-        """What is free."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
 
@@ -30,7 +29,6 @@ class SmallDisk:
         self._others.write_bytes(bytes(self.free_bytes - but_bytes))
 
     def clear(self) -> None:
-        """Delete this file."""
         self._others.unlink()
 
 

@@ -15,7 +15,6 @@ from tests.support.commands import RELAY, environment
 
 
 def in_a_terminal(config: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Terminal]:
-    """Start the command in a terminal of its own."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
@@ -45,12 +44,10 @@ class Terminal:
         )
 
     def until(self, pattern: str) -> None:
-        """Read until the pattern is drawn."""
         while not re.search(pattern, self.text[-4000:]):
             assert self._read(), self.text[-2000:]
 
     def until_closed(self) -> None:
-        """Read until all writers have closed the terminal."""
         while self._read():
             pass
         os.close(self.descriptor)

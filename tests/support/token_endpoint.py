@@ -29,7 +29,6 @@ class TokenEndpoint:
     answer: tuple[int, Any] | None = None
 
     def respond(self, authorization: str, form: str) -> tuple[int, Any]:
-        """Return status and JSON for one request."""
         self.asked.append({key: values[0] for key, values in parse_qs(form).items()})
         if self.answer is not None:
             return self.answer
@@ -47,7 +46,6 @@ class TokenEndpoint:
 
 
 def unsecured(subject: str, seconds: float) -> str:
-    """Return a JSON web token without a signature."""
     now = time.time()
     # brokers truncate their time to milliseconds, and refuse tokens of the future
     parts = {"alg": "none"}, {"sub": subject, "iat": int(now), "exp": now + seconds}
@@ -62,7 +60,6 @@ def unsecured(subject: str, seconds: float) -> str:
 
 @contextmanager
 def token_endpoint(secret: str) -> Iterator[TokenEndpoint]:
-    """Serve an endpoint on 127.0.0.1 until the block ends."""
     endpoint = TokenEndpoint(secret)
 
     class Handler(BaseHTTPRequestHandler):

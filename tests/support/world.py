@@ -121,7 +121,6 @@ class World:
     def attest(
         self, key: Ed25519PrivateKey | None = None, topic: str | None = None
     ) -> dict[str, Any]:
-        """Write a statement, and return it."""
         with self.answering():
             text = b"".join(statement.attest("m", self.mirror, topic, key, MADE_AT, Clock()))
         self.path.write_bytes(text)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestration import soak
+from benchmarks.orchestration import soak_page
 from tests.orchestration.soak.faults import OF_SERVERS, Event, Fault, Strike, scenario
 from tests.orchestration.soak.growth import Per, Point, Verdict, growth
 from tests.orchestration.soak.limits import FILES, PRUNED
-from tests.orchestration.soak.report import Report, as_markdown, as_svg
+from tests.orchestration.soak.report import Report
 from tests.orchestration.soak.sampling import Role, Sample, Usage
 
 MIB = 1 << 20
@@ -80,7 +80,7 @@ def test_growth_of_each_life_and_window() -> None:
     assert found.verdict == Verdict.FLAT
 
 
-FOLDER = Path(soak.__path__[0])
+FOLDER = Path(soak_page.__file__).parent
 
 
 def sample(seconds: int) -> Sample:
@@ -112,7 +112,7 @@ def with_leak(role: Role, every_seconds: int) -> Report:
 
 def test_nothing_grows() -> None:
     """Its page says so."""
-    page = as_markdown(FLAT, FOLDER / "soak.md.j2", {"CPU": "2 cores"})
+    page = soak_page.as_markdown(FLAT, FOLDER / "soak.md.j2", {"CPU": "2 cores"})
     assert FLAT.failures() == []
     assert "| **above** |" not in page
     for words in (
@@ -129,7 +129,7 @@ def test_what_fails_a_soak() -> None:
     report = with_leak(Role.DAEMON, 600)
     (failure,) = report.failures()
     assert failure.startswith("daemon, handles: grows by 1")
-    page = as_markdown(report, FOLDER / "soak.md.j2", {})
+    page = soak_page.as_markdown(report, FOLDER / "soak.md.j2", {})
     assert f"- **{failure}**" in page
     assert page.count("| **above** |") == 1
     samples = [
@@ -146,7 +146,7 @@ def test_what_fails_a_soak() -> None:
 
 
 def test_the_picture_has_a_line_per_series() -> None:
-    picture = ET.fromstring(as_svg(FLAT, FOLDER / "soak.svg.j2"))
+    picture = ET.fromstring(soak_page.as_svg(FLAT, FOLDER / "soak.svg.j2"))
     lines = picture.findall(".//{*}polyline")
     assert len(lines) == 3 * len(Role) + len(PRUNED | FILES)
     assert len(picture.findall(".//{*}line")) == 5 * len(FLAT.strikes)

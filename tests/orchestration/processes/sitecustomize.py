@@ -50,7 +50,8 @@ if "dagster._daemon" in sys.orig_argv:
         }[point]
         setattr(DagsterInstance, name, _dying(getattr(DagsterInstance, name), before=before))
 
-if sys.orig_argv[1:5] == ["-m", "dagster", "api", "grpc"]:
+is_run = any("multiprocessing.spawn" in word for word in sys.orig_argv)
+if is_run or sys.orig_argv[1:5] == ["-m", "dagster", "api", "grpc"]:
     from relay_pipelines.orchestration import turns
 
-    turns.DEAD_SECONDS = 40.0  # of a run with a heartbeat every 15 s
+    turns._BEAT_SECONDS, turns.DEAD_SECONDS = 5.0, 25.0

@@ -134,7 +134,6 @@ class Mirror:
 
 
 def happen(event: Event, mirror: Mirror) -> Seen:
-    """Let an event happen."""
     return _EVENTS[event](mirror)
 
 

@@ -67,7 +67,6 @@ class Operator:
         return False
 
     def stop(self) -> None:
-        """End it."""
         self._dagster = None
         self._stack.close()
 

@@ -86,24 +86,20 @@ class Deployment:
         self._config = str(folder / "relay.yaml")
 
     def processes(self) -> Iterator[tuple[Role, psutil.Process]]:
-        """Yield the processes, the oldest first."""
         for process in sorted(psutil.process_iter(), key=psutil.Process.create_time):
             with suppress(psutil.Error):
                 if process.environ().get("RELAY_CONFIG") == self._config:
                     yield _role(process), process
 
     def of(self, wanted: Role) -> list[psutil.Process]:
-        """The processes of one role."""
         return [process for role, process in self.processes() if role is wanted]
 
     def kill(self) -> None:
-        """Kill all of them."""
         for _, process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def usage(self) -> dict[str, Usage]:
-        """What they use, by role."""
         found: dict[str, Usage] = defaultdict(Usage)
         for role, process in self.processes():
             with suppress(psutil.Error):
@@ -132,11 +128,9 @@ class Sampler:
 
     @property
     def seconds(self) -> float:
-        """The time since the start."""
         return time.monotonic() - self._began
 
     def sample_until(self, over: threading.Event) -> None:
-        """Measure until the event is set."""
         while not over.wait(SAMPLE_SECONDS):
             with suppress(psutil.Error):  # a process has ended meanwhile
                 self.samples.append(self.sample())
@@ -144,7 +138,6 @@ class Sampler:
                     file.write(f"{json.dumps(asdict(self.samples[-1]))}\n")
 
     def sample(self) -> Sample:
-        """Measure once."""
         self.windows |= self._present_windows()
         return Sample(
             self.seconds,

@@ -56,16 +56,13 @@ class SoakTopic:
 
     @property
     def copies(self) -> list[TopicPartition]:
-        """The topic-partitions at the destination."""
         return [TopicPartition(self.copy_name, number) for number in range(self.partitions)]
 
     @property
     def originals(self) -> list[TopicPartition]:
-        """The topic-partitions at the source."""
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
 
     def write(self, records: int) -> None:
-        """Write numbered records of now to each topic-partition."""
         with self._writing:
             stamp = CREATE_TIME, int(time.time() * 1000)
             for at in self.originals:
@@ -87,7 +84,6 @@ class SoakTopic:
             return -1
 
     def offsets_copied(self) -> int:
-        """The sum of the end offsets of the copy."""
         return sum(ends(self.destination, self.copies).values())
 
     def waiting(self) -> int:
@@ -138,7 +134,6 @@ class SoakTopic:
 
 
 def writer(topics: Mapping[str, SoakTopic]) -> Callable[[Event], None]:
-    """Write to all topics once a second."""
 
     def work(over: Event) -> None:
         while not over.wait(1.0):

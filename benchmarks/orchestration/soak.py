@@ -1,4 +1,4 @@
-"""Mirrors with Dagster for a long time: `python -m tests.orchestration.soak`.
+"""Mirrors with Dagster for a long time: `python -m benchmarks.orchestration.soak`.
 
 Processes are killed meanwhile, or, with `--topics`, very many topics all have news.
 """
@@ -16,14 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.orchestration import many_topics, many_topics_report
+from benchmarks.orchestration import many_topics, many_topics_report, soak_page
 from relay_pipelines.output.formatting import stdout
-from tests.orchestration.soak import report
 from tests.orchestration.soak.faults import Strike
+from tests.orchestration.soak.report import Report
 from tests.orchestration.soak.sampling import Sample, Usage
 from tests.orchestration.soak.soak import soak
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 _HERE = Path(__file__).parent
 _RESULTS = _ROOT / "var" / "soak"
 _PUBLISHED_MINUTES = 30.0
@@ -52,8 +52,8 @@ def main() -> int:
         if not found.failures():
             shutil.rmtree(folder)
     target = _target(found.seconds)
-    (target / "soak.md").write_text(report.as_markdown(found, _HERE / "soak.md.j2", described))
-    (target / "pictures" / "soak.svg").write_text(report.as_svg(found, _HERE / "soak.svg.j2"))
+    (target / "soak.md").write_text(soak_page.as_markdown(found, _HERE / "soak.md.j2", described))
+    (target / "pictures" / "soak.svg").write_text(soak_page.as_svg(found, _HERE / "soak.svg.j2"))
     for failure in found.failures():
         console.print(f"failed: {failure}")
     console.print(f"report in {(target / 'soak.md').relative_to(_ROOT)}")
@@ -88,7 +88,7 @@ def _target(seconds: float) -> Path:
     return target
 
 
-def _read(figures: Path) -> tuple[report.Report, dict[str, str]]:
+def _read(figures: Path) -> tuple[Report, dict[str, str]]:
     read = json.loads(figures.read_text())
     fields = read["report"]
     samples = [
@@ -98,11 +98,13 @@ def _read(figures: Path) -> tuple[report.Report, dict[str, str]]:
         for sample in fields.pop("samples")
     ]
     strikes = [Strike(*strike) for strike in fields.pop("strikes")]
-    return report.Report(samples=samples, strikes=strikes, **fields), read["machine"]
+    return Report(samples=samples, strikes=strikes, **fields), read["machine"]
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.orchestration.soak", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.orchestration.soak", description=__doc__
+    )
     parser.add_argument("--minutes", type=float, default=60.0, help="of the faults: 60")
     parser.add_argument(
         "--seed",
