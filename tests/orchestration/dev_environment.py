@@ -17,7 +17,8 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.copying import records_of
 from tests.orchestration import graphql
-from tests.support.independent import Record, assert_equal, create, ends, read, until, write
+from tests.support import commands
+from tests.support.independent import Record, assert_equal, create, ends, read, write
 
 _PROCESSES = Path(__file__).parent / "processes"
 
@@ -42,31 +43,25 @@ class DevEnvironment:
         create(self.source, topic, 2, {"retention.ms": "-1"})
         self.configure()
         # find dead runs sooner than by default
-        instance = (
-            (CONFIG_FOLDER / "dagster.yaml")
-            .read_text()
-            .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
-        )
-        (folder / "dagster.yaml").write_text(instance)
+        instance = (CONFIG_FOLDER / "dagster.yaml").read_text()
+        sooner = instance.replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
+        (folder / "dagster.yaml").write_text(sooner)
 
     def configure(self, *, automation: bool = True, remote: str | None = None, **more: Any) -> None:
         """Write relay.yaml; `more` gives keys of the mirror."""
-        mirror = {
-            "source": {
-                "nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]
-            },
-            "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
-            "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
-            "window": {"every": "1s"},
-        }
+        mirror = commands.mirror(
+            self.source,
+            self.destination,
+            self.topic,
+            node="a",
+            topics={"rename": f"{self.name}.{{topic}}"},
+            window={"every": "1s"},
+        )
         spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
         if remote:
             spark = {"remote": remote}
-        self.replace_config(
-            yaml.safe_dump(
-                {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
-            )
-        )
+        written = {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
+        self.replace_config(yaml.safe_dump(written))
 
     def replace_config(self, text: str) -> None:
         """Write relay.yaml at once, so that nobody reads half of it."""
@@ -91,14 +86,10 @@ class DevEnvironment:
 
     def produce(self, batches: int, records: int = 20) -> None:
         for partition in range(2):
-            made = [
-                [
-                    Record(b"k", f"{partition}/{self.number + batch * records + number}".encode())
-                    for number in range(records)
-                ]
-                for batch in range(batches)
-            ]
-            write(self.source, TopicPartition(self.topic, partition), *made)
+            numbers = range(self.number, self.number + batches * records)
+            made = [Record(b"k", f"{partition}/{number}".encode()) for number in numbers]
+            each = [made[first : first + records] for first in range(0, len(made), records)]
+            write(self.source, TopicPartition(self.topic, partition), *each)
         self.number += batches * records
 
     def copied(self) -> int:
@@ -126,21 +117,15 @@ class DevEnvironment:
 
     def all_succeeded(self, dagster: Dagster) -> dict[str, list[str]]:
         """Wait until every run has ended well; return the windows of the topic by status."""
-        until(
+        graphql.wait(
             lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
             "the end of the runs",
-            pause_seconds=graphql.PAUSE_SECONDS,
         )
         return graphql.partitions(dagster, self.asset)
 
     def all_arrived(self, seconds: float = 120.0) -> None:
         """Wait until as many records have arrived as were produced, then compare."""
-        until(
-            lambda: self.copied() >= 2 * self.number,
-            "the last record",
-            seconds,
-            graphql.PAUSE_SECONDS,
-        )
+        graphql.wait(lambda: self.copied() >= 2 * self.number, "the last record", seconds)
         self.assert_equal()
 
 

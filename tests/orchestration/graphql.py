@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from relay_pipelines.demo.dagster import REPOSITORY, Dagster
 from tests.support.independent import until
 
 _ASSETS = {"pipelineName": "__ASSET_JOB"}
-PAUSE_SECONDS = 1.0  # a query takes a tenth of a second of the processor
+_PAUSE_SECONDS = 1.0  # a query takes a tenth of a second of the processor
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs {
   results { runId status jobName startTime tags { key value } } } } }"""
 _LOGS = """query($id: ID!, $after: String) {
@@ -47,6 +47,11 @@ _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"
 ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
+def wait(condition: Callable[..., Any], what: str, seconds: float = 120.0) -> Any:
+    """Poll with pauses until the condition is true, and return its value."""
+    return until(condition, what, seconds, _PAUSE_SECONDS)
+
+
 @dataclass(frozen=True)
 class Run:
     """One run as the run list shows it; `started` is 0 if its process has not begun."""
@@ -64,17 +69,13 @@ class Run:
 
 
 def runs(dagster: Dagster) -> list[Run]:
-    found = dagster.ask(_RUNS)["runsOrError"]["results"]
-    return [
-        Run(
-            run["runId"],
-            run["status"],
-            run["jobName"],
-            {tag["key"]: tag["value"] for tag in run["tags"]},
-            run["startTime"] or 0.0,
-        )
-        for run in found
-    ]
+
+    def run(found: dict[str, Any]) -> Run:
+        tags = {tag["key"]: tag["value"] for tag in found["tags"]}
+        named = found["runId"], found["status"], found["jobName"]
+        return Run(*named, tags, found["startTime"] or 0.0)
+
+    return [run(found) for found in dagster.ask(_RUNS)["runsOrError"]["results"]]
 
 
 def messages(dagster: Dagster, run_id: str, since: float = 0.0) -> list[str]:
@@ -164,30 +165,27 @@ def backfill(dagster: Dagster, *chosen: tuple[Sequence[str], Sequence[str]]) -> 
 def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -> str:
 
     def status() -> str | None:
-        now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"][
-            "status"
-        ]
-        return str(now) if now in _BACKFILL_ENDED else None
+        now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]
+        return now["status"] if now["status"] in _BACKFILL_ENDED else None
 
-    return str(until(status, "the end of the backfill", seconds, PAUSE_SECONDS))
+    return str(wait(status, "the end of the backfill", seconds))
 
 
 def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
+    """Wait until a run ends and return it."""
 
     def found() -> Run | None:
-        return next(
-            (run for run in runs(dagster) if run.id == run_id and run.status in ENDED), None
-        )
+        own = (run for run in runs(dagster) if run.id == run_id and run.status in ENDED)
+        return next(own, None)
 
-    result: Run = until(found, f"the end of run {run_id}", seconds, PAUSE_SECONDS)
+    result: Run = wait(found, f"the end of run {run_id}", seconds)
     return result
 
 
 def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
-    found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"][
-        "assetPartitionStatuses"
-    ]
-    return {name.removesuffix("Partitions"): windows for name, windows in found.items()}
+    found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"]
+    statuses = found["assetPartitionStatuses"].items()
+    return {name.removesuffix("Partitions"): windows for name, windows in statuses}
 
 
 def graph(

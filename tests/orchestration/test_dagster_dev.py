@@ -24,7 +24,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
-from tests.support.independent import Record, create, read, until, write
+from tests.support.independent import Record, create, read, write
 
 
 @pytest.mark.quick
@@ -41,22 +41,21 @@ def test_a_session(dev: DevEnvironment) -> None:
             dev.produce(1)
             dev.all_arrived(30)
         (session,) = graphql.runs(dagster)
-        assert (session.status, session.job) == ("STARTED", f"mirror_{dev.name}")
-        assert session.tags[naming.TAG_NODE] == "a"
+        found = session.status, session.job, session.tags[naming.TAG_NODE]
+        assert found == ("STARTED", f"mirror_{dev.name}", "a")
         assert not [tag for tag in session.tags if "heartbeat" in tag], "technical tags are hidden"
         stdout = [*(dev.folder / "var/dagster/logs" / session.id).rglob("*.out")]
         lines = [line for path in stdout for line in path.read_text().splitlines()]
         assert len(lines) >= 5
         assert all(line.startswith("window 20") for line in lines), lines
-        until(
+        graphql.wait(
             lambda: len(graphql.partitions(dagster, dev.asset)["materialized"]) >= 6,
             "the windows of a session that has not ended",
-            pause_seconds=graphql.PAUSE_SECONDS,
         )
-        found = graphql.partitions(dagster, dev.asset)
-        assert not found["unmaterialized"]
+        windows = graphql.partitions(dagster, dev.asset)
+        assert not windows["unmaterialized"]
         evaluations = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
-        assert {evaluation["partition"] for evaluation in evaluations} == set(found["materialized"])
+        assert {each["partition"] for each in evaluations} == set(windows["materialized"])
         assert all(evaluation["success"] for evaluation in evaluations)
         all_green(dev, dagster)
 
@@ -89,12 +88,10 @@ def all_green(dev: DevEnvironment, dagster: Dagster) -> None:
     }
 
     wanted = {key: (True, found) for key, found in expected.items()}
-
     # the lag of records of 2023 fails until a tick finds them copied
-    deadline = time.monotonic() + 60
-    while (shown := graphql.graph(dagster)) != wanted and time.monotonic() < deadline:
-        time.sleep(graphql.PAUSE_SECONDS)
-    assert shown == wanted
+    with suppress(AssertionError):
+        graphql.wait(lambda: graphql.graph(dagster) == wanted, "a green graph", 12)
+    assert graphql.graph(dagster) == wanted
 
 
 @pytest.mark.long
@@ -119,16 +116,16 @@ def test_what_people_do(dev: DevEnvironment) -> None:
         create(dev.source, new, 1, {"retention.ms": "-1"})
         write(dev.source, TopicPartition(new, 0), [Record(b"k", b"first")])
         copy = TopicPartition(f"{dev.name}.{new}", 0)
-        until(lambda: dev.has(copy), "the new topic", pause_seconds=graphql.PAUSE_SECONDS)
+        graphql.wait(lambda: dev.has(copy), "the new topic")
 
         def said() -> str:
             found = graphql.checks(dagster, plan, naming.SOURCE_TOPICS)
             return "" if not found or found[0]["success"] else found[0]["description"]
 
-        until(lambda: new in said(), "the check", pause_seconds=graphql.PAUSE_SECONDS)
+        graphql.wait(lambda: new in said(), "the check")
         assert "reload the code location" in said()
         graphql.reload(dagster)
-        until(lambda: not said(), "the check after the reload", pause_seconds=graphql.PAUSE_SECONDS)
+        graphql.wait(lambda: not said(), "the check after the reload")
         assert graphql.partitions(dagster, [dev.name, new])["materialized"]
         dev.produce(1)
         dev.all_arrived()
@@ -141,10 +138,9 @@ def test_what_people_do(dev: DevEnvironment) -> None:
             write(dev.source, TopicPartition(new, 0), [Record(b"k", f"later{number}".encode())])
             dev.produce(1)
             dev.all_arrived()
-            until(
+            graphql.wait(
                 lambda number=number: len(read(dev.destination, copy)) == number + 2,
                 "the record of the new part",
-                pause_seconds=graphql.PAUSE_SECONDS,
             )
 
         people_work_beside_sessions(dev, dagster, [dev.asset, [dev.name, new]])
@@ -199,7 +195,6 @@ class _Stranger(http.server.BaseHTTPRequestHandler):
         entry = {"locationOrLoadError": sensor, "displayMetadata": [sockets]}
         body = json.dumps({"data": {"workspaceOrError": {"locationEntries": [entry]}}}).encode()
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -220,10 +215,7 @@ def test_another_dagster_on_the_port(dev: DevEnvironment) -> None:
             with pytest.raises(RelayError, match=f"port {port} of 127.0.0.1 cannot be used"):
                 ui.main(port)
             assert not requests
-            with (
-                pytest.raises(RelayError, match="another process answers"),
-                running(dev.folder, port),
-            ):
+            with pytest.raises(RelayError, match="another process"), running(dev.folder, port):
                 pass
             assert not any("startSensor" in asked for asked in requests)
         finally:
@@ -243,14 +235,9 @@ def test_a_broken_configuration(dev: DevEnvironment) -> None:
     assert str(refused.value) == f"{error}: {config}:{number}: {problem}"
 
     config.write_text("mirrors:\n  - a\n  b: 1\n")
-    validated = subprocess.run(
-        [sys.executable, "-m", "dagster", "definitions", "validate"],
-        cwd=dev.folder,
-        env=os.environ | {"RELAY_CONFIG": str(config)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "dagster", "definitions", "validate"]
+    own: dict[str, Any] = {"cwd": dev.folder, "env": os.environ | {"RELAY_CONFIG": str(config)}}
+    validated = subprocess.run(command, **own, capture_output=True, text=True, check=False)
     assert validated.returncode == 1
     _, _, shown = validated.stdout.partition("Validation failed for code location")
     assert shown.startswith(

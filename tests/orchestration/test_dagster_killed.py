@@ -59,7 +59,7 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
             ] and len(alive) == 1
 
         # Dagster calls a run failed that is interrupted while its process still starts
-        until(is_alone, "a session that has just begun", 180, graphql.PAUSE_SECONDS)
+        graphql.wait(is_alone, "a session that has just begun", 180)
     # Ctrl-C ends the last session, too
     with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
         left = dict(database.execute("select run_id, status from runs"))
@@ -74,11 +74,8 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
 
 def _hang_spark(dagster: Dagster, run_id: str) -> None:
     """Stop the JVM of a session."""
-    (jvm,) = [
-        child
-        for child in psutil.Process(process_of(dagster, run_id)).children()
-        if child.name() == "java"
-    ]
+    below = psutil.Process(process_of(dagster, run_id)).children()
+    (jvm,) = [child for child in below if child.name() == "java"]
     jvm.suspend()
 
 
@@ -107,14 +104,10 @@ def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPa
 
             def said() -> list[str]:
                 found = graphql.messages(dagster, session.id)
-                return [
-                    line
-                    for line in found
-                    if f"no Spark answers at {server.address}" in line
-                    and not line.startswith("Asset check")
-                ]
+                lines = [line for line in found if not line.startswith("Asset check")]
+                return [line for line in lines if f"no Spark answers at {server.address}" in line]
 
-            until(said, "the line", pause_seconds=graphql.PAUSE_SECONDS)
+            graphql.wait(said, "the line")
             time.sleep(5)  # the next windows fail, too
             assert relay(config, "spark", "start").returncode == 0
             dev.all_arrived()

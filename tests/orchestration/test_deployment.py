@@ -93,22 +93,20 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
     time.sleep(DOWN_SECONDS)
     log = compose.log("code-location")
     line = "Dagster's database fails: "
-    until(lambda: line in log.read_text(), "what the session says", pause_seconds=1)
+    graphql.wait(lambda: line in log.read_text(), "what the session says")
     postgres.start()
 
     deployed.produce(2)
     deployed.all_arrived()
-    until(lambda: loaded(lambda: graphql.runs(dagster)), "the pages", pause_seconds=1)
+    graphql.wait(lambda: loaded(lambda: graphql.runs(dagster)), "the pages")
     assert graphql.ended(dagster, session.id).status == "FAILURE"
-    until(
-        lambda: set(before) < set(loaded(windows)), "the next window on the page", pause_seconds=1
-    )
+    graphql.wait(lambda: set(before) < set(loaded(windows)), "the next window on the page")
 
     (session,) = [run for run in graphql.runs(dagster) if run.status == "STARTED"]
     postgres.take_writes(takes=False)
     deployed.produce(2)
     said = f"{line}cannot execute "
-    until(lambda: said in log.read_text(), "what the session says now", pause_seconds=1)
+    graphql.wait(lambda: said in log.read_text(), "what the session says now")
     assert graphql.status(dagster, session.id) == "STARTED", "the pages still load"
     postgres.take_writes(takes=True)
     assert graphql.ended(dagster, session.id).status == "FAILURE"

@@ -44,8 +44,7 @@ def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) 
     cut = succeeded(environment.job("backfill_by_date", {"from": "1970-01-01"}))
     assert len(environment.windows()) > 6
     found = [metadata(evaluation) for evaluation in cut.get_asset_check_evaluations()]
-    committed = [each["committed (records)"] for each in found if "verdict" in each]
-    assert sum(committed) == 150
+    assert sum(each["committed (records)"] for each in found if "verdict" in each) == 150
 
 
 def test_a_backfill_uses_a_relay_yaml_that_changed_before_its_lane_begins(
@@ -136,11 +135,8 @@ def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
 def test_a_mirror_that_starts_by_date(environment: InProcessEnvironment, topics: list[str]) -> None:
     """A new mirror starts at the beginning of the time span: older records are never copied."""
     noon_ms = 1_767_268_800_000  # 2026-01-01T12:00:00Z
-    write(
-        environment.source.cluster(),
-        TopicPartition(topics[0], 0),
-        [Record(None, b"later", timestamp=(CREATE_TIME, noon_ms))],
-    )
+    later = [Record(None, b"later", timestamp=(CREATE_TIME, noon_ms))]
+    write(environment.source.cluster(), TopicPartition(topics[0], 0), later)
 
     # the only mirror is the default
     assert environment.job("backfill_by_date", {"from": "2026-01-01"}).success

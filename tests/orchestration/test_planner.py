@@ -289,33 +289,6 @@ def test_a_lane_that_is_superseded_costs_the_others_nothing(
     assert [(topic, each.passed) for topic, each in counts.items()] == [(first, False)]
 
 
-def test_a_topic_that_was_deleted_at_the_source(
-    environment: InProcessEnvironment, topics: list[str]
-) -> None:
-    """The check reports it once; later windows are copied without it, and its copy stays."""
-    kept, gone, _ = topics
-    environment.copy()
-    environment.fill(kept, ["more"])
-    environment.fill(gone, ["never copied"], partition=1)
-    before = environment.tick()
-    assert [evaluation.passed for evaluation in evaluations(before, naming.SOURCE_TOPICS)] == [True]
-    environment.freeze()
-    delete(environment.source.cluster(), gone)
-
-    after = environment.tick(cursor=before.cursor)
-
-    (found,) = evaluations(after, naming.SOURCE_TOPICS)
-    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert str(found.description).startswith(f"{gone}: it was copied, and node a no longer has it")
-    assert set(checks(environment.copy())) == {kept}
-    last = environment.tick(cursor=after.cursor)
-    assert not evaluations(last, naming.SOURCE_TOPICS)
-    assert f"missing at the source: {gone}" in line_of(last)
-    assert not environment.check(environment.plan, naming.SOURCE_TOPICS).passed
-    assert environment.read(kept)[-1] == "more"
-    assert environment.read(gone, 1) == [f"b{number}" for number in range(50)]
-
-
 def test_a_lane_that_fails_costs_the_others_nothing(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,124 +318,119 @@ def test_a_lane_that_fails_costs_the_others_nothing(
     assert line == "own: the disk is full | main: nothing is waiting"
 
 
-class TestBeforeTheReload:
-    """A planner knows the topics at its loading; runs load the definitions again."""
+# a planner knows the topics at its loading; runs load the definitions again
 
-    def test_a_topic_without_an_asset(
-        self, environment: InProcessEnvironment, topics: list[str]
-    ) -> None:
-        """It is copied, its events wait for its asset, and a check asks for the reload.
 
-        If it is deleted, the check says that instead.
-        """
-        prefix = topics[0].removesuffix(".a")
-        topic = f"{prefix}.new"
-        environment.write(pattern=re.escape(prefix) + "[.-].*")
-        environment.tick()  # learns the topics
-        environment.location = environment.definitions
-        create(environment.source.cluster(), topic, 2, {"retention.ms": "-1"})
-        environment.fill(topic, [f"new{number}" for number in range(10)])
+def test_a_topic_without_an_asset(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """It is copied, its events wait for its asset, and a check asks for the reload.
 
-        first = environment.tick()
+    If it is deleted, the check says that instead.
+    """
+    prefix = topics[0].removesuffix(".a")
+    topic = f"{prefix}.new"
+    environment.write(pattern=re.escape(prefix) + "[.-].*")
+    environment.tick()  # learns the topics
+    environment.location = environment.definitions
+    create(environment.source.cluster(), topic, 2, {"retention.ms": "-1"})
+    environment.fill(topic, [f"new{number}" for number in range(10)])
 
-        (found,) = evaluations(first, naming.SOURCE_TOPICS)
-        assert (found.passed, found.description) == (
-            False,
-            f"copied, but without an asset: {topic}; reload the code location",
-        )
-        for request in first.run_requests or ():
-            succeeded(environment.job(str(request.job_name), tags=request.tags))
-        assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
-        assert environment.read(topic) == [f"new{number}" for number in range(10)]
-        assert len(environment.materialized(topic)) == 1
-        last = environment.tick(cursor=first.cursor)
-        assert f"1 topic without an asset ({topic})" in line_of(last)
-        environment.location = None
-        after = environment.tick(cursor=last.cursor)
-        reloaded = evaluations(after, naming.SOURCE_TOPICS)
-        assert {each.passed for each in reloaded} == {True}, "after the reload nothing is missing"
-        # and not those of all other topics once more
-        targets = evaluations(after, naming.LAG_TARGET)
-        assert [each.asset_key.path[-1] for each in targets] == [topic]
-        delete(environment.source.cluster(), topic)
-        (gone,) = evaluations(environment.tick(cursor=first.cursor), naming.SOURCE_TOPICS)
-        assert str(gone.description).startswith(f"{topic}: it was copied, and node a no longer")
+    first = environment.tick()
 
-    def test_a_topic_that_is_denied(
-        self, environment: InProcessEnvironment, topics: list[str]
-    ) -> None:
-        """The lane's next run leaves it out; its checks say so once, and stay red no longer."""
-        denied, kept, _ = topics
-        environment.location = environment.definitions
-        environment.freeze()
-        before = environment.tick()
+    (found,) = evaluations(first, naming.SOURCE_TOPICS)
+    assert (found.passed, found.description) == (
+        False,
+        f"copied, but without an asset: {topic}; reload the code location",
+    )
+    for request in first.run_requests or ():
+        succeeded(environment.job(str(request.job_name), tags=request.tags))
+    assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
+    assert environment.read(topic) == [f"new{number}" for number in range(10)]
+    assert len(environment.materialized(topic)) == 1
+    last = environment.tick(cursor=first.cursor)
+    assert f"1 topic without an asset ({topic})" in line_of(last)
+    environment.location = None
+    after = environment.tick(cursor=last.cursor)
+    reloaded = evaluations(after, naming.SOURCE_TOPICS)
+    assert {each.passed for each in reloaded} == {True}, "after the reload nothing is missing"
+    # and not those of all other topics once more
+    targets = evaluations(after, naming.LAG_TARGET)
+    assert [each.asset_key.path[-1] for each in targets] == [topic]
+    delete(environment.source.cluster(), topic)
+    (gone,) = evaluations(environment.tick(cursor=first.cursor), naming.SOURCE_TOPICS)
+    assert str(gone.description).startswith(f"{topic}: it was copied, and node a no longer")
 
-        def targets(tick: dg.SensorResult) -> list[dg.AssetCheckEvaluation]:
-            found = evaluations(tick, naming.LAG_TARGET)
-            return [each for each in found if each.asset_key.path[-1] == denied]
 
-        assert [each.passed for each in targets(before)] == [False]
-        text = yaml.safe_load(environment.config.read_text())
-        text["mirrors"][environment.name]["topics"]["deny"] = [re.escape(denied)]
-        environment.config.write_text(yaml.safe_dump(text))
+def test_a_topic_that_is_denied(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """The lane's next run leaves it out; its checks say so once, and stay red no longer."""
+    denied, kept, _ = topics
+    environment.location = environment.definitions
+    environment.freeze()
+    before = environment.tick()
 
-        after = environment.tick(cursor=before.cursor)
+    def targets(tick: dg.SensorResult) -> list[dg.AssetCheckEvaluation]:
+        found = evaluations(tick, naming.LAG_TARGET)
+        return [each for each in found if each.asset_key.path[-1] == denied]
 
-        assert after.run_requests
-        (found,) = targets(after)
-        assert found.passed
-        assert str(found.description).startswith("no longer mirrored: denied by ")
-        environment.copy()
-        assert environment.read(kept, 1) == [f"b{number}" for number in range(50)]
-        last = environment.tick(cursor=after.cursor)
-        assert line_of(last)
-        assert not targets(last)
+    assert [each.passed for each in targets(before)] == [False]
+    text = yaml.safe_load(environment.config.read_text())
+    text["mirrors"][environment.name]["topics"]["deny"] = [re.escape(denied)]
+    environment.config.write_text(yaml.safe_dump(text))
 
-    def test_a_lane_that_is_taken_out(
-        self, environment: InProcessEnvironment, topics: list[str]
-    ) -> None:
-        """Its topics are copied by the lane that has them now, and the tick asks for the reload."""
-        environment.write(topics, lanes={"own": {"topics": [re.escape(topics[0])]}})
-        environment.location = environment.definitions
-        jobs = [f"mirror_{environment.name}", f"mirror_{environment.name}__own"]
-        assert [request.job_name for request in environment.tick().run_requests or ()] == jobs
-        environment.write(topics)
+    after = environment.tick(cursor=before.cursor)
 
-        (request,) = environment.tick().run_requests or ()
+    assert after.run_requests
+    (found,) = targets(after)
+    assert found.passed
+    assert str(found.description).startswith("no longer mirrored: denied by ")
+    environment.copy()
+    assert environment.read(kept, 1) == [f"b{number}" for number in range(50)]
+    last = environment.tick(cursor=after.cursor)
+    assert line_of(last)
+    assert not targets(last)
 
-        succeeded(environment.job(jobs[0], tags=request.tags))
-        assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
-        line = f"{environment.name}/own is no longer in relay.yaml; reload the code location | "
-        assert line_of(environment.tick()).startswith(line)
 
-    def test_a_lane_that_is_added(
-        self, environment: InProcessEnvironment, topics: list[str]
-    ) -> None:
-        """The main lane copies its topics until the reload: also if a session was told nothing."""
-        window = {"session": "15m"}
-        environment.write(topics, window=window)
-        environment.location = environment.definitions
-        lanes = {"own": {"topics": [re.escape(topics[0])]}}
-        first = environment.tick()
-        environment.write(topics, lanes=lanes, window=window)
-        job = environment.definitions.get_repository_def().get_job(f"mirror_{environment.name}")
-        told_nothing = environment.instance.create_run_for_job(
-            job, tags=(first.run_requests or ())[0].tags, status=dg.DagsterRunStatus.STARTED
-        )
+def test_a_lane_that_is_taken_out(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """Its topics are copied by the lane that has them now, and the tick asks for the reload."""
+    environment.write(topics, lanes={"own": {"topics": [re.escape(topics[0])]}})
+    environment.location = environment.definitions
+    jobs = [f"mirror_{environment.name}", f"mirror_{environment.name}__own"]
+    assert [request.job_name for request in environment.tick().run_requests or ()] == jobs
+    environment.write(topics)
 
-        after = environment.tick(cursor=first.cursor)
+    (request,) = environment.tick().run_requests or ()
 
-        (request,) = after.run_requests or ()
-        assert request.job_name == f"mirror_{environment.name}"
-        environment.instance.create_run_for_job(job, tags=request.tags)
-        line = line_of(environment.tick())
-        assert "main copies what belongs to own: reload the code location" in line
-        (found,) = evaluations(after, naming.SOURCE_TOPICS)
-        assert (found.passed, found.description) == (
-            False,
-            f"copied here, because their lane is not loaded: {topics[0]}; reload the code location",
-        )
-        environment.instance.report_run_canceled(told_nothing)
-        environment.write(topics, lanes=lanes)
-        succeeded(environment.job(f"mirror_{environment.name}", tags=request.tags))
-        assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
+    succeeded(environment.job(jobs[0], tags=request.tags))
+    assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
+    line = f"{environment.name}/own is no longer in relay.yaml; reload the code location | "
+    assert line_of(environment.tick()).startswith(line)
+
+
+def test_a_lane_that_is_added(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """The main lane copies its topics until the reload: also if a session was told nothing."""
+    window = {"session": "15m"}
+    environment.write(topics, window=window)
+    environment.location = environment.definitions
+    lanes = {"own": {"topics": [re.escape(topics[0])]}}
+    first = environment.tick()
+    environment.write(topics, lanes=lanes, window=window)
+    job = environment.definitions.get_repository_def().get_job(f"mirror_{environment.name}")
+    told_nothing = environment.instance.create_run_for_job(
+        job, tags=(first.run_requests or ())[0].tags, status=dg.DagsterRunStatus.STARTED
+    )
+
+    after = environment.tick(cursor=first.cursor)
+
+    (request,) = after.run_requests or ()
+    assert request.job_name == f"mirror_{environment.name}"
+    environment.instance.create_run_for_job(job, tags=request.tags)
+    line = line_of(environment.tick())
+    assert "main copies what belongs to own: reload the code location" in line
+    (found,) = evaluations(after, naming.SOURCE_TOPICS)
+    assert (found.passed, found.description) == (
+        False,
+        f"copied here, because their lane is not loaded: {topics[0]}; reload the code location",
+    )
+    environment.instance.report_run_canceled(told_nothing)
+    environment.write(topics, lanes=lanes)
+    succeeded(environment.job(f"mirror_{environment.name}", tags=request.tags))
+    assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)

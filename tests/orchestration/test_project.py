@@ -32,7 +32,7 @@ from tests.copying import records_of
 from tests.orchestration import graphql
 from tests.orchestration.in_process_environment import InProcessEnvironment, failure
 from tests.support import wheel
-from tests.support.independent import Record, create, until, write
+from tests.support.independent import Record, create, write
 
 DG = Path(sys.executable).parent / "dg"
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -112,15 +112,8 @@ class Project:
         shutil.copy(CONFIG_FOLDER / "dagster.yaml", folder)
 
     def dg(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [DG, *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        run: dict[str, Any] = {"cwd": self.folder, "env": self.environment, "text": True}
+        done = subprocess.run([DG, *arguments], capture_output=True, check=False, **run)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -139,7 +132,7 @@ class Project:
             )
         dagster = Dagster(f"http://127.0.0.1:{port}", process)
         try:
-            until(lambda: serves(dagster), "dg dev", 90, graphql.PAUSE_SECONDS)
+            graphql.wait(lambda: serves(dagster), "dg dev")
             yield dagster
         finally:
             dagster.stop()
@@ -185,11 +178,10 @@ def test_a_mirror_in_a_project_of_ones_own(project: Project) -> None:
     """A component is scaffolded, and its pattern's topics are there at once."""
     project.dg("check", "yaml")
     listed = json.loads(project.dg("list", "defs", "--json"))["assets"]
-    (mirrored,) = (asset for asset in listed if asset["asset_key"] == f"shop/{project.topic}")
-    assert (mirrored["owners"], mirrored["description"]) == (
-        [{"team": "shop"}],
-        f"Orders of shop/{project.topic}",
-    )
+    key = f"shop/{project.topic}"
+    (mirrored,) = (asset for asset in listed if asset["asset_key"] == key)
+    assert mirrored["owners"] == [{"team": "shop"}]
+    assert mirrored["description"] == f"Orders of {key}"
 
 
 @pytest.mark.long
@@ -201,24 +193,18 @@ def test_an_asset_of_the_project_follows(
     at = TopicPartition(project.topic, 0)
     with project.dev() as dagster:
         # an automation condition looks at what comes after its first tick
-        until(lambda: ticked(dagster), "the first tick", 90, graphql.PAUSE_SECONDS)
+        graphql.wait(lambda: ticked(dagster), "the first tick")
         # windows that come between two ticks are one run; on a busy machine three may not
         for first in range(0, 12, 3):
             for number in range(first, first + 3):
                 write(source, at, [Record(b"k", b"%d" % number)])
-                until(
+                graphql.wait(
                     lambda number=number: len(windows(dagster, project)) == number + 1,
                     f"window {number}",
-                    *(90, graphql.PAUSE_SECONDS),
                 )
-            found = dict(zip(windows(dagster, project), records_of(source, at), strict=True))
-            until(
-                lambda found=found: (
-                    invoices(project) == {key: record.value for key, record in found.items()}
-                ),
-                "the invoices of all windows",
-                *(120, graphql.PAUSE_SECONDS),
-            )
+            values = [record.value for record in records_of(source, at)]
+            found = dict(zip(windows(dagster, project), values, strict=True))
+            graphql.wait(lambda found=found: invoices(project) == found, "all invoices")
             if batches(dagster):
                 break
         assert batches(dagster), "a run takes all windows that have come"
@@ -295,13 +281,9 @@ def test_windows_that_failed_come_with_the_next(
         relay_spark.records(context)
 
     def run(asset: dg.AssetsDefinition, key: str) -> dg.ExecuteInProcessResult:
-        return dg.materialize_to_memory(
-            [asset],
-            instance=environment.instance,
-            resources=environment.resources,
-            partition_key=key,
-            raise_on_error=False,
-        )
+        own: dict[str, Any] = {"instance": environment.instance, "raise_on_error": False}
+        own["resources"] = environment.resources
+        return dg.materialize_to_memory([asset], partition_key=key, **own)
 
     newest = max(environment.windows(topic))
     assert run(counted, completed).output_for_node("counted") == {failed: 20, completed: 30}

@@ -665,8 +665,10 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
     after = environment.tick(cursor=before.cursor)
     assert f"{gone}-0: the topic was deleted on node a" in sessions.why(gone)
     (missing,) = evaluations(after, naming.SOURCE_TOPICS)
+    assert (missing.passed, missing.severity) == (False, dg.AssetCheckSeverity.WARN)
     why = f"{gone}: it was copied, and node a no longer has it"
     assert str(missing.description).startswith(why)
+    assert not environment.check(environment.plan, naming.SOURCE_TOPICS).passed
     assert sessions.passes(gone, naming.LAG_TARGET)
     assert environment.last_check(naming.LAG).passed
     assert f"missing at the source: {gone}" in line_of(after)
@@ -674,6 +676,9 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
     until(lambda: "with failures" not in line_of(environment.tick()), "the end of its rest")
     assert not running.done()
     sessions.end(running)
+    last = environment.tick(cursor=after.cursor)
+    assert not evaluations(last, naming.SOURCE_TOPICS), "it is said once"
+    assert f"missing at the source: {gone}" in line_of(last)
     copied = records_of(environment.destination.cluster(), environment.copy_of(gone))
     assert 100 < len(copied) < len(original)
     assert_equal(original[: len(copied)], copied)
