@@ -10,17 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import dagster as dg
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AclOperation
 from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import event_store, naming, window_log
 from relay_pipelines.orchestration.turns import Turn
@@ -38,8 +35,6 @@ from tests.orchestration.in_process_environment import (
     passed,
     succeeded,
 )
-from tests.support.acls import DENY, acl, grant, revoke
-from tests.support.commands import at
 from tests.support.consumers import commit, committed
 from tests.support.independent import (
     CREATE_TIME,
@@ -51,7 +46,6 @@ from tests.support.independent import (
     until,
     write,
 )
-from tests.support.quota import quota
 
 
 class Sessions:
@@ -485,17 +479,21 @@ def test_a_failed_window_does_not_end_a_session(
     environment.fill(bad, ["x" * 1000])
     running = sessions.start()
     sessions.copied(good, "b49", partition=1)
-    until(lambda: f"{bad}-0 at offset 100: a record of" in sessions.why(bad), "the failed check")
+    why = f"{bad}-0 at offset 100: a record of"
+    until(lambda: why in sessions.why(bad), "the failed check")
     for value in ("later", "last"):
         environment.fill(good, [value], partition=1)
         sessions.copied(good, value, partition=1)
     assert not running.done()
     assert not environment.last_check(naming.CONFIGS).passed, "it rests, and still differs"
+    assert sessions.passes(good)
+    assert f", with failures: {bad}: {why}" in line_of(environment.tick())
 
     environment.take_large(bad)
 
     sessions.copied(bad, "x" * 1000)
     until(lambda: sessions.passes(bad), "the check that passes again")
+    until(lambda: "with failures" not in line_of(environment.tick()), "the tick")
     sessions.end(running)
     done = environment.materialized(bad)
     assert done == {*environment.windows(bad)}, "also those that had failed"
@@ -565,81 +563,6 @@ def test_a_lane_that_is_taken_out_ends_its_session(
     ends = f"{environment.name}/main is no longer in relay.yaml: this session ends"
     assert ends in environment.log(run)
     assert "this relay knows version 1; upgrade relay-pipelines" in kept()[1]
-
-
-def test_a_quota_of_the_destination(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
-    """A session that is throttled is slow and does not fail; its lines say by whom, until then."""
-    sessions.write([topics[0]])
-    running = sessions.start()
-    sessions.copied(topics[0], "a99")
-    servers = environment.destination.cluster().bootstrap_servers
-    throttle = partial(quota, servers, f"relay-{environment.name}", "producer_byte_rate")
-    throttle(32 << 10)
-    large = [f"{number}".ljust(60_000) for number in range(7)]  # 320 KiB pass unthrottled
-    for value in large:
-        environment.fill(topics[0], [value])
-
-    sessions.copied(topics[0], *large)
-
-    until(lambda: len(environment.windows()) > 1 and _throttled(sessions.log()), "the line")
-    throttle(None)
-    until(lambda: sessions.turns() == [Turn.COPYING], "a window that begins")
-    environment.fill(topics[0], ["quick"])
-    sessions.copied(topics[0], "quick")
-    (run,) = sessions.end(running)
-    lines = sessions.log()
-    assert not _throttled([[line for line in lines if line.startswith("window ")][-1]])
-    assert sum(_throttled(lines)) > 2, "at 32 KiB/s"
-    assert all(check.passed for check in checks(run).values())
-    assert environment.read(topics[0]) == [*(f"a{n}" for n in range(100)), *large, "quick"]
-
-
-def _throttled(lines: list[str]) -> list[float]:
-    """For how many seconds each line says that tasks waited."""
-    waited = r"; tasks waited ([\d.]+) s for a quota of the destination$"
-    return [float(found) for found in re.findall(waited, "\n".join(lines), re.MULTILINE)]
-
-
-def test_a_right_is_taken_away_from_a_session(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions, guarded: LocalCluster
-) -> None:
-    """The neighbours go on, check and tick say what to grant; then it goes on by itself."""
-    held, *others = topics
-    environment.destination = guarded
-    user = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
-    sessions.write(topics, destination=at(user))
-    running = sessions.start()
-    sessions.copied(held, "a99")
-    copy = environment.copy_of(held)
-    denial = acl(copy.topic, "owner", AclOperation.WRITE, DENY)
-    grant(guarded.cluster(), [denial])
-    remedy = f"grant the user Write on topic {copy.topic}"
-
-    def failed() -> bool:
-        environment.fill(held, ["held"])
-        return remedy in sessions.why(held)
-
-    until(failed, "the check that says why", pause_seconds=0.5)
-    for number in range(2):
-        for topic in others:
-            environment.fill(topic, [f"more{number}"])
-        for topic in others:
-            sessions.copied(topic, f"more{number}")
-    line = line_of(environment.tick())
-    assert re.search(f", with failures: {re.escape(held)}: .*{re.escape(remedy)}", line), line
-    assert all(map(sessions.passes, others))
-    assert not running.done()
-
-    revoke(guarded.cluster(), [denial])
-
-    sessions.copied(held, "held")
-    until(lambda: sessions.passes(held), "the check that passes again")
-    until(lambda: "with failures" not in line_of(environment.tick()), "the tick")
-    sessions.end(running)
-    source = records_of(environment.source.cluster(), TopicPartition(held, 0))
-    assert_equal(source, records_of(guarded.cluster(), copy))
 
 
 def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(

@@ -42,7 +42,7 @@ def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: lis
     assert age - 600 < told["lag after (seconds)"] <= age
     assert age - 600 < told["latency (seconds)"] <= age
     assert told["source end (offsets)"] == 101
-    assert 0 < told["copying (seconds)"] < 10
+    assert told["copying (seconds)"] > 0
     assert (last["lag after (records)"], last["lag after (seconds)"]) == (0, 0)
     assert last["first record"] == oldest_ms / 1000
     assert last["last record"] == now_ms / 1000

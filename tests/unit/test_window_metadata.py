@@ -240,6 +240,14 @@ def copied(number: int, status: Status = Status.DONE) -> Copied:
     return Copied(result, 10_000 * number, {"orders": 9_000 // number}, has_failed=number == 2)
 
 
+def test_who_throttles(caplog: pytest.LogCaptureFixture) -> None:
+    """The line says for whose quota tasks have waited."""
+    with caplog.at_level(logging.INFO):
+        RunLog(logging.getLogger(), 0.4, brief=False).end(copied(1).result)
+    waits = ("tasks waited 1.0 s for a quota of the node1", "0.5 s for a quota of the source")
+    assert caplog.messages[-1].endswith("; " + ", tasks waited ".join(waits))
+
+
 def test_rounds_of_a_window() -> None:
     """Together they have copied what each has; how it ended is what the last one says."""
     found = copied(1).then(copied(2)).then(copied(3, Status.FAILED))
