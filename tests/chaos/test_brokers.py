@@ -41,11 +41,7 @@ def stopped_at(mirror: Mirror, point: Failpoint, at_pass: int) -> Process:
     ],
 )
 def test_destination_killed(
-    new_mirror: NewMirror,
-    source: Source,
-    own_cluster: LocalCluster,
-    point: Failpoint,
-    at_pass: int,
+    new_mirror: NewMirror, source: Source, own_cluster: LocalCluster, point: Failpoint, at_pass: int
 ) -> None:
     """A task only retries while a killed destination broker restarts."""
     restart_at(patient(new_mirror(source, own_cluster)), own_cluster, point, at_pass)

@@ -109,9 +109,7 @@ def test_a_neighbour_hides_the_checkpoint(
 
 
 def test_wakes_to_a_broken_connection(
-    new_mirror: Callable[[Source, LocalCluster], Mirror],
-    source: Source,
-    own_cluster: LocalCluster,
+    new_mirror: Callable[[Source, LocalCluster], Mirror], source: Source, own_cluster: LocalCluster
 ) -> None:
     """A task that reconnects after it was superseded does not take the range back."""
     mirror = new_mirror(source, own_cluster)

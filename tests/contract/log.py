@@ -29,7 +29,7 @@ LOGS: dict[str, list[Step]] = {
     "aborted": [("a", 3), ("a", 2), ("a", "abort"), ("-", 1)],
     "nothing but aborted": [("a", 3), ("a", "abort"), ("a", 2), ("a", "abort")],
     "the same producer both ways": [
-        *(("a", 2), ("a", "abort"), ("a", 2), ("a", "commit"), ("a", 2), ("a", "abort"), ("-", 1)),
+        *(("a", 2), ("a", "abort"), ("a", 2), ("a", "commit"), ("a", 2), ("a", "abort"), ("-", 1))
     ],
     "interleaved": [
         *(("a", 2), ("b", 3), ("-", 1), ("a", 1), ("b", "abort"), ("b", 2), ("a", "commit")),

@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.errors import (
-    PermissionDeniedError,
-    RelayError,
-    SourceError,
-    UnsupportedError,
-)
+from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError, UnsupportedError
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.batch import SmallBatch
 from relay_pipelines.protocol.reader import read

@@ -70,10 +70,7 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
     failed = environment.job(job, tags={naming.TAG_RESTING: rested})
 
     assert f"{bad}: {bad}-0 at offset 100: a record of" in failure(failed)
-    assert passed(failed) == {
-        bad: False,
-        good: True,
-    }
+    assert passed(failed) == {bad: False, good: True}
     assert environment.read(good, 1) == [f"b{number}" for number in range(50)]
     assert environment.materialized(bad) == set(), "a window that is not copied is not materialised"
     idle = environment.tick()
