@@ -87,11 +87,7 @@ def test_destination_frozen(
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_destination_out_of_space(new_mirror: NewMirror, source: Source, tmp_path: Path) -> None:
-    """The broker ends itself; with space and a restart the rounds go on, and no record is missing.
-
-    It holds records, checkpoints, ledger and transactions, and Kafka never writes to a disk again
-    on which a write has failed: the restart is its supervisor's.
-    """
+    """The broker ends itself; with space and a restart by its supervisor, no record is missing."""
     with (
         small_disk(tmp_path / "disk", 48 << 20) as disk,
         LocalCluster(

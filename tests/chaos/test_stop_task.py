@@ -36,10 +36,7 @@ def stopped_task(mirror: Mirror, fault: str) -> Process:
 def test_overtaken_while_stopped(
     mirror: Mirror, point: Failpoint, at_pass: int, status_of_first: str
 ) -> None:
-    """A task that wakes after another one finished its range is fenced and doubles nothing.
-
-    Before its first record, it finds its range complete, and copies nothing.
-    """
+    """A task that wakes after another one finished its range doubles nothing: it is fenced."""
     zombie = stopped_task(mirror, f"{point}=SIGSTOP@{at_pass}")
     mirror.copy()
     zombie.send(signal.SIGCONT)

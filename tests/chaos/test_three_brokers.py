@@ -192,10 +192,7 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 def test_the_nearest_replica_is_read(
     three: LocalCluster, topic_name: str, read_bytes: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All bytes come from the broker of the client's rack; from the leader if it has none there.
-
-    A replica that hangs or has died costs no record: the leader has them all.
-    """
+    """That of the client's rack, else the leader, which also helps out for one that is down."""
     create(three.cluster(), topic_name, 1, KEPT)
     at, count = TopicPartition(topic_name, 0), 400
     Operator(three).wait_until_in_sync()

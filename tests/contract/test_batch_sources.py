@@ -145,10 +145,7 @@ class BatchSourceContract:
         assert (entries[-1].source.end, len(failed)) == (15, 1)
 
     def test_a_chunk_without_records_does_not_make_a_checkpoint_dense(self) -> None:
-        """The first node's cleaner was faster; two markers follow, each in its own chunk.
-
-        The other node still has the records 5 to 9, and has not diverged.
-        """
+        """A node whose cleaner was slower still has the records 5 to 9, and has not diverged."""
         first, other, copies = filled((0, 5)), filled((0, 5), (5, 10)), destination("a")
         for node in (first, other):
             marker_at(node, 10)

@@ -191,12 +191,7 @@ def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
 def graph(
     dagster: Dagster, keys: Sequence[Sequence[str]] | None = None
 ) -> dict[str, tuple[bool, dict[str, str]]]:
-    """Whether each asset was materialised, and its checks that are up to date, as the graph shows.
-
-    All assets, or those with these keys.
-    An external asset without a materialisation is grey, and a check "not evaluated", if it is not
-    here.
-    """
+    """Whether each asset was materialised, and its checks that are up to date, as shown."""
     asked = {"keys": None if keys is None else [{"path": list(key)} for key in keys]}
     return {
         "/".join(node["assetKey"]["path"]): (

@@ -94,11 +94,7 @@ def test_the_check_of_groups(environment: InProcessEnvironment, topics: list[str
 def test_the_lag_check(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails while old records wait, and is reported again when the lag has changed.
-
-    Its metadata show the page of the lane, as `relay status` has it of the mirror. The page of a
-    check that goes on to pass shows no lag of minutes ago.
-    """
+    """It fails while old records wait, is said again when that changes, with the lane's page."""
     (waits,) = evaluations(environment.tick(), naming.LAG)
     assert not waits.passed
     assert str(waits.description).startswith("150 records waiting")
@@ -214,10 +210,7 @@ def test_the_lag_of_every_topic_partition_counts(
 def test_the_lag_check_watches_open_transactions(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """At the source, its records count as lag from the first one on.
-
-    At the destination, one of somebody else hides copies from readers: the check names it.
-    """
+    """The source's count as lag from the first record on; those that hide copies are named."""
     environment.copy()
     source, at = environment.source.cluster(), TopicPartition(topics[0], 0)
     sender = transactional(source, environment.name)
@@ -298,10 +291,7 @@ def test_another_deployment_is_seen_that_never_commits_last(
 
 
 def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """Losses hold topics back, which is said first; with `continue`, runs resume after the gap.
-
-    The checks say a new reason; one that stays the same is not said again.
-    """
+    """Losses hold topics back, each said once; with `continue`, runs resume after the gap."""
     expired, recreated, _ = topics
     retention, again = "retention took the offsets [100, 101)", "was deleted and created again"
     environment.copy()

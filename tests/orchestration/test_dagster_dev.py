@@ -29,10 +29,7 @@ from tests.support.independent import Record, create, read, write
 
 @pytest.mark.quick
 def test_a_session(dev: DevEnvironment) -> None:
-    """Records arrive within seconds, its windows are on the page, and it is replaced if killed.
-
-    With all of Dagster killed during the next one, another Dagster goes on by itself.
-    """
+    """Its windows are on the page within seconds; it is replaced if it, or all of Dagster, dies."""
     dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
     with dev.dagster() as dagster:
         dev.produce(3)

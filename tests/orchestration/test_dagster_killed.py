@@ -25,10 +25,7 @@ from tests.support.independent import until
 
 @pytest.mark.long
 def test_sessions_hand_over(dev: DevEnvironment) -> None:
-    """Sessions follow each other while records arrive; one that is terminated is replaced.
-
-    It can be terminated although its Spark hangs.
-    """
+    """They follow each other; one that is terminated is replaced, although its Spark hangs."""
     dev.configure(window={"every": "1s", "session": "25s"})
 
     def sessions(status: str) -> list[graphql.Run]:
@@ -119,11 +116,7 @@ def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.long
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
-    """Killed at two points of a tick, the daemon still starts one run, and all is copied.
-
-    `dagster dev` ends then, and `relay ui` says why. Without sessions,
-    every window has a run of its own, which ends.
-    """
+    """At two points: it still starts one run a window; `relay ui` says why Dagster has ended."""
     dev.configure(window={"every": "1s", "session": 0}, automation=False)
     dev.produce(5)
     for point in ("after_events", "before_run"):

@@ -77,10 +77,7 @@ def test_the_containers_mirror(compose: Compose, deployed: Deployed) -> None:
 def test_it_goes_on_by_itself_when_the_database_is_back(
     compose: Compose, deployed: Deployed, postgres: Postgres
 ) -> None:
-    """What is produced meanwhile arrives, no record twice, and the pages show it.
-
-    First the database is down, then it takes no writes for a while. The run says so by itself.
-    """
+    """First it is down, then it takes no writes; the run says so, and no record comes twice."""
     dagster = Dagster(compose.url, compose.processes["webserver"])
     (session,) = graphql.runs(dagster)
     before = first_window(compose, deployed)

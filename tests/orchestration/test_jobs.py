@@ -96,10 +96,7 @@ def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
 
 
 def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """The launchpad opens with a dry run; a replay is exactly once, also when it is run again.
-
-    `mirror_once`, which has copied before, does so in one run with one window.
-    """
+    """A dry run by default; exactly once, also when it is run again after `mirror_once`."""
     succeeded(environment.job("mirror_once"))
     assert environment.materialized(topics[0]) == set(environment.windows())
     assert len(environment.windows()) == 1

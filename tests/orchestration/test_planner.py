@@ -96,10 +96,7 @@ def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
 def test_old_windows_are_pruned(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest windows beyond `keep` are deleted, with all data of their runs.
-
-    Those of a topic that has come to another lane, too: nobody else deletes them.
-    """
+    """Those beyond `keep`, with all data of their runs, also of topics of another lane by now."""
     monkeypatch.setattr(pruning, "RECENT_SECONDS", 0.0)
     first, second, _ = topics
     limits = {"max_records": 40}
@@ -152,10 +149,7 @@ def test_topics_that_dagster_cannot_tell_apart_share_a_window(
 def test_a_name_that_the_source_does_not_show(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Ticks warn, the `source_topics` check and `mirror_once` fail, other topics are copied.
-
-    A pattern that selects nothing is named by every tick, too.
-    """
+    """Ticks warn, the check and `mirror_once` fail, other topics are copied; patterns are named."""
     misspelt = f"{topics[0]}aa"
     meant = f"did you mean {topics[0]!r}"
     environment.write(pattern=f"{re.escape(misspelt)}.*")
@@ -319,10 +313,7 @@ def test_a_lane_that_fails_costs_the_others_nothing(
 
 
 def test_a_topic_without_an_asset(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """It is copied, its events wait for its asset, and a check asks for the reload.
-
-    If it is deleted, the check says that instead.
-    """
+    """It is copied, its events wait for its asset, and a check asks for the reload."""
     prefix = topics[0].removesuffix(".a")
     topic = f"{prefix}.new"
     environment.write(pattern=re.escape(prefix) + "[.-].*")

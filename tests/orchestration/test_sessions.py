@@ -119,10 +119,7 @@ def sessions(
 def test_a_session_copies_window_after_window(
     environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
-    """One run copies what comes while it lasts, and reports every window while it runs.
-
-    It copies a topic that is created meanwhile; the tick asks for the reload.
-    """
+    """One run copies what comes, also a new topic, and reports every window while it runs."""
     prefix = topics[0].removesuffix(".a")
     sessions.write(pattern=re.escape(prefix) + "[.-].*")
     environment.tick()
@@ -154,10 +151,7 @@ def test_a_session_copies_window_after_window(
 def test_a_session_copies_more_often_than_it_reports(
     environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
-    """With few events to spend, records arrive as soon, and a window has several rounds.
-
-    It ends before the session does, and before a person's run.
-    """
+    """With few events to spend, a window has several rounds; it ends before a person's run."""
     text = environment.config.read_text()
     environment.replace_config(f"{text}dagster: {{events_per_minute: 1}}\n")
     running = sessions.start()
@@ -208,10 +202,7 @@ def dies(environment: InProcessEnvironment, place: Any, function: str, lane: int
 def test_runs_that_die_leave_each_offset_in_one_window(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """What one has copied, and in no window, is in the one of the next: once, and without a gap.
-
-    Also if nothing else is new.
-    """
+    """What one has copied is in the next window, also if nothing is new: once, without a gap."""
     for place, function in DEATHS:
         environment.fill(topics[0], [function])
         dies(environment, place, function)
@@ -231,10 +222,7 @@ def test_runs_that_die_leave_each_offset_in_one_window(
 def test_a_copy_that_is_gone_holds_up_no_other_topic(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Nobody waits until it comes back: its check says what happened; the others are counted.
-
-    Nor does one that is no longer mirrored, whose ledger entries are recent.
-    """
+    """Its check says what happened, nobody waits; nor for one that is no longer mirrored."""
     gone, other, _ = topics
     environment.write(topics, give_up_after="5s")
     dies(environment, lane_run, "count_window")
@@ -279,11 +267,7 @@ def test_a_lane_that_is_gone_leaves_its_window(
 def test_a_changed_configuration_is_used_from_the_next_window_on(
     environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
-    """The session goes on with it, and its log and the planner's tick say what has changed.
-
-    A topic that is denied stays where it is. What is renamed is held back, and the reason is said.
-    Groups are followed from then on, and for as long as the session lasts.
-    """
+    """Log and tick say what changed: topics denied or held back, and groups that are followed."""
     running = sessions.start()
     sessions.copied(topics[1], "b49", partition=1)
 
@@ -528,10 +512,7 @@ def test_a_topic_moves_to_its_lane_after_the_reload(
 def test_a_lane_that_is_taken_out_ends_its_session(
     environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
-    """It ends in one line; a relay.yaml that cannot be read, or is newer, changes nothing.
-
-    With a newer one the planner's tick fails with the same line; with the old one, all goes on.
-    """
+    """It ends in one line; a relay.yaml that cannot be read, or is newer, is said and not used."""
     running = sessions.start()
     sessions.copied(topics[0], "a99")
     good = environment.config.read_text()
@@ -610,10 +591,7 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
 def test_a_backfill_and_the_session_use_a_changed_relay_yaml(
     environment: InProcessEnvironment, topics: list[str], sessions: Sessions
 ) -> None:
-    """Each uses it from its next window on: otherwise one of them would hold the other back.
-
-    A topic that is added meanwhile starts as relay.yaml says, and not where the time span does.
-    """
+    """Each from its next window on; a topic that is added starts as relay.yaml says."""
     first, added, _ = topics
     old = Record(None, b"old", timestamp=(CREATE_TIME, 1_600_000_000_000))
     write(environment.source.cluster(), TopicPartition(added, 0), [old])

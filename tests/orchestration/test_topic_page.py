@@ -51,10 +51,7 @@ def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: lis
 def test_a_topic_that_misses_its_lag_target(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Old records that wait fail its check; a topic without records meets the target for ever.
-
-    Records that say that they are old, and have just come, have not waited.
-    """
+    """Old records that wait fail its check; those that have just come have not waited."""
     waiting = environment.tick()
 
     (request,) = waiting.run_requests or []

@@ -41,10 +41,7 @@ BS = [f"b{number}" for number in range(50)]
 def test_from_new_records_to_a_checked_copy(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """A tick requests the lane's job, which copies a window of all that is new and recounts it.
-
-    A run that finds nothing new says nothing of any asset.
-    """
+    """A tick requests the run, which copies and recounts a window, if anything is new."""
     (request,) = environment.tick().run_requests or []
     assert request.tags[naming.TAG_MIRROR] == environment.name
 
@@ -85,10 +82,7 @@ def test_windows_of_topics_that_have_changed_their_lane(
 def test_a_run_was_killed_after_it_has_frozen_its_windows(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """A later window copies what those before it hold; by hand later, each copies nothing.
-
-    That is so in the wrong order, too: if the second window runs first, it copies the first one.
-    """
+    """A later window copies what those before it hold; these copy nothing again, in any order."""
     first, second, *killed = environment.freeze(max_records=60)
     runs = [succeeded(environment.materialize(topics[0], window)) for window in (second, first)]
     assert environment.read(topics[0]) == AS[:70]
@@ -110,10 +104,7 @@ def test_a_run_was_killed_after_it_has_frozen_its_windows(
 def test_the_database_is_wiped(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Dagster's database lost during a backlog, planning resumes from the checkpoints.
-
-    The backlog is cut into windows that have a share of each topic-partition.
-    """
+    """During a backlog, which is cut in shares: planning resumes from the checkpoints."""
     # the last tick looks for news only after a pause: without one it does not go round for 30 s
     monkeypatch.setattr(other_writers, "QUIET_SECONDS", 0.0)
     environment.write(topics, window={"max_records": 60})
@@ -199,10 +190,7 @@ def test_two_deployments_on_one_mirror(
 def test_a_window_cut_before_a_loss_is_superseded(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window of a recreated topic copies nothing of it, says why, and blocks no later one.
-
-    Nor does a loss that was accepted by a clock which was ten minutes ahead, and is put back.
-    """
+    """It copies nothing, says why, and blocks no later one, whatever clock accepted the loss."""
     topic = topics[1]
     environment.copy()
     environment.fill(topic, [f"never{number}" for number in range(10)], partition=1)
@@ -276,10 +264,7 @@ def test_a_window_that_cannot_be_counted_fails_its_checks(
 
 
 def test_a_window_without_a_plan(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """A wrong or future key is said to be wrong; others were deleted, or wiped by a person.
-
-    Or a person has materialised the whole asset. The error is one line that says what to do.
-    """
+    """Its key is wrong, it was deleted or wiped, or none was chosen: one line says what to do."""
     (wiped,) = environment.freeze()
     environment.instance.wipe_assets([environment.plan])
     keys: dict[str | None, str] = {

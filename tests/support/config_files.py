@@ -36,10 +36,7 @@ PROVIDER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_provider"
 
 
 def changed(changes: dict[str, Any]) -> str:
-    """Return the minimal file with values set at these paths.
-
-    `@` stands for its mirror, `@node` for the mirror's node.
-    """
+    """Return the minimal file with values at these paths: `@` is its mirror, `@node` the node."""
     tree = yaml.safe_load(MINIMAL)
     for path, value in changes.items():
         whole = path.replace("@node", "@/source/nodes/0").replace("@", "mirrors/orders")

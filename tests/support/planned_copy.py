@@ -31,10 +31,7 @@ def prepared(name: str, mirror: Mirror, *more: Any) -> ClusterSnapshot:
 def copy_planned(
     taken: ClusterSnapshot, *, only: int | None = None, **job: Any
 ) -> Sequence[CopyRange]:
-    """Copy the ranges of a plan, or its first ones; return them all.
-
-    It waits until readers see the checkpoints: brokers answer before they have written the markers.
-    """
+    """Copy the first ranges of a plan, wait for their checkpoints; return all ranges."""
     ranges = run_plan.plan(taken).ranges
     wanted = ranges[:only]
     copying = CopyJob(taken.mirror, "run", taken.node, taken.destination, **job)

@@ -33,10 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Postgres:
-    """One server; `start` after `kill` uses the same port and data.
-
-    PostgreSQL refuses to run as root: then it runs as nobody, which a folder of pytest keeps out.
-    """
+    """One server; `start` after `kill` uses the same port and data. Root runs it as nobody."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="relay-postgres-"))

@@ -202,11 +202,7 @@ def _second_takes_over(mirror: Mirror) -> Seen:
 
 
 class _Second:
-    """Runs the second deployment within the context.
-
-    Attributes:
-        runs: that it has had.
-    """
+    """Runs the second deployment within the context; `runs` are those that it has had."""
 
     def __init__(self, mirror: Mirror) -> None:
         self.runs: set[str] = set()

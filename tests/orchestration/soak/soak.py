@@ -96,11 +96,7 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
 
 
 class _Storm:
-    """Injects faults and events, and keeps Dagster running.
-
-    Attributes:
-        complaints: what was not seen in time.
-    """
+    """Injects faults and events, and keeps Dagster running; complains of what is not seen."""
 
     def __init__(self, seed: int, mirror: Mirror, tell: Callable[[str], None]) -> None:
         self.strikes: list[Strike] = []

@@ -92,10 +92,7 @@ class SoakTopic:
         return held - sum(len(records_of(self.destination, at)) for at in self.copies)
 
     def assert_equal(self) -> None:
-        """Assert that the copy has every record once, in order.
-
-        After the topic was recreated: what was committed before, then the new log.
-        """
+        """Assert that the copy has every record of each log once, in order."""
         for at, expected in zip(self.copies, self._expected(), strict=True):
             assert_equal(expected, records_of(self.destination, at))
 
