@@ -9,8 +9,8 @@ import pytest
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Status, TopicPartition
 from tests.copying import KEPT, Mirror, end_of, numbered
-from tests.support.damage import flip_bit
 from tests.support.independent import create, write
+from tests.support.segments import flip_bit
 
 # value sizes: small batches are decoded and merged, large ones go as they are
 SIZES = {"merged": 20, "verbatim": 2000}

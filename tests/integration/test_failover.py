@@ -43,9 +43,9 @@ from tests.copying import (
 )
 from tests.support import commands, independent
 from tests.support.commands import error_line, relay_here
-from tests.support.damage import flip_bit
 from tests.support.independent import Record, assert_equal, create, read, settled_end, until, write
 from tests.support.planned_copy import copy_planned
+from tests.support.segments import flip_bit
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"

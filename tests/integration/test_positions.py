@@ -27,8 +27,8 @@ from tests.copying import (
     write_transaction,
 )
 from tests.support import independent
-from tests.support.damage import flip_bit
 from tests.support.independent import assert_equal, create, delete, delete_before, settled_end
+from tests.support.segments import flip_bit
 from tests.support.sleeping_clock import Untiring
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]

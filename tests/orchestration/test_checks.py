@@ -16,6 +16,7 @@ from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key
 from relay_pipelines.run import other_writers
+from relay_pipelines.schemas import registry
 from relay_pipelines.snapshot import lag
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
@@ -26,6 +27,7 @@ from tests.orchestration.in_process_environment import (
     metadata,
     passed,
 )
+from tests.support.commands import at as at_cluster
 from tests.support.consumers import commit, committed
 from tests.support.independent import (
     CREATE_TIME,
@@ -40,6 +42,7 @@ from tests.support.independent import (
     until,
     write,
 )
+from tests.support.schema_registry import fake_registry
 
 NOTHING = (True, "nothing is waiting")
 AWAY = r"127\.0\.0\.1:1"
@@ -426,3 +429,44 @@ def test_differing_configurations_are_reported(
     assert environment.read(topic)[-1] == large
     assert environment.last_check(naming.CONFIGS).passed
     assert environment.check(environment.plan, naming.CONFIGS).passed
+
+
+def test_a_window_says_whether_its_schemas_are_there(
+    environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema that differs fails the check, and neither the run nor the copy."""
+    monkeypatch.setattr(registry, "_BACKOFF_SECONDS", 0)
+    source = environment.source.cluster()
+    with fake_registry() as here, fake_registry() as there:
+        here.add("s", 1, 5, '"string"')
+        node = {"name": "a", **at_cluster(source)}
+        destination = at_cluster(environment.destination.cluster())
+        environment.write(
+            topics,
+            source={"nodes": [node], "schema_registry": {"url": here.url}},
+            destination=destination | {"schema_registry": {"url": there.url}},
+        )
+
+        def copy() -> dict[str, dg.AssetCheckEvaluation]:
+            write(source, TopicPartition(topics[0], 0), [Record(None, b"\0\0\0\0\5x")])
+            return checks(environment.copy(), naming.SCHEMAS)
+
+        found = copy()
+        of_a, of_b = (found[topic] for topic in topics[:2])
+        assert (of_a.passed, of_a.severity) == (False, dg.AssetCheckSeverity.ERROR)
+        assert "the destination's registry does not know it" in str(of_a.description)
+        assert (of_b.passed, of_b.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert metadata(of_b)["verdict"] == "no ids found"
+
+        there.add("s", 1, 5, '"string"')
+        of_a = copy()[topics[0]]
+        assert (of_a.passed, metadata(of_a)["the same (ids)"]) == (True, 1)
+        assert of_a.partition == environment.windows()[-1]
+
+        there.before = lambda *_: (503, {"message": "starting"})
+        here.add("s", 2, 6, '"int"')
+        write(source, TopicPartition(topics[0], 0), [Record(None, b"\0\0\0\0\6x")])
+        of_a = copy()[topics[0]]
+        assert (of_a.passed, of_a.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert metadata(of_a)["verdict"] == "not verified"
+        assert metadata(of_a)["the same (ids)"] == 0

@@ -82,6 +82,14 @@ def log_of(folder: Path, at: TopicPartition) -> Path:
     return segment
 
 
+def flip_bit(folder: Path, at: TopicPartition, value: bytes) -> None:
+    """Change one bit of a record's value in the log of a cluster that is stopped."""
+    segment = log_of(folder, at)
+    data = bytearray(segment.read_bytes())
+    data[data.index(value)] ^= 1
+    segment.write_bytes(data)
+
+
 def edit(
     folder: Path, at: TopicPartition, change: Callable[[list[LogBatch]], list[LogBatch]]
 ) -> None:

@@ -1,10 +1,14 @@
-"""The judge of a soak: what it finds in the copy of a topic that was recreated."""
+"""A short soak, and its judge: what it finds in the copy of a topic that was recreated."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from relay_pipelines.local_kafka import LocalCluster
+from tests.orchestration.soak.faults import Event
+from tests.orchestration.soak.soak import soak
 from tests.orchestration.soak.topics import SoakTopic
 from tests.support.independent import Record, create, records_of, write
 
@@ -65,3 +69,12 @@ def test_a_gap_between_the_logs(topic: Copied) -> None:
     topic.copy(*range(1, 5))
     with pytest.raises(AssertionError):
         topic.assert_equal()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_five_minutes(tmp_path: Path) -> None:
+    """All arrives once, the pages say what happens, and nothing is seen to grow."""
+    report = soak(5, 38, tmp_path, print)  # among others a topic is recreated, a source is killed
+    assert report.failures() == []
+    assert Event.RECREATED in {strike.what for strike in report.strikes}
