@@ -383,7 +383,7 @@ def evaluations(result: SensorResult, check: str) -> list[Evaluation]:
 
 def by_topic(result: SensorResult, check: str) -> dict[str, Evaluation]:
     """The same by topic."""
-    return by_topic(result, check)
+    return {each.asset_key.path[-1]: each for each in evaluations(result, check)}
 
 
 @contextmanager
