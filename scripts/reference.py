@@ -288,8 +288,7 @@ The topic has more kinds of records: `<mirror>/<topic>/start` says where the cop
 `<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, `.../doubt`
 that a run found [another log](../transactions.md#the-last-record-copied-proves-the-log) than was
 copied up to a checkpoint, and `<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a
-replay is `<mirror>.replay@<id>`. `@schemas/<digest>` belongs to no mirror: it says which modes an
-import into a schema registry [has to restore](../schemas.md#what-holds-if-it-is-killed).
+replay is `<mirror>.replay@<id>`.
 `@move/<mirror>` says where a [move](../move.md#the-record) of the mirror stands.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -17,7 +17,7 @@ from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.request import ReplayRequest
-from relay_pipelines.schemas.request import SchemasAction, SchemasRequest
+from relay_pipelines.schemas.request import SchemasRequest
 
 
 class _Commands(TyperGroup):
@@ -380,7 +380,7 @@ def offsets(
 @asks_for(SchemasRequest)
 def schemas(
     context: typer.Context,
-    action: SchemasAction,
+    action: Literal["verify"],  # noqa: ARG001 - there is no other
     request: SchemasRequest,
     mirror: Annotated[
         str | None,
@@ -388,21 +388,15 @@ def schemas(
     ] = None,
     textfile: Annotated[
         Path | None,
-        typer.Option(
-            "--textfile", metavar="FILE", help="Also write what verify has found as metrics."
-        ),
+        typer.Option("--textfile", metavar="FILE", help="Also write what was found as metrics."),
     ] = None,
     *,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Let apply do it; without this it is only shown.")
-    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Compare the schemas of copied records at both registries; register what is missing."""
+    """Compare the schemas of copied records at both registries."""
     from relay_pipelines.schemas import command
 
-    how = command.How(action, execute, as_json, textfile)
-    return command.run(context.obj, mirror, request, how)
+    return command.run(context.obj, mirror, request, textfile, as_json=as_json)
 
 
 @app.command()

@@ -348,7 +348,7 @@ def schema_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clo
     if not topics:
         return Gate("schemas", "no record was copied")
     verdict = total(name, list(verify_schemas(name, mirror, SchemasRequest(tuple(topics)), clock)))
-    remedy = "register them: relay schemas apply --execute"
+    remedy = "register them at the destination's registry under the same ids; then repeat"
     if verdict.state is SchemaState.DIFFERS:
         return Gate("schemas", str(verdict), [fails("", str(verdict), remedy)])
     if verdict.state is SchemaState.NOT_VERIFIED:

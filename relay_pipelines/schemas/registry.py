@@ -1,29 +1,23 @@
-"""A client of Confluent's REST API of schema registries.
+"""Reads schemas by Confluent's REST API of schema registries.
 
-confluent-kafka's client cannot register under a given id, and needs packages that nothing else
-here uses; so all requests go through `requests`. Repeated requests do no harm: ids and versions are
-given, and modes are set.
+confluent-kafka's client needs packages that nothing else here uses, so all requests go through
+`requests`.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from base64 import b64encode
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, RetriableError
-from relay_pipelines.schemas.schema import Schema, Version, schema_of, to_request
+from relay_pipelines.schemas.schema import Schema, schema_of
 from relay_pipelines.settings.clusters import SchemaRegistry
 
 if TYPE_CHECKING:
     import requests
 
-AT_ONCE = 8
-"""Requests that a registry gets at the same time, at most."""
-IMPORT, READ_ONLY, READ_WRITE = "IMPORT", "READONLY", "READWRITE"
 _ATTEMPTS = 4
 _BACKOFF_SECONDS = 0.2
 _BUSY = (429, 500, 502, 503, 504)
@@ -50,14 +44,8 @@ class OddSchemaError(ConfigError):
     """A schema registry answers what is no schema."""
 
 
-class IdsNotTakenError(ConfigError):
-    """A schema registry gives ids of its own, whatever was asked: an import must stop."""
-
-
 class Registry:
     """One context of a registry; subjects are named without it.
-
-    Threads may use it at the same time.
 
     Args:
         side: whose registry it is, in words.
@@ -65,122 +53,40 @@ class Registry:
 
     def __init__(self, settings: SchemaRegistry, side: str) -> None:
         self._settings = settings
-        self.side = side
+        self._side = side
         context = settings.context
         self._prefix = "" if context == _DEFAULT_CONTEXT else f":{context}:"
-        self._sessions = threading.local()
-        self._open: list[requests.Session] = []
+        self._session: requests.Session | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for session in self._open:
-            session.close()
+        if self._session is not None:
+            self._session.close()
 
     def __str__(self) -> str:
         where = f" ({self._settings.context})" if self._prefix else ""
-        return f"the {self.side}'s registry {self._settings.url}{where}"
+        return f"the {self._side}'s registry {self._settings.url}{where}"
 
-    @property
-    def identity(self) -> str:
-        """By which two mirrors know that they mean the same context of the same registry."""
-        return f"{self._settings.url.rstrip('/')} {self._settings.context}"
-
-    def subjects(self, *, deleted: bool) -> list[str]:
-        """Return the subjects of the context, sorted.
-
-        Args:
-            deleted: also those of which all versions are softly deleted.
-        """
-        given = self._get("/subjects", deleted=deleted, subjectPrefix=self._prefix)
-        names = [str(name) for name in given or ()]
+    def count_subjects(self) -> int:
+        """Return how many subjects the context has, without those that are softly deleted."""
+        names = [str(name) for name in self._get("/subjects", subjectPrefix=self._prefix) or ()]
         if self._prefix:
-            own = [name for name in names if name.startswith(self._prefix)]
-        else:
-            own = [name for name in names if not name.startswith(":.")]
-        return sorted(name.removeprefix(self._prefix) for name in own)
+            return sum(name.startswith(self._prefix) for name in names)
+        return sum(not name.startswith(":.") for name in names)
 
-    def versions(self, subject: str, *, deleted: bool) -> list[int]:
-        """Return the numbers of a subject's versions; none if it does not exist.
-
-        Args:
-            deleted: also those that are softly deleted.
-        """
-        found = self._get(f"/subjects/{self._quoted(subject)}/versions", deleted=deleted)
-        return [int(number) for number in found or ()]
-
-    def version(self, subject: str, number: int, *, is_deleted: bool = False) -> Version | None:
+    def by_version(self, subject: str, number: int) -> Schema | None:
         """Return a version of a subject, also a softly deleted one; None if it does not exist."""
-        path = f"/subjects/{self._quoted(subject)}/versions/{number}"
-        answer = self._get(path, deleted=True)
-        if answer is None:
-            return None
-        schema = self._schema(answer)
-        return Version(subject, number, int(answer["id"]), schema, is_deleted)
+        name = quote(self._prefix + subject, safe="")
+        answer = self._get(f"/subjects/{name}/versions/{number}", deleted="true")
+        return None if answer is None else self._schema(answer)
 
     def by_id(self, number: int) -> Schema | None:
         """Return the schema of an id; None if the registry does not know it."""
         more = {"subject": self._prefix} if self._prefix else {}
         answer = self._get(f"/schemas/ids/{number}", **more)
         return None if answer is None else self._schema(answer)
-
-    def default_mode(self) -> str:
-        """Return the mode of subjects that have none of their own."""
-        if self._prefix:
-            return self.mode("", inherited=True) or ""
-        answer = self._get("/mode")
-        if not isinstance(answer, dict) or "mode" not in answer:
-            raise self._odd("a mode without its name")
-        return str(answer["mode"])
-
-    def mode(self, subject: str, *, inherited: bool = False) -> str | None:
-        """Return the mode of a subject; None if it has none of its own.
-
-        Args:
-            inherited: that of the context or the registry, where it has none.
-        """
-        more = {"defaultToGlobal": True} if inherited else {}
-        answer = self._get(f"/mode/{self._quoted(subject)}", **more)
-        return None if answer is None else str(answer.get("mode"))
-
-    def set_mode(self, subject: str, mode: str, *, force: bool = False) -> None:
-        """Give a subject a mode of its own.
-
-        Args:
-            force: though it has versions. Without it, versions that were softly deleted are
-                deleted for good.
-        """
-        self._ask(
-            "PUT", f"/mode/{self._quoted(subject)}", {"mode": mode}, force=True if force else None
-        )
-
-    def delete_mode(self, subject: str) -> None:
-        """Take the mode of a subject away, so that it has that of its context."""
-        self._ask("DELETE", f"/mode/{self._quoted(subject)}")
-
-    def register(self, version: Version) -> None:
-        """Register a version under its own id and number; the subject must be in import mode.
-
-        Raises:
-            IdsNotTakenError: the registry has given it another id.
-        """
-        body = to_request(version, self._prefix)
-        answer = self._ask("POST", f"/subjects/{self._quoted(version.subject)}/versions", body)
-        given = answer.get("id") if isinstance(answer, dict) else None
-        if given != version.id:
-            raise IdsNotTakenError(
-                f"{self} takes no ids: it has registered {version} under id {given}, not"
-                f" {version.id}",
-                remedy="delete that version there, and use the registry's own import",
-            )
-
-    def delete(self, subject: str, number: int) -> None:
-        """Delete a version softly."""
-        self._ask("DELETE", f"/subjects/{self._quoted(subject)}/versions/{number}")
-
-    def _quoted(self, subject: str) -> str:
-        return quote(self._prefix + subject, safe="")
 
     def _schema(self, answer: Any) -> Schema:
         try:
@@ -189,12 +95,7 @@ class Registry:
             what = f"{self} answers a schema without {error}"
             raise OddSchemaError(what, remedy="see it there") from error
 
-    def _get(self, path: str, **parameters: Any) -> Any:
-        return self._ask("GET", path, **parameters)
-
-    def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, **parameters: Any
-    ) -> Any:
+    def _get(self, path: str, **parameters: str) -> Any:
         """Return what the registry answers, as JSON; None if it does not know what is named.
 
         Raises:
@@ -205,20 +106,14 @@ class Registry:
         """
         import requests  # slow to import, and few need it
 
-        given = {
-            key: str(value).lower() if isinstance(value, bool) else value
-            for key, value in parameters.items()
-            if value is not None
-        }
+        if self._session is None:
+            self._session = self._new_session()
         try:
-            answer = self._session().request(
-                method,
+            answer = self._session.get(
                 self._settings.url.rstrip("/") + path,
-                json=body,
-                params=given,
+                params=parameters,
                 timeout=self._settings.request_timeout / 1000,
-                # a POST would become a GET, and credentials would go to somebody else
-                allow_redirects=False,
+                allow_redirects=False,  # credentials would go to somebody else
             )
         except requests.exceptions.SSLError as error:
             raise ConfigError(
@@ -229,10 +124,10 @@ class Registry:
                 f"{self} does not answer: {_reason(error)}",
                 remedy="see that it runs, and that this machine reaches it",
             ) from error
-        return self._content(answer, method, path)
+        return self._content(answer, f"GET {path}")
 
-    def _content(self, answer: requests.Response, method: str, path: str) -> Any:
-        status, where = answer.status_code, f"{method} {path}"
+    def _content(self, answer: requests.Response, where: str) -> Any:
+        status = answer.status_code
         if status in _REDIRECTS:
             to = answer.headers.get("Location", "?")
             raise ConfigError(f"{self} redirects to {to}", remedy="write that address as url")
@@ -260,14 +155,6 @@ class Registry:
             remedy="write where Confluent's REST API is, such as https://host/apis/ccompat/v7",
         )
 
-    def _session(self) -> requests.Session:
-        """Return the session of this thread."""
-        found: requests.Session | None = getattr(self._sessions, "value", None)
-        if found is None:
-            found = self._sessions.value = self._new_session()
-            self._open.append(found)
-        return found
-
     def _sign(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         given = self._settings
         if given.username and given.password:
@@ -286,7 +173,7 @@ class Registry:
         session = requests.Session()
         # each retry would be a line on stderr
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-        session.headers["Accept"] = session.headers["Content-Type"] = _CONTENT_TYPE
+        session.headers["Accept"] = _CONTENT_TYPE
         session.auth = self._sign  # without any, requests would send what ~/.netrc has
         if given.ca_location:
             session.verify = given.ca_location
@@ -300,7 +187,6 @@ class Registry:
             _ATTEMPTS - 1,
             redirect=0,
             status_forcelist=_BUSY,
-            allowed_methods=None,
             backoff_factor=_BACKOFF_SECONDS,
             raise_on_status=False,
         )

@@ -63,30 +63,6 @@ class Schema:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version of a subject.
-
-    Args:
-        subject: without the context of its registry.
-        is_deleted: softly: its id still resolves.
-    """
-
-    subject: str
-    number: int
-    id: int
-    schema: Schema
-    is_deleted: bool = False
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Subject and number."""
-        return self.subject, self.number
-
-    def __str__(self) -> str:
-        return f"{self.subject} version {self.number}"
-
-
 def schema_of(answer: Mapping[str, Any], context_prefix: str) -> Schema:
     """Return the schema of a registry's answer.
 
@@ -108,20 +84,3 @@ def schema_of(answer: Mapping[str, Any], context_prefix: str) -> Schema:
         references,
         json.dumps(more, sort_keys=True) if more else "",
     )
-
-
-def to_request(version: Version, context_prefix: str) -> dict[str, Any]:
-    """Return what registers a version under its own id and number."""
-    schema = version.schema
-    references = [
-        {"name": each.name, "subject": context_prefix + each.subject, "version": each.version}
-        for each in schema.references
-    ]
-    return {
-        "schema": schema.text,
-        "schemaType": schema.type,
-        "references": references,
-        "id": version.id,
-        "version": version.number,
-        **(json.loads(schema.more) if schema.more else {}),
-    }

