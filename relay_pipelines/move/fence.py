@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -56,15 +54,15 @@ def acls_to_deny(source: ClusterClient, topics: Collection[str]) -> list[Acl]:
     if known is None:
         raise ConfigError(
             f"{source.cluster} has no authorizer: it has no ACLs",
-            remedy="stop the producers with --by command, or --by hand",
+            remedy="stop the producers yourself, and use --by hand",
         )
     for topic in sorted(topics):
         if not any(acl.covers(topic) for acl in known):
             # it may take rights of all readers (allow.everyone.if.no.acl.found), also ours
             raise ConfigError(
                 f"the topic {topic} has no ACL, and its first one may take what nobody was granted",
-                remedy="grant its users what they need with kafka-acls.sh, or use --by command or"
-                " --by hand",
+                remedy="grant its users what they need with kafka-acls.sh, or stop its producers"
+                " yourself, and use --by hand",
             )
     return [acl for topic in sorted(topics) if (acl := _denial(topic)) not in known]
 
@@ -122,24 +120,6 @@ def delete(nodes: Nodes, acls: AclsByNode) -> int:
         if of_node:
             nodes[name].retry(partial(delete_acls, nodes[name], of_node))
     return acl_count(there)
-
-
-def run_command(command: str) -> None:
-    """Run a command of the user, without a shell; what it prints is shown.
-
-    Raises:
-        ConfigError: it cannot be run.
-        SourceError: it fails.
-    """
-    try:
-        done = subprocess.run(shlex.split(command), check=False)  # noqa: S603 - the user gave it
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--command: cannot run {command!r}: {error}") from error
-    if done.returncode:
-        raise SourceError(
-            f"--command: {command!r} ended with exit code {done.returncode}",
-            remedy="see what it printed, and repeat the step",
-        )
 
 
 def verify(

@@ -56,10 +56,6 @@ def build(settings: Settings, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
         try:
             do = _step_of(config["step"])
             mirror, request = settings.mirror(name), filled(MoveRequest, config)
-            if request.by is FenceBy.COMMAND:
-                raise ConfigError(
-                    "a job runs no commands", remedy="use `relay move`, or --by acl or hand"
-                )
             path = naming.path(prefix, name)
             turns.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
             by = f"Dagster run {context.run_id}"

@@ -215,9 +215,6 @@ class Move:
         Args:
             held: the fence of that side, as the record has it.
         """
-        if held.by is FenceBy.COMMAND:
-            self.say(f"running {self.request.command}")
-            fence.run_command(self.request.command)
         if held.by is not FenceBy.ACL:
             return
         records.require_own(record)
@@ -351,24 +348,18 @@ class Move:
                 record, refused = self._mirror_back(records, record, destination)
                 if refused:
                     return MoveResult(record, [record.where], refused)
-            is_home = bool(record.way_back.mirror)
-            if not is_home:
-                self._require_command(record)
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.LIFTING))
             given = self._give_back(records, record, destination)
             with self._nodes() as nodes:
                 lifted = fence.delete(nodes, record.fence.acls)
-            if record.fence.by is FenceBy.COMMAND and self.request.command and not is_home:
-                self.say(f"running {self.request.command}")
-                fence.run_command(self.request.command)
-            if is_home:
+            if record.way_back.mirror:
                 lines = self._way_back(record).lines()
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.BACK))
         acls, topics = plural(lifted, "ACL"), plural(len(given), "topic-partition")
         lines.insert(0, f"taken back: {acls} lifted, {topics} given back to the mirror")
-        if record.fence.by is not FenceBy.ACL and (is_home or not self.request.command):
+        if record.fence.by is not FenceBy.ACL:
             lines.append("start the producers at the source again")
         return MoveResult(record, lines)
 
@@ -439,14 +430,6 @@ class Move:
             if refused := way_back.move_groups(source, answers):
                 return steps.record, refused
             return records.write(steps.record, ended), []
-
-    def _require_command(self, record: MoveRecord) -> None:
-        is_by_command = record.fence.by is FenceBy.COMMAND
-        if is_by_command and record.is_under_way and not self.request.command:
-            raise ConfigError(
-                "a command has stopped the producers, and none is given to start them",
-                remedy="give --by command and --command, such as true if you start them yourself",
-            )
 
     def status(self) -> MoveResult:
         """Say where the move stands, and what of it still holds; changes nothing.

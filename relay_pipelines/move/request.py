@@ -51,7 +51,6 @@ class MoveRequest:
 
     Args:
         topics: of the source; none for those of the move that is under way, or for all.
-        command: that stops producers; of `back`, that starts them.
         still_ms: for how long the source must not move.
         recent_ms: a producer that has written within this time is a writer.
         without_groups: groups that do not move.
@@ -68,14 +67,7 @@ class MoveRequest:
         short="t",
         metavar="T",
     )
-    by: FenceBy = asked(
-        "What stops the producers: an ACL that denies Write, a command, or you.", FenceBy.ACL
-    )
-    command: str = asked(
-        "The command that stops producers, or for back, starts them; run without a shell.",
-        "",
-        metavar="COMMAND",
-    )
+    by: FenceBy = asked("What stops the producers: an ACL that denies Write, or you.", FenceBy.ACL)
     still_ms: int = asked(
         "For how long the source must not move, so that the fence holds: 10s.",
         _STILL_MS,
@@ -112,10 +104,3 @@ class MoveRequest:
         False,  # noqa: FBT003
         name="without-source",
     )
-
-    def __post_init__(self) -> None:
-        if (self.by is FenceBy.COMMAND) != bool(self.command):
-            raise ConfigError(
-                "a fence by a command, and it alone, has one",
-                remedy="give --by command and --command, or neither",
-            )

@@ -31,5 +31,4 @@ class FenceBy(StrEnum):
     """What stops the producers."""
 
     ACL = "acl"
-    COMMAND = "command"
     HAND = "hand"

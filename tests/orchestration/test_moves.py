@@ -75,8 +75,6 @@ def test_a_move(environment: InProcessEnvironment, topics: list[str]) -> None:
     assert "no mirror is called 'other'" in failure(step(environment, "cut", mirror="other"))
     assert "there is no step 'turn'" in failure(step(environment, "turn"))
     assert "there is nothing to cut" in failure(step(environment, "cut"))
-    command = {"by": "command", "command": "true"}
-    assert "a job runs no commands" in failure(step(environment, "fence", **command))
     for do, state in (
         ("fence", "fenced"),
         ("cut", "cut"),

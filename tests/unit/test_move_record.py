@@ -125,14 +125,10 @@ def test_each_record_follows_from_the_last_one() -> None:
 
 
 def test_what_is_asked_for() -> None:
-    """Options are texts; a command belongs to a fence by a command, and to no other."""
     request = filled(MoveRequest, {"still": "2s", "topic": ["a"]}, options=True)
     assert (request.still_ms, request.topics) == (2_000, ("a",))
     with pytest.raises(ConfigError, match="--still: 'soon' is no duration"):
         filled(MoveRequest, {"still": "soon"}, options=True)
-    for wrong in ({"by": FenceBy.COMMAND}, {"command": "true"}):
-        with pytest.raises(ConfigError, match="a fence by a command"):
-            MoveRequest(**wrong)
 
 
 def _write(records: RecordsInMemory, record: MoveRecord) -> None:
@@ -304,7 +300,6 @@ def test_a_step_needs_the_name_of_the_mirror(definitions: dg.Definitions) -> Non
         for config, refusal in (
             ({"mirror": "shp"}, "no mirror is called 'shp'"),
             ({"mirror": "shop", "step": "turn"}, "there is no step 'turn'"),
-            ({"mirror": "shop", "by": "command", "command": "true"}, "a job runs no commands"),
         ):
             with pytest.raises(dg.Failure, match=refusal):
                 launch(definitions, **{"step": "cut"} | config)
