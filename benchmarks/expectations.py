@@ -87,7 +87,7 @@ def _entry(extent: Extent) -> LedgerEntry:
     skipped = {str(Skipped.CONTROL): lost} if lost else {}
     return LedgerEntry(
         *("checked", whole, whole, extent.records, 0, 0, 0, skipped),
-        *("", "", "", "", 0),
+        *("", -1, "", "", "", 0),
     )
 
 

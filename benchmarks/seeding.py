@@ -138,6 +138,7 @@ def ledger_entry(
         reencoded=0,
         skipped={},
         digest="00000000",
+        producer_id=-1,
         node="node",
         window="",
         run_id="run",

@@ -518,6 +518,8 @@ class LedgerEntry:
         digest: CRC-32C, 8 hex digits, over the batches produced, in order: of each, its codec (one
             byte), base timestamp (8 bytes) and number of records (4 bytes), big-endian, and
             everything after the 61 header bytes.
+        producer_id: under which all batches of the chunk were produced: it is one transaction, and
+            no other transactional id ever has this id; -1 if no record was copied.
         node: the source node's name.
         window: the asset partition key that the run copied, empty outside Dagster.
         gap: the loss after which the copy resumes at `source.end`; empty for a copied chunk. After
@@ -549,6 +551,7 @@ class LedgerEntry:
     reencoded: int
     skipped: dict[str, int]
     digest: str
+    producer_id: int
     node: str
     window: str
     run_id: str

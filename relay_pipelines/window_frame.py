@@ -13,6 +13,7 @@ from relay_pipelines.dataframe.record_range import Range, read_range
 from relay_pipelines.dataframe.window_chunks import planned_ms, window_entries
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.accounted import ChunkCopies
 from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings import Mirror
@@ -80,18 +81,15 @@ def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> No
 
 def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_Labelled]:
     """Return what to read, one value per topic-partition of the destination."""
-    chunks: dict[TopicPartition, list[tuple[int, int, str]]] = {}
+    chunks: dict[TopicPartition, list[tuple[ChunkCopies, str]]] = {}
     for entry in entries:
         if entry.records:
-            to = entry.destination
-            chunks.setdefault(to.topic_partition, []).append((to.start, to.end, entry.window))
+            some = chunks.setdefault(entry.destination.topic_partition, [])
+            some.append((ChunkCopies.of(entry), entry.window))
     found = []
-    for tp, some in sorted(chunks.items()):
-        some.sort()
-        intervals = tuple((start, end) for start, end, _ in some)
-        found.append(
-            _Labelled(Range.of_chunks(cluster, tp, intervals), tuple(key for *_, key in some))
-        )
+    for tp, labelled in sorted(chunks.items()):
+        copies, windows = zip(*sorted(labelled), strict=True)
+        found.append(_Labelled(Range.of_chunks(cluster, tp, copies), windows))
     return found
 
 
@@ -118,7 +116,7 @@ def _with_windows(found: pa.RecordBatch, task: _Labelled, columns: Sequence[str]
     import numpy as np
     import pyarrow as pa
 
-    starts = [start for start, _ in task.range.chunks or ()]
+    starts = [chunk.start for chunk in task.range.chunks or ()]
     indices = np.searchsorted(starts, found["offset"].to_numpy(), side="right") - 1
     windows = pa.array(task.windows, pa.string()).take(pa.array(indices))
     arrays = [windows if name == _WINDOW else found[name] for name in columns]

@@ -236,6 +236,7 @@ def _formats() -> str:
         reencoded=0,
         skipped={"control": 2},
         digest="1c291ca3",
+        producer_id=4000,
         node="node1",
         window="",
         run_id="20260131T120000Z-3f",
@@ -258,8 +259,7 @@ def _formats() -> str:
     return f"""# Records of ledger and checkpoints
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
 in UTF-8, and the value is JSON with a `version`. A relay reads its own version alone, with every
-field; it refuses another one with one line, and copies nothing. (Entries from before `source_runs`
-and `destination_runs` were added do not have these, nor have checkpoints from before `passed`.)
+field; it refuses another one with one line, and copies nothing.
 relay_pipelines 0.1.0 is the first release, and all formats have version 1. A key is
 `<mirror>/<source topic>/<partition>`; its partition is the
 CRC-32 of the key modulo {checkpoint.PARTITIONS}.

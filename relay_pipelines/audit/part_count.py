@@ -7,10 +7,9 @@ in the process of a window's check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import NamedTuple
 
 from relay_pipelines.audit.chunks import AuditJob
@@ -233,7 +232,6 @@ def _count(
         part,
         is_compacted=policies.compact,
         was_empty=bool(part.created_id) and client.topic(to.topic).topic_id == part.created_id,
-        producers=_producers_of_the_rest(client, part, low, end),
     )
     for spans in read(client, scanned, client.options.fetch_max_bytes, first=log.first):
         for span in spans:
@@ -246,33 +244,10 @@ def _count(
     return counting.result
 
 
-def _producers_of_the_rest(
-    client: ClusterClient, part: RecountPart, low: int, end: int
-) -> dict[OffsetRange, int]:
-    """Return the producer ids of the chunks whose first record is gone, by destination offsets.
-
-    A chunk ends with a record of its own, too. Other records may be the first ones that are left.
-
-    Args:
-        low: where the log begins.
-        end: up to where it is read.
-    """
-    producers = {}
-    for copies in {entry.destination for entry in part.entries}:
-        if copies.start < low < copies.end <= end:
-            last = replace(copies, start=copies.end - 1)
-            # a broker answers with at least one batch
-            for span in chain.from_iterable(read(client, last, 1)):
-                if span.run is not None and span.skipped is None:
-                    producers[copies] = span.run.first.producer_id
-    return producers
-
-
 class PartCount:
     """Counts what the spans of a part hold. Pure.
 
     Args:
-        producers: of chunks whose first record is gone, by their destination offsets.
         is_compacted: whether a cleaner may work on the topic.
         was_empty: whether the topic is known to have been empty before the mirror's first copy.
     """
@@ -283,16 +258,12 @@ class PartCount:
         *,
         is_compacted: bool,
         was_empty: bool = False,
-        producers: Mapping[OffsetRange, int] = MappingProxyType({}),
     ) -> None:
         self.result = DestinationCount(part.range)
         self.result.recorded = sum(entry.records for entry in part.entries)
         self._part = part
         self._was_empty = was_empty
-        self._chunks = [
-            ChunkCount(entry, is_compacted, producers.get(entry.destination))
-            for entry in part.entries
-        ]
+        self._chunks = [ChunkCount(entry, is_compacted) for entry in part.entries]
         self._index = RangeIndex([entry.destination for entry in part.entries])
         self._others = RangeIndex(part.others)
 

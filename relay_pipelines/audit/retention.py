@@ -195,8 +195,6 @@ class ChunkCount:
 
     Args:
         is_compacted: whether a cleaner may work on the topic: otherwise it explains nothing.
-        producer_id: of its batches; None before the first one. A chunk has one producer and begins
-            and ends with records of its own; another producer's records may lie within it.
         holes: its offsets without a record, of which a cleaner leaves some: no producer can write
             a batch with fewer records than offsets, or leave offsets without a batch.
         is_cleaned: whether a cleaner has written any of its batches again.
@@ -205,7 +203,6 @@ class ChunkCount:
 
     entry: LedgerEntry
     is_compacted: bool
-    producer_id: int | None = None
     records: int = 0
     digest: int = 0
     codecs: Counter[str] = field(default_factory=Counter)
@@ -215,9 +212,7 @@ class ChunkCount:
 
     def is_own(self, batch: Batch) -> bool:
         """Whether a batch within its offsets is of its producer."""
-        if self.producer_id is None:
-            self.producer_id = batch.header.producer_id
-        return self.producer_id == batch.header.producer_id
+        return self.entry.producer_id == batch.header.producer_id
 
     def add(self, batch: Batch) -> None:
         """Count one of its batches."""

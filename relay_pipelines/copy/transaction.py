@@ -51,6 +51,13 @@ from relay_pipelines.protocol.retries import LEAST_SECONDS
 _LEADERS_FRESH_SECONDS = 1.0
 
 
+class Landed(NamedTuple):
+    """Where the records of a chunk are at the destination, and under which producer id."""
+
+    producer_id: int
+    runs: Intervals
+
+
 class RangeProgress:
     """How far one range is copied, and what the next commit of it writes.
 
@@ -110,20 +117,19 @@ class RangeProgress:
         self.checkpoint = found.checkpoint
 
     def next_commit(
-        self, chunk: Chunk, identity: NodeIdentity, landed: Intervals, now_ms: int
+        self, chunk: Chunk, identity: NodeIdentity, landed: Landed, now_ms: int
     ) -> tuple[Checkpoint, tuple[bytes, bytes, int]]:
         """Return the checkpoint to be committed with a chunk, and the record of the ledger entry.
 
         Args:
             identity: the log that the chunk was read from.
-            landed: the destination offsets of its records.
 
         Raises:
             DestinationTopicLostError: the records landed below those copied before.
         """
         before = self.checkpoint
         end = before.end_in(self.range.destination) if before else None
-        if before and landed and end is not None and landed[0][0] < end:
+        if before and landed.runs and end is not None and landed.runs[0][0] < end:
             raise self._topic_lost(before)  # recreated since this attempt began
         checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
         return ledger_topic.chained(checkpoint, self._entry(chunk, checkpoint, landed))
@@ -218,7 +224,7 @@ class RangeProgress:
         )
 
     def _next_checkpoint(
-        self, chunk: Chunk, identity: NodeIdentity, landed: Intervals, now_ms: int
+        self, chunk: Chunk, identity: NodeIdentity, landed: Landed, now_ms: int
     ) -> Checkpoint:
         to = self.range.destination
         before = self.checkpoint or replace(
@@ -237,18 +243,19 @@ class RangeProgress:
             ),
             destination=to,
             copies=DestinationPosition(
-                to, landed[-1][1], self._destination.topic(to.topic, to).topic_id
+                to, landed.runs[-1][1], self._destination.topic(to.topic, to).topic_id
             )
-            if landed
+            if landed.runs
             else before.copies,
             run_id=self._job.run_id,
             committed_at_ms=now_ms,
         ).decided_by(self._policy)
 
-    def _entry(self, chunk: Chunk, checkpoint: Checkpoint, landed: Intervals) -> LedgerEntry:
+    def _entry(self, chunk: Chunk, checkpoint: Checkpoint, landed: Landed) -> LedgerEntry:
         known = checkpoint.end_in(self.range.destination)
         at_end = -1 if known is None else known
-        first, end = (landed[0][0], landed[-1][1]) if landed else (at_end, at_end)
+        runs = landed.runs
+        first, end = (runs[0][0], runs[-1][1]) if runs else (at_end, at_end)
         return LedgerEntry(
             mirror=self._job.mirror,
             source=OffsetRange(self.source, chunk.start, chunk.end),
@@ -262,12 +269,13 @@ class RangeProgress:
             first_timestamp_ms=chunk.first_timestamp_ms,
             max_timestamp_ms=chunk.max_timestamp_ms,
             digest=f"{chunk.digest:08x}",
+            producer_id=landed.producer_id if runs else -1,
             node=checkpoint.node,
             window=self._job.window,
             run_id=checkpoint.run_id,
             committed_at_ms=checkpoint.committed_at_ms,
             source_runs=chunk.source_runs,
-            destination_runs=encoded(landed) if len(landed) > 1 else "",
+            destination_runs=encoded(runs) if len(runs) > 1 else "",
         )
 
 
@@ -387,7 +395,8 @@ class Transactions:
         Args:
             identity: the log that the chunk was read from.
         """
-        landed = self._producer.landed(progress.range.destination)
+        to = progress.range.destination
+        landed = Landed(self._producer.producer_id, self._producer.landed(to))
         return Commit(
             progress, chunk, *progress.next_commit(chunk, identity, landed, self._clock.now_ms())
         )

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from relay_pipelines.copy.columns import ColumnBuilder, is_log_append_time, records_in
 from relay_pipelines.errors import SourceError
 from relay_pipelines.garbage import garbage_collection_paused
-from relay_pipelines.ledger.accounted import OwnBatches
-from relay_pipelines.model import Cluster, Intervals, OffsetRange, TopicPartition
+from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
 
@@ -29,22 +29,27 @@ class Range(InputPartition):  # type: ignore[misc]
     """
 
     def __init__(
-        self, cluster: Cluster, offset_range: OffsetRange, chunks: Intervals | None = None
+        self,
+        cluster: Cluster,
+        offset_range: OffsetRange,
+        chunks: Sequence[ChunkCopies] | None = None,
     ) -> None:
         self.cluster = cluster
         self.wanted = offset_range
         self.chunks = chunks
 
     @classmethod
-    def of_chunks(cls, cluster: Cluster, tp: TopicPartition, chunks: Intervals) -> Range:
+    def of_chunks(
+        cls, cluster: Cluster, tp: TopicPartition, chunks: Sequence[ChunkCopies]
+    ) -> Range:
         """Return the range from the first to the last of some chunks."""
-        end = max(end for _, end in chunks)
-        return cls(cluster, OffsetRange(tp, chunks[0][0], end), chunks)
+        end = max(chunk.end for chunk in chunks)
+        return cls(cluster, OffsetRange(tp, chunks[0].start, end), chunks)
 
     def parts(self, count: int) -> Iterable[Range]:
         """Cut it into so many parts, or as many as there can be; each record is in one of them.
 
-        A chunk is not cut, because its first record says which other ones it has.
+        A chunk is not cut.
         """
         if self.chunks is not None:
             chunks = self.chunks

@@ -11,9 +11,9 @@ from dataclasses import replace
 from relay_pipelines.dataframe.record_range import Range
 from relay_pipelines.dataframe.topic_options import Selection
 from relay_pipelines.errors import ConfigError, RetentionPassedError
-from relay_pipelines.ledger.accounted import destination_offsets, source_offsets
+from relay_pipelines.ledger.accounted import ChunkCopies, destination_offsets, source_offsets
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
-from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.settings import Mirror
@@ -40,11 +40,11 @@ def given_chunks(selection: Selection, text: str) -> list[Range]:
     return _ranges(selection, chunks)
 
 
-def _parsed(topic: str, text: str) -> dict[TopicPartition, Intervals] | None:
+def _parsed(topic: str, text: str) -> dict[TopicPartition, tuple[ChunkCopies, ...]] | None:
     try:
         return {
             TopicPartition(topic, int(partition)): tuple(
-                (int(start), int(end)) for start, end in intervals
+                ChunkCopies(*map(int, offsets)) for offsets in intervals
             )
             for partition, intervals in json.loads(text).items()
         }
@@ -52,9 +52,9 @@ def _parsed(topic: str, text: str) -> dict[TopicPartition, Intervals] | None:
         return None
 
 
-def _is_in_order(intervals: Intervals) -> bool:
+def _is_in_order(chunks: Iterable[ChunkCopies]) -> bool:
     """Whether each one begins where the one before it ends, or later."""
-    flat = [offset for interval in intervals for offset in interval]
+    flat = [offset for chunk in chunks for offset in (chunk.start, chunk.end)]
     return flat == sorted(flat)
 
 
@@ -89,7 +89,10 @@ def _at_source(selection: Selection, own: Sequence[LedgerEntry]) -> list[Range]:
         selection = replace(selection, node=last)
     return _ranges(
         selection,
-        {TopicPartition(topic, number): some for number, some in source_offsets(own).items()},
+        {
+            TopicPartition(topic, number): [ChunkCopies(*offsets) for offsets in some]
+            for number, some in source_offsets(own).items()
+        },
     )
 
 
@@ -117,23 +120,25 @@ def _of_topics(topics: Sequence[str]) -> str:
     return f"topic{'s' * (len(topics) > 1)} {', '.join(map(repr, topics))}"
 
 
-def _ranges(selection: Selection, chunks: Mapping[TopicPartition, Intervals]) -> list[Range]:
+def _ranges(
+    selection: Selection, chunks: Mapping[TopicPartition, Sequence[ChunkCopies]]
+) -> list[Range]:
     """Return what to read: at the destination, where others may write, all chunks at once.
 
     Raises:
         RetentionPassedError: a chunk is no longer there; each attempt of a task would find it out
             again.
     """
-    wanted = [tp for tp, intervals in chunks.items() if intervals]
+    wanted = [tp for tp, some in chunks.items() if some]
     with selection.client() as client:
         low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
         cluster = client.cluster
     found: list[Range] = []
-    for tp, intervals in chunks.items():
+    for tp, some in chunks.items():
         if selection.at_source:
-            found += [Range(cluster, OffsetRange(tp, *interval)) for interval in intervals]
-        elif intervals:
-            found.append(Range.of_chunks(cluster, tp, intervals))
+            found += [Range(cluster, OffsetRange(tp, chunk.start, chunk.end)) for chunk in some]
+        elif some:
+            found.append(Range.of_chunks(cluster, tp, some))
     for offsets in (each.wanted for each in found):
         if offsets.start < low[offsets.topic_partition]:
             raise RetentionPassedError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.ledger.accounted import destination_offsets, source_offsets
-from relay_pipelines.model import Intervals, LedgerEntry, Skipped
+from relay_pipelines.model import LedgerEntry, Skipped
 from relay_pipelines.settings.expectations import Side
 
 _NO_RECORDS = (Skipped.CONTROL, Skipped.ABORTED, Skipped.COMPACTION_GAP)
@@ -51,9 +51,11 @@ class TopicWindow:
             for entry in self.entries
         )
 
-    def offsets(self, side: Side) -> dict[int, Intervals]:
+    def offsets(self, side: Side) -> Mapping[int, Sequence[tuple[int, ...]]]:
         """Return what to read on one side, by partition, as the option `chunks` takes it."""
-        return (source_offsets if side is Side.SOURCE else destination_offsets)(self.entries)
+        if side is Side.SOURCE:
+            return source_offsets(self.entries)
+        return destination_offsets(self.entries)
 
 
 def from_ledger(

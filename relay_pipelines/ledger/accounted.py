@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import (
@@ -187,39 +188,52 @@ def source_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:
     return {partition: tuple(some) for partition, some in sorted(found.items())}
 
 
-def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:
-    """Return the destination offsets of each chunk with records, by partition, in order."""
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+class ChunkCopies(NamedTuple):
+    """Where the records of a chunk are: its offsets `[start, end)`, and their producer id.
+
+    Records of others may lie between them. Without a producer id (-1), all are the chunk's.
+    """
+
+    start: int
+    end: int
+    producer_id: int = -1
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> ChunkCopies:
+        """Return those of a ledger entry."""
+        return cls(entry.destination.start, entry.destination.end, entry.producer_id)
+
+
+def destination_offsets(
+    entries: Iterable[LedgerEntry],
+) -> dict[int, tuple[ChunkCopies, ...]]:
+    """Return where the copies of each chunk with records are, by partition, in order."""
+    found: dict[int, list[ChunkCopies]] = defaultdict(list)
     for entry in entries:
         if entry.records:
-            offsets = entry.destination
-            found[offsets.topic_partition.partition].append((offsets.start, offsets.end))
+            found[entry.destination.topic_partition.partition].append(ChunkCopies.of(entry))
     return {partition: tuple(sorted(some)) for partition, some in sorted(found.items())}
 
 
 class OwnBatches:
     """Tells the batches of chunks at the destination from those of others.
 
-    A chunk is one transaction: it has one producer, and begins with a record of its own. Records of
-    others may lie within it, and between two chunks.
-
     Args:
-        chunks: their destination offsets, in order.
+        chunks: in order.
     """
 
-    def __init__(self, chunks: Intervals) -> None:
+    def __init__(self, chunks: Sequence[ChunkCopies]) -> None:
         self._chunks = chunks
-        self._producers: dict[int, int] = {}
 
     def include(self, span: FetchedSpan) -> bool:
-        """Whether the span holds records of a chunk; the spans must come in order."""
+        """Whether the span holds records of a chunk."""
         if span.run is None or span.skipped is not None:
             return False
-        index = bisect_right(self._chunks, span.start, key=lambda chunk: chunk[0]) - 1
-        if index < 0 or span.start >= self._chunks[index][1]:
+        index = bisect_right(self._chunks, span.start, key=lambda chunk: chunk.start) - 1
+        if index < 0:
             return False
-        producer = span.run.first.producer_id
-        return self._producers.setdefault(index, producer) == producer
+        chunk = self._chunks[index]
+        return span.start < chunk.end and chunk.producer_id in {-1, span.run.first.producer_id}
 
 
 def own_and_replayed(

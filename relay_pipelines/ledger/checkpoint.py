@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from relay_pipelines.errors import (
@@ -64,7 +63,6 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _VERSION = 1
-_ADDED: Mapping[str, Any] = {"passed": []}  # of checkpoints from before
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _WAY_BACK = ".back@"
@@ -395,17 +393,8 @@ def _tampered(what: str) -> TamperedError:
 _Record = TypeVar("_Record")
 
 
-def versioned(
-    kind: type[_Record],
-    value: bytes,
-    version: int,
-    topic: str,
-    added: Mapping[str, Any] = MappingProxyType({}),
-) -> _Record:
+def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _Record:
     """Return the dataclass of a JSON value that names its version.
-
-    Args:
-        added: fields that older records do not have, and what they then are.
 
     Raises:
         UnsupportedError: it has another version, or fields that this one does not know.
@@ -426,7 +415,7 @@ def versioned(
             remedy="use the version of relay_pipelines that wrote it",
         )
     try:
-        return from_fields(kind, {**added, **fields})
+        return from_fields(kind, fields)
     except UnknownFieldsError:
         raise written_by_newer(f"a record of {topic}") from None
 
@@ -439,7 +428,7 @@ def record_of(kind: type[_Record], value: bytes) -> _Record:
         TamperedError: another program wrote it.
     """
     try:
-        return versioned(kind, value, _VERSION, TOPIC, _ADDED if kind is Checkpoint else {})
+        return versioned(kind, value, _VERSION, TOPIC)
     except NOT_READABLE as error:
         raise _not_ours() from error
 

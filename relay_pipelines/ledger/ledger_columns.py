@@ -44,6 +44,7 @@ _COLUMNS: dict[str, tuple[str, _Reader]] = {
     "reencoded": ("bigint", attrgetter("entry.reencoded")),
     "skipped": ("map<string, bigint>", attrgetter("entry.skipped")),
     "digest": ("string", attrgetter("entry.digest")),
+    "producer_id": ("bigint", attrgetter("entry.producer_id")),
     "node": ("string", attrgetter("entry.node")),
     "window": ("string", attrgetter("entry.window")),
     "run_id": ("string", attrgetter("entry.run_id")),

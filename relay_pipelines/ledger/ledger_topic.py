@@ -19,7 +19,6 @@ TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
 ENTRIES_LOST = "the ledger entries before this one were lost"
 """The gap of an entry with which a person has accepted that."""
-_ADDED = {"source_runs": "", "destination_runs": ""}  # not known, in entries from before
 _VERSION = 1  # another one is needed, too, if the digest covers something else
 
 
@@ -91,7 +90,7 @@ def from_record(value: bytes) -> LedgerEntry:
         TamperedError: it is no entry.
     """
     try:
-        entry = versioned(LedgerEntry, value, _VERSION, TOPIC, _ADDED)
+        entry = versioned(LedgerEntry, value, _VERSION, TOPIC)
         if entry.number < 1:
             raise ValueError("number")
     except NOT_READABLE as error:

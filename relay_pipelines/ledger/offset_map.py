@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger.accounted import OwnBatches
+from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
 from relay_pipelines.ledger.offset_runs import OffsetRuns
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Side
 from relay_pipelines.protocol.client import ClusterClient
@@ -233,9 +233,8 @@ class OffsetMap:
 
     def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
         """Return the offsets of a chunk's own records, among those of others."""
-        offset_range = entry.destination
-        batches = OwnBatches(((offset_range.start, offset_range.end),))
-        fetches = read(self._client, offset_range, self._client.options.fetch_max_bytes)
+        batches = OwnBatches([ChunkCopies.of(entry)])
+        fetches = read(self._client, entry.destination, self._client.options.fetch_max_bytes)
         own = [
             (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
         ]

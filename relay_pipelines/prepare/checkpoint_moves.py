@@ -163,6 +163,7 @@ def gap_entry(
         reencoded=0,
         skipped={str(Skipped.LOST): len(source)} if len(source) else {},
         digest=f"{0:08x}",
+        producer_id=-1,
         node=moved.node,
         window="",
         run_id=moved.run_id,

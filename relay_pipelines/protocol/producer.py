@@ -121,6 +121,11 @@ class TransactionalProducer:
         self._throttled_until = 0.0
 
     @property
+    def producer_id(self) -> int:
+        """The id that the coordinator has given to this transactional id; -1 before `start`."""
+        return self._state.producer_id
+
+    @property
     def is_open(self) -> bool:
         """Whether a transaction is open, as far as this producer knows."""
         return bool(self._added)

@@ -108,7 +108,7 @@ def forge(mirror: Mirror, name: str, source: OffsetRange, copies: OffsetRange) -
     """Write the first entry of a chain to the ledger alone, as whoever may write there can."""
     digest, generation = f"{0:08x}", 7 if name == mirror.name else 0
     entry = LedgerEntry(
-        *(name, source, copies, len(copies), 1, 1, 0, {}, digest, "n", "", "r", CLOCK.now_ms()),
+        *(name, source, copies, len(copies), 1, 1, 0, {}, digest, 7, "n", "", "r", CLOCK.now_ms()),
         number=1,
         previous="start",
         generation=generation,

@@ -18,7 +18,7 @@ def entry(start: int, end: int, to: int | None = None, **skipped: int) -> Ledger
     records = end - start - sum(skipped.values())
     first = start if to is None else to
     ranges = OffsetRange(AT, start, end), OffsetRange(TO, first, first + records)
-    return LedgerEntry("m", *ranges, records, 100, 1, 0, dict(skipped), "", "node1", "", "r", 0)
+    return LedgerEntry("m", *ranges, records, 100, 1, 0, dict(skipped), "", 7, "node1", "", "r", 0)
 
 
 def wanted(start: int, end: int) -> OffsetRange:

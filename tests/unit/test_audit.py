@@ -296,39 +296,24 @@ def test_a_range_fails_if_one_of_its_parts_does(counting: Any, client: ClusterCl
 
 
 @pytest.mark.parametrize("low", [1, 2, 5, 19], ids="begins at {}".format)
-def test_a_chunk_whose_first_record_is_gone(low: int) -> None:
-    """Its producer is that of its last record: the first one that is left may be another's."""
-    own, other = 1, 2
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["retention", "compaction"])
+def test_a_chunk_whose_first_record_is_gone(*, low: int, is_compacted: bool) -> None:
+    """Its entry says whose its records are: the first one that is left may be another's."""
     copied = replace(entry(0, 16, 0), destination=OffsetRange(TO, 0, 20))
-    others = replace(entry(0, 4), destination=OffsetRange(TO, 1, 5))
+    own, other = copied.producer_id, copied.producer_id + 1
+    others = replace(entry(0, 4), destination=OffsetRange(TO, 1, 5), producer_id=other)
     (part,) = KnownEntries({AT: [copied]}, [others]).parts(wanted(0, 16))
-    counting = PartCount(part, is_compacted=False, producers={copied.destination: own})
+    counting = PartCount(part, is_compacted=is_compacted)
+    if is_compacted:
+        counting.add(FetchedSpan(0, low, None, Skipped.COMPACTION_GAP))
     record = Record(0, 1, b"k", b"v", [])
     for offset in range(low, 20):
         producer = other if 1 <= offset < 5 else own
         counting.add(span(batch([record], offset, producer=producer)))
-    counting.judge(low)
+    counting.judge(0 if is_compacted else low)
     found = counting.result
     assert (found.foreign, found.counted) == (0, 20 - max(low, 5))
     assert (found.count_problems, found.not_verified.total()) == ([], 16 - found.counted)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="whose a batch is will be looked up: a ledger entry names its producer"
-)
-def test_a_compacted_chunk_whose_first_record_is_gone() -> None:
-    """The cleaner has taken it, and the first batch that is left is of another pinned source."""
-    own, other = 1, 2
-    copied = replace(entry(0, 16, 0), destination=OffsetRange(TO, 0, 20))
-    others = replace(entry(0, 4), destination=OffsetRange(TO, 1, 5))
-    (part,) = KnownEntries({AT: [copied]}, [others]).parts(wanted(0, 16))
-    counting = PartCount(part, is_compacted=True)
-    counting.add(FetchedSpan(0, 1, None, Skipped.COMPACTION_GAP))
-    record = Record(0, 1, b"k", b"v", [])
-    for offset in range(1, 20):
-        counting.add(span(batch([record], offset, producer=other if offset < 5 else own)))
-    counting.judge(0)
-    assert (counting.result.foreign, counting.result.count_problems) == (0, [])
 
 
 def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) -> None:
@@ -356,7 +341,20 @@ CHUNK_OFFSETS = OffsetRange(AT, 0, 10)
 # its first record is three days old, its newest one, one day; it was committed an hour ago
 CHUNK = replace(
     LedgerEntry(
-        "m", CHUNK_OFFSETS, CHUNK_OFFSETS, 10, 100, 1, 0, {}, "", "node1", "", "r", NOW_MS - HOUR_MS
+        "m",
+        CHUNK_OFFSETS,
+        CHUNK_OFFSETS,
+        10,
+        100,
+        1,
+        0,
+        {},
+        "",
+        7,
+        "node1",
+        "",
+        "r",
+        NOW_MS - HOUR_MS,
     ),
     first_timestamp_ms=NOW_MS - 72 * HOUR_MS,
     max_timestamp_ms=NOW_MS - 24 * HOUR_MS,

@@ -21,6 +21,7 @@ from relay_pipelines.dataframe.stream_offsets import (
     refuse_other_topics,
 )
 from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
+from relay_pipelines.ledger.accounted import ChunkCopies
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
@@ -129,8 +130,8 @@ def test_parts_have_every_offset_once(logs: list[tuple[int, int]], at_least: int
 
 
 def test_chunks_are_not_cut() -> None:
-    """The first record of a chunk says which ones are its own: a part has whole chunks."""
-    chunks = ((3, 9), (9, 10), (20, 90))
+    """A part has whole chunks."""
+    chunks = ChunkCopies(3, 9, 7), ChunkCopies(9, 10, 7), ChunkCopies(20, 90, 8)
     whole = Range.of_chunks(CLUSTER, TopicPartition("t", 0), chunks)
     assert (whole.wanted.start, whole.wanted.end) == (3, 90)
     for count, expected in (

@@ -122,6 +122,7 @@ def entry(
         reencoded=0,
         skipped={"compaction_gap": end - start - copied},
         digest="00000000",
+        producer_id=7,
         node=node,
         window="",
         run_id="run",

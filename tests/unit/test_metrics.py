@@ -37,7 +37,7 @@ def planned(end_offset: int = 100, node: str = "node1", mirror: str = "m") -> Ru
 def entry(start: int, end: int, records: int, **more: int) -> LedgerEntry:
     at, to = OffsetRange(HERE, start, end), OffsetRange(THERE, start, end)
     counts = (records, 10 * records, 1, 2, more)
-    return LedgerEntry("m", at, to, *counts, "", "node1", "", "r", 1_500 + start)
+    return LedgerEntry("m", at, to, *counts, "", 7, "node1", "", "r", 1_500 + start)
 
 
 def value(observer: MetricsObserver, name: str, **labels: str) -> float | None:

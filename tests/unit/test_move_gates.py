@@ -255,7 +255,7 @@ def test_how_a_fence_is_made() -> None:
 def entry(run: str, at_ms: int, records: int) -> LedgerEntry:
     nothing = OffsetRange(AT, 0, 0)
     return LedgerEntry(
-        *("m", nothing, nothing, records, 0, 0, 0, {}, "", "n", "", run), committed_at_ms=at_ms
+        *("m", nothing, nothing, records, 0, 0, 0, {}, "", 7, "n", "", run), committed_at_ms=at_ms
     )
 
 

@@ -83,7 +83,7 @@ def planned(topics: int, records: int = 1000) -> RunPlan:
 
 def entry(topic: str, start: int, end: int) -> LedgerEntry:
     here = OffsetRange(TopicPartition(topic, 0), start, end)
-    return LedgerEntry("m", here, here, end - start, 100, 1, 0, {}, "", "node1", "", "r", 0)
+    return LedgerEntry("m", here, here, end - start, 100, 1, 0, {}, "", 7, "node1", "", "r", 0)
 
 
 class Screen:

@@ -52,7 +52,7 @@ def test_what_changes_no_record_is_no_policy() -> None:
 
     def entry(start: int, policy: dict[str, str]) -> LedgerEntry:
         source = OffsetRange(AT, start, start + 1)
-        return LedgerEntry("m", source, source, 1, 1, 1, 0, {}, "", "", "", "", 0, policy=policy)
+        return LedgerEntry("m", source, source, 1, 1, 1, 0, {}, "", 7, "", "", "", 0, policy=policy)
 
     assert stretches([entry(0, {}), entry(1, {})]) == []
     lines = stretches([entry(number, {"where": str(number)}) for number in range(30)])
