@@ -1,9 +1,9 @@
 """Which destination offset is the copy of which source offset, by the ledger.
 
 The n-th copy of a chunk is the n-th of its source offsets that have one, and the n-th of its
-destination offsets that are copies. An entry says which these are, if they are not all. Entries
-from before, and those of which it would have taken too much room, only say how many: then the
-answer is a bound. docs/transactions.md argues why the map is right.
+destination offsets that are copies. An entry says which these are, if they are not all. Where that
+would have taken too much room, it only says how many: then the answer is a bound.
+docs/transactions.md argues why the map is right.
 """
 
 from __future__ import annotations
