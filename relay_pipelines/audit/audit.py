@@ -666,7 +666,7 @@ def _chunk(
         entry.records,
         entry.size_bytes,
         sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
-        is_shared=copies.topic_partition in shared,
+        producer_id=entry.producer_id if copies.topic_partition in shared else None,
         policies=policies,
         entry=entry,
         node=entry.node,

@@ -66,7 +66,7 @@ class ComparedChunk:
         topic_id: of the source topic there; empty if it is unknown.
         no_own: why that log cannot be read; empty if it can.
         left_out: how many of the source's records are not at the destination.
-        is_shared: whether copies of another source may lie between its own.
+        producer_id: of its copies, where those of another source may lie between them.
         compacted_at_source, compacted_at_destination: whether compaction may have removed records
             there.
         policies: what may remove copies.
@@ -78,7 +78,7 @@ class ComparedChunk:
     records: int
     size_bytes: int
     left_out: int = 0
-    is_shared: bool = False
+    producer_id: int | None = None
     compacted_at_source: bool = False
     compacted_at_destination: bool = False
     policies: CleanupPolicies = field(default_factory=CleanupPolicies)
@@ -259,7 +259,7 @@ class _Reader(Protocol):
     def read(self, offset_range: OffsetRange) -> Generator[Any, None, None]:
         """Yield what is in a range, as `side` and `parts` take it."""
 
-    def side(self, found: Generator[Any, None, None], *, one_producer: bool = False) -> Side:
+    def side(self, found: Generator[Any, None, None], producer_id: int | None = None) -> Side:
         """Return the records as a side of a comparison."""
 
     def parts(self, found: Generator[Any, None, None]) -> Iterator[Part]:
@@ -313,9 +313,9 @@ class _OwnReader:
 
     @staticmethod
     def side(
-        found: Generator[list[FetchedSpan], None, None], *, one_producer: bool = False
+        found: Generator[list[FetchedSpan], None, None], producer_id: int | None = None
     ) -> Side:
-        return BatchSide(found, one_producer=one_producer)
+        return BatchSide(found, producer_id)
 
     @staticmethod
     def parts(found: Generator[list[FetchedSpan], None, None]) -> Iterator[Part]:
@@ -425,7 +425,7 @@ class _Comparing:
         ):
             return compare(
                 self._source.side(source),
-                self._destination.side(destination, one_producer=chunk.is_shared),
+                self._destination.side(destination, chunk.producer_id),
                 chunk.left_out,
             )
 

@@ -119,17 +119,16 @@ class BatchSide(Side):
 
     Args:
         fetches: of `reader.read`.
-        one_producer: whether only the batches of the first one's producer belong to the chunk,
-            because copies of another source may lie between them.
+        producer_id: of the batches that belong to the chunk, where copies of another source may
+            lie between them; None if all do.
     """
 
     def __init__(
-        self, fetches: Iterable[Sequence[FetchedSpan]], *, one_producer: bool = False
+        self, fetches: Iterable[Sequence[FetchedSpan]], producer_id: int | None = None
     ) -> None:
         super().__init__(self._decoded())
         self._spans = (span for spans in fetches for span in spans if span.run is not None)
-        self._one_producer = one_producer
-        self._producer: int | None = None
+        self._producer_id = producer_id
         self._span: FetchedSpan | None = None
         self._advance()
 
@@ -160,10 +159,7 @@ class BatchSide(Side):
     def _advance(self) -> None:
         for span in self._spans:
             assert span.run is not None
-            producer = span.run.first.producer_id
-            if self._producer is None:
-                self._producer = producer
-            if not self._one_producer or producer == self._producer:
+            if self._producer_id in {None, span.run.first.producer_id}:
                 self._span = span
                 return
         self._span = None

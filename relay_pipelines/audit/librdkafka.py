@@ -184,9 +184,9 @@ class LibrdkafkaReader:
         self._next = tp, offset_range.end
 
     @staticmethod
-    def side(parts: Generator[Part, None, None], *, one_producer: bool = False) -> Side:
+    def side(parts: Generator[Part, None, None], producer_id: int | None = None) -> Side:
         """Return records as a side of a comparison."""
-        assert not one_producer, "librdkafka does not show producers"
+        assert producer_id is None, "librdkafka does not show producers"
         return Side(parts)
 
     @staticmethod

@@ -200,7 +200,7 @@ def test_records_of_another_producer_between_the_copies() -> None:
     ours, theirs = [batch(RECORDS[:5], 0, producer=1)], batch(RECORDS[:2], 5, producer=2)
     ours += [batch(RECORDS[5:], 7, producer=1)]
     fetches = [[span(ours[0])], [span(theirs)], [span(ours[1])]]
-    assert compare(side(RECORDS), BatchSide(fetches, one_producer=True)).records == 10
+    assert compare(side(RECORDS), BatchSide(fetches, 1)).records == 10
     found = compare(side(RECORDS), BatchSide(fetches)).difference
     assert found is not None
     assert found.what == "2 records are at the destination, but not in the source"
