@@ -606,12 +606,11 @@ class _Planning:
         for chunk in chunks:
             tp, node = chunk.source.topic_partition, chunk.node
             checkpoint = self.checkpoints.get(tp)
-            topic_id = checkpoint.topic_ids.get(node, "") if checkpoint else ""
-            may_hold, no_own = self.logs.nodes(tp.topic, node, checkpoint)
-            if may_hold:
-                readable.append(replace(chunk, topic_id=topic_id, no_own=no_own))
+            own, may, why_none = self.logs.holders(tp.topic, node, checkpoint)
+            if may:
+                readable.append(replace(chunk, own_logs=own, no_own=why_none))
             else:
-                uncompared[no_own] += chunk.records
+                uncompared[why_none] += chunk.records
         return readable, uncompared
 
 

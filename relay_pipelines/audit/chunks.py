@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,8 +63,8 @@ class ComparedChunk:
 
     Args:
         node: the source node whose offsets these are; empty if they are of several.
-        topic_id: of the source topic there; empty if it is unknown.
-        no_own: why that log cannot be read; empty if it can.
+        own_logs: the nodes that have the log of these offsets, as of `Holders.own`.
+        no_own: why none of them has; empty if one does.
         left_out: how many of the source's records are not at the destination.
         producer_id: of its copies, where those of another source may lie between them.
         compacted_at_source, compacted_at_destination: whether compaction may have removed records
@@ -84,7 +84,7 @@ class ComparedChunk:
     policies: CleanupPolicies = field(default_factory=CleanupPolicies)
     entry: LedgerEntry | None = None
     node: str = ""
-    topic_id: str = ""
+    own_logs: Mapping[str, str] = field(default_factory=dict)
     no_own: str = ""
 
     @property
@@ -129,12 +129,13 @@ def compare_chunks(
 ) -> Iterator[ChunkResult]:
     """Compare each chunk and yield its result; never raises a `RelayError`.
 
-    A chunk is compared with the node from which it was copied. What that one cannot answer is asked
-    of the others: as the offsets of two nodes may differ, they can confirm a chunk, not refute it.
+    A chunk is compared with the nodes that have the log from which it was copied. What these cannot
+    answer is asked of the others: as the offsets of two logs may differ, they can confirm a chunk,
+    not refute it.
     """
     left = [_Pending(chunk) for chunk in chunks]
     for is_own, node in [(is_own, node) for is_own in (True, False) for node in job.nodes]:
-        here = [each for each in left if (each.chunk.node == node.name) is is_own]
+        here = [each for each in left if (node.name in each.chunk.own_logs) is is_own]
         if here:
             yield from _compare_at(job, node, here, clock)
             left = [each for each in left if not each.is_done]
@@ -147,7 +148,7 @@ class _Pending:
     """A chunk without a result yet.
 
     Args:
-        own: why the node from which it was copied did not tell.
+        own: why a node with its log did not tell.
         refuted_by: another node that holds other records at its offsets.
         failed_at, error: the last node that did not answer, and its error.
     """
@@ -162,7 +163,7 @@ class _Pending:
     def note_failure(self, node: Cluster, error: RelayError) -> None:
         """Note that a node did not answer."""
         self.failed_at, self.error = node.name, str(error)
-        if self.chunk.node == node.name:
+        if node.name in self.chunk.own_logs:
             self.own = f"where {error.what}"
 
     def result(self) -> ChunkResult:
@@ -190,11 +191,11 @@ def _compare_at(
             chunk = pending.chunk
             if pending.failed_at == node.name:
                 continue
-            last = [each for each in job.nodes if each.name != chunk.node][-1:] or [node]
+            last = [each for each in job.nodes if each.name not in chunk.own_logs] or job.nodes
             try:
-                result = comparing.result(chunk, patient=node is last[0])
+                result = comparing.result(chunk, patient=node is last[-1])
                 refutes = result.difference is not None and result.difference.is_of_both
-                if refutes and not _is_own_log(job, node, chunk):
+                if refutes and not _has_own_log(job, node, chunk):
                     pending.refuted_by = pending.refuted_by or node.name
                     if node.name == chunk.node:
                         pending.own = "whose topic was created again since"
@@ -209,16 +210,18 @@ def _compare_at(
             yield result
 
 
-def _is_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
-    """Whether a node still has the log from which a chunk was copied, under whatever name.
+def _has_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
+    """Whether a node has the log of a chunk, and still has it.
 
     Raises:
         RetriableError: it does not answer.
     """
+    if node.name not in chunk.own_logs:
+        return False
     with source_client(job.mirror, node, job.options, purpose="audit") as client:
         found = client.topic(chunk.source.topic_partition.topic).topic_id
-    is_known = bool(chunk.topic_id and found)
-    return found == chunk.topic_id if is_known else node.name == chunk.node
+    known = chunk.own_logs[node.name]
+    return not (known and found) or known == found
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from relay_pipelines.audit.part_count import NEEDED_CONFIGS
 from relay_pipelines.audit.recount import REPLACED
@@ -34,6 +35,22 @@ GONE = "the source no longer has the topic"
 _RECREATED = "the source topic was created again since they were copied"
 
 
+class Holders(NamedTuple):
+    """Which nodes have the log from which something was copied: the one judge of that.
+
+    Args:
+        own: by the name of each node that has it, the topic's id there, empty if it has none. What
+            differs there, differs.
+        may: whether any node may hold the records: if no node has that log, others can confirm the
+            copies, and refute nothing.
+        why_none: why no node has it; empty if one does, or if it is not of one node.
+    """
+
+    own: Mapping[str, str]
+    may: bool
+    why_none: str
+
+
 @dataclass(slots=True)
 class SourceLogs:
     """What the nodes of a source answered about some topics.
@@ -50,28 +67,28 @@ class SourceLogs:
     configs: Configs = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
 
-    def nodes(self, topic: str, node: str, checkpoint: Checkpoint | None) -> tuple[bool, str]:
-        """Say whether any node may hold what was copied from one, and why not that one itself.
+    def holders(self, topic: str, node: str, checkpoint: Checkpoint | None) -> Holders:
+        """Say which nodes hold what was copied from one.
 
         Args:
             node: its name in the ledger, another one than today perhaps; empty for several.
-
-        Returns:
-            also why the log that was copied cannot be read; empty if it can, or if node is.
         """
         logs = {name: log[topic] for name, log in self.logs.items() if topic in log}
         recreated = sorted(
             name for name, log in logs.items() if checkpoint and _is_recreated(log, checkpoint)
         )
         may_hold = logs.keys() - set(recreated)
-        if any(_is_own(logs[name], node, checkpoint) for name in may_hold):
-            return True, ""
+        own = {
+            name: logs[name].topic_id for name in may_hold if _is_own(logs[name], node, checkpoint)
+        }
+        why = ""
         if recreated:
-            return bool(may_hold), f"{_RECREATED}, on node {', '.join(recreated)}"
-        if not logs and not self.away:
-            return False, GONE
-        why = f"they were copied from node {node}, which {self._absent(node)}" if node else ""
-        return bool(may_hold), why
+            why = f"{_RECREATED}, on node {', '.join(recreated)}"
+        elif not logs and not self.away:
+            why = GONE
+        elif node:
+            why = f"they were copied from node {node}, which {self._absent(node)}"
+        return Holders(own, bool(may_hold), "" if own else why)
 
     def _absent(self, node: str) -> str:
         if node in self.away:

@@ -33,6 +33,7 @@ from relay_pipelines.copy.transaction import RangeProgress
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import ClassSpec, Cluster, OffsetRange, Status, TopicPartition
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -108,7 +109,8 @@ class Audited:
         mirror = self.mirror
         delete(mirror.destination, mirror.topic)
         create(mirror.destination, mirror.topic, 1, KEPT)
-        sender = independent.transactional(mirror.destination, f"{mirror.topic}-tampered")
+        # whoever has the mirror's transactional id writes under the producer id of its copies
+        sender = independent.transactional(mirror.destination, own_id(mirror.name, mirror.at))
         grown = len(records) - len(RECORDS)
         shift = grown if abs(grown) == 1 else 0  # a record more or less in the second chunk
         cuts = cuts or [0, 30, *(cut + shift for cut in CUTS[2:])]

@@ -19,6 +19,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, OffsetRange, Status
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read as read_log
@@ -81,8 +82,24 @@ def replace_copy(mirror: Mirror, *batches: list[Record]) -> None:
     """Put another topic of the same name in place of the copy."""
     delete(mirror.destination, mirror.topic)
     independent.create(mirror.destination, mirror.topic, 1, KEPT | mirror.destination_config)
-    write(mirror.destination, mirror.at, *batches)
+    for records in batches:
+        write_as_mirror(mirror, records)
     mirror.forget_recreation()
+
+
+def write_as_mirror(mirror: Mirror, records: list[Record], **config: object) -> None:
+    """Write a batch as whoever has its transactional id: under the producer id of its copies."""
+    sender = independent.transactional(
+        mirror.destination,
+        own_id(mirror.name, mirror.at),
+        batch_num_messages=max(1, len(records)),
+        **config,
+    )
+    sender.begin_transaction()
+    independent.put(sender, mirror.at, records)
+    independent.flush(sender)
+    sender.commit_transaction(30)
+    settled_end(mirror.destination, mirror.at)
 
 
 def transaction(mirror: Mirror, *, commit: bool, first: int = 0) -> None:
@@ -454,11 +471,9 @@ class TestTampered:
             for record in numbered(110)
         ]
         replace_copy(mirror, later[:100])
-        end = settled_end(mirror.destination, mirror.at)
-        write(mirror.destination, mirror.at, later[:1])  # in place of the marker
-        write(mirror.destination, mirror.at, later[100:], compression_type=compression)
-        assert (end, settled_end(mirror.destination, mirror.at)) == (100, 111)
-        assert count(mirror, 0, 100).problems == [FOREIGN.format(1), BYTES]
+        write_as_mirror(mirror, later[100:], compression_type=compression)
+        assert settled_end(mirror.destination, mirror.at) == 112
+        assert count(mirror, 0, 100).problems == [BYTES]
         assert count(mirror, 100, 110).problems == [BYTES]
 
     def test_offsets_in_no_ledger_entry(self, mirror: Mirror) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict, replace
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +22,7 @@ from relay_pipelines.model import TopicPartition
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, Clock, filled, job, served, whole
 from tests.support.findings import differences, notes
-from tests.support.world import World
+from tests.support.world import BATCHES, World
 
 
 def audited(
@@ -34,9 +35,10 @@ def audited(
     """
     world.source.cleanup_policy = policy
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
+    nodes: dict[str, Any] = {node.name: world.source for node in world.mirror.nodes}
     with (
         world.answering(),
-        served(source=world.source, destination=world.copies),
+        served(**nodes, destination=world.copies),
         patch.object(Clock, "now_ms", lambda _: later_ms),
     ):
         request = AuditRequest(level=level, **asdict(selection or Selection()))
@@ -146,6 +148,21 @@ def test_compacted_topics_with_one_destination(world: World) -> None:
     assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
     assert (len(audit.partitions), differences(audit)) == (2, [])
     assert str(audit.verdict).endswith(f"records compared: {rule}")
+
+
+@pytest.mark.parametrize("name", ["source", "renamed"])
+@pytest.mark.parametrize("has_ids", [False, True], ids=["no topic ids", "topic ids"])
+def test_a_node_refutes_what_was_copied_from_it(world: World, name: str, *, has_ids: bool) -> None:
+    """Also under another name, where brokers report no topic ids: its cluster is the same."""
+    if has_ids:
+        world.source.topic_ids["a"] = uuid.UUID(int=1)
+    world.source.logs["a"] = filled((100, 105), *BATCHES[1:]).logs["a"]
+    world.rename_node(name)
+    audit = audited(world, Level.FULL)
+    (line,) = differences(audit)
+    at = f"a-0: differing chunks: 1 of 3; the first is [0, 5), compared with node {name}"
+    assert line.startswith(at)
+    assert audit.verdict.exit_code() == 4
 
 
 @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])

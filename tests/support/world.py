@@ -51,10 +51,13 @@ class World:
         self.source, self.copies = filled(*BATCHES), destination("a")
         self.copies.cleanup_policy = "delete"
         self.path = folder / "statement.json"
-        node = {"name": "source", "bootstrap_servers": "fake:1"}
+        self.rename_node("source")
+
+    def rename_node(self, name: str) -> None:
+        """Give the source's node another name in the settings."""
         self.mirror = Mirror.model_validate(
             {
-                "source": {"nodes": [node]},
+                "source": {"nodes": [{"name": name, "bootstrap_servers": "fake:1"}]},
                 "destination": {"bootstrap_servers": "fake:1"},
                 "topics": {"allow": ["a"]},
                 "give_up_after": "1s",
