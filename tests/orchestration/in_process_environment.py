@@ -224,7 +224,10 @@ class InProcessEnvironment:
 
     def last_checks(self, name: str, topic: str | None = None, limit: int = 1) -> list[Evaluation]:
         """The same, and those before, the newest first."""
-        key = dg.AssetCheckKey(self.asset(topic) if topic else self.plan, name)
+        asset = self.asset(topic) if topic else self.plan
+        return self.history(dg.AssetCheckKey(asset, name), limit)
+
+    def history(self, key: dg.AssetCheckKey, limit: int = 1) -> list[Evaluation]:
         storage = self.instance.event_log_storage
         records = storage.get_asset_check_execution_history(key, limit=limit)
         return [record.evaluation for record in records if record.evaluation is not None]

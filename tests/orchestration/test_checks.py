@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -186,10 +185,7 @@ def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     plans = [naming.windows_asset(environment.name, lane) for lane in ("main", "own")]
     keys = [dg.AssetCheckKey(environment.asset(topic), naming.LAG_TARGET) for topic in topics]
     keys += [dg.AssetCheckKey(plan, naming.LAG) for plan in plans]
-    storage = environment.instance.event_log_storage
-    last: dict[dg.AssetCheckKey, Any] = {
-        key: storage.get_asset_check_execution_history(key, limit=1)[0].evaluation for key in keys
-    }
+    last = {key: environment.history(key)[0] for key in keys}
     assert {key: found.description for key, found in last.items() if not found.passed} == {}
 
 

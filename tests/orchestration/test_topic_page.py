@@ -21,33 +21,6 @@ from tests.orchestration.in_process_environment import (
 from tests.support.independent import CREATE_TIME, Record, until, write
 
 
-def test_the_metadata_of_a_window(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """A backlog is as old as its first record; without one, nothing is behind."""
-    at = TopicPartition(topics[0], 0)
-    now_ms = time.time_ns() // 1_000_000
-    environment.write(topics[:1], window={"max_records": 60})
-    write(environment.source.cluster(), at, [Record(None, b"new", timestamp=(CREATE_TIME, now_ms))])
-
-    runs = [environment.copy() for _ in range(2)]
-
-    told, last = (
-        metadata(event.materialization)
-        for run in runs
-        for event in run.get_asset_materialization_events()
-        if event.materialization.asset_key.path[-1] == topics[0]
-    )
-    oldest_ms = Record(None, None).timestamp[1]
-    assert told["lag after (records)"] == 41
-    age = time.time() - oldest_ms / 1000
-    assert age - 600 < told["lag after (seconds)"] <= age
-    assert age - 600 < told["latency (seconds)"] <= age
-    assert told["source end (offsets)"] == 101
-    assert told["copying (seconds)"] > 0
-    assert (last["lag after (records)"], last["lag after (seconds)"]) == (0, 0)
-    assert last["first record"] == oldest_ms / 1000
-    assert last["last record"] == now_ms / 1000
-
-
 def test_a_topic_that_misses_its_lag_target(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
@@ -90,38 +63,49 @@ def targets(tick: dg.SensorResult) -> dict[str, bool]:
     return {topic: each.passed for topic, each in by_topic(tick, naming.LAG_TARGET).items()}
 
 
-def test_the_log_of_a_session(
+def test_the_windows_of_a_session(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says why the run was requested, how long Spark took to start, and a line per window."""
+    """The log has why it runs, Spark's start, and a line per window; a backlog is as old as it."""
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
     window = {"every": "200ms", "session": "300s", "max_records": 60}
     environment.write(topics[:1], window=window)
+    oldest_ms, now_ms = Record(None, None).timestamp[1], time.time_ns() // 1_000_000
+    new = Record(None, b"new", timestamp=(CREATE_TIME, now_ms))
+    write(environment.source.cluster(), TopicPartition(topics[0], 0), [new])
 
     with ThreadPoolExecutor(1) as aside:
-        tags = {naming.TAG_WAITING: "100 records waiting"}
+        tags = {naming.TAG_WAITING: "101 records waiting"}
         running = aside.submit(environment.copy, tags=tags)
         until(lambda: len(environment.windows()) == 2, "both windows", pause_seconds=0.2)
         environment.write(topics[:1], window=window | {"session": 0})
         session = running.result(300)
 
     lines = log_of(environment, session)
-    assert lines[0] == "the planner requested this run: 100 records waiting"
+    assert lines[0] == "the planner requested this run: 101 records waiting"
     assert sum(line.startswith("Spark's start: ") for line in lines) == 1
     told = [line for line in lines if line.startswith("window ")]
-    for line, key, records in zip(told, environment.windows(), (60, 40), strict=True):
+    for line, key, records in zip(told, environment.windows(), (60, 41), strict=True):
         assert re.fullmatch(
             rf"window {key}: {records} records, .* of 1 topic;"
             r" survey \S+ s, preparation \S+ s, copy \S+ s, recount \S+ s",
             line,
         )
     assert not any(line.startswith("copying ") for line in lines)
-    rates = [
-        event.materialization.metadata.get("source rate (records per second)")
+    first, last = (
+        metadata(event.materialization)
         for event in session.get_asset_materialization_events()
-        if event.asset_key and event.asset_key.path[-1] == topics[0]
-    ]
-    assert rates == [None, dg.FloatMetadataValue(0.0)], "known from the second look on"
+        if event.materialization.asset_key == environment.asset(topics[0])
+    )
+    age = time.time() - oldest_ms / 1000
+    for name in ("lag after (seconds)", "latency (seconds)"):
+        assert age - 600 < first[name] <= age
+    assert (first["lag after (records)"], first["source end (offsets)"]) == (41, 101)
+    assert first["copying (seconds)"] > 0
+    assert (last["lag after (records)"], last["lag after (seconds)"]) == (0, 0)
+    assert (last["first record"], last["last record"]) == (oldest_ms / 1000, now_ms / 1000)
+    rates = [each.get("source rate (records per second)") for each in (first, last)]
+    assert rates == [None, 0.0], "known from the second look on"
 
     by_hand = environment.materialize(topics[0], environment.windows()[0])
 

@@ -7,25 +7,20 @@ from typing import Any
 
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.window_recount import recount
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.ledger.verified import read_verified_ledger
-from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.hops import hops_to
-from relay_pipelines.prepare import prepared_snapshot
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
-from tests.support.independent import Record, create, delete, until, write
-
-CLOCK = SystemClock()
+from tests.support.independent import Record, create, delete, write
+from tests.support.planned_copy import CLOCK, copy_planned, prepared
 
 
 @dataclass
@@ -67,10 +62,7 @@ class Copied:
         self.expected += records
 
     def snapshot(self, on_data_loss: str = "fail") -> ClusterSnapshot:
-        mirror = self.mirror(on_data_loss)
-        return prepared_snapshot.prepare_snapshot(
-            lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
-        )
+        return prepared(self.name, self.mirror(on_data_loss))
 
     def loss(self) -> RelayError:
         """Return the loss that holds the topic-partition back; nothing is planned for it."""
@@ -81,14 +73,7 @@ class Copied:
 
     def copy(self, taken: ClusterSnapshot) -> list[OffsetRange]:
         """Copy what is planned, wait for the checkpoint, and return the source ranges."""
-        ranges = run_plan.plan(taken).ranges
-        outcomes = list(
-            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
-        )
-        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
-        until(lambda: ends.items() <= self.reached().items(), "the checkpoint")
-        return [copy_range.source for copy_range in ranges]
+        return [copy_range.source for copy_range in copy_planned(taken)]
 
     def reached(self) -> dict[TopicPartition, int]:
         """Return the next offset of each checkpoint."""
