@@ -53,6 +53,7 @@ class Sessions:
 
     def __init__(self, environment: InProcessEnvironment, threads: ThreadPoolExecutor) -> None:
         self.environment = environment
+        self.topics: list[str] = []
         self._threads = threads
 
     def write(self, topics: Sequence[str] = (), **mirror: Any) -> None:
@@ -61,6 +62,12 @@ class Sessions:
 
     def start(self, lane: int = 0, tags: Mapping[str, str] | None = None) -> Future[Result]:
         return self._threads.submit(self.environment.run, lane, tags)
+
+    def started(self) -> Future[Result]:
+        """Start one, and wait until it has copied what there is."""
+        session = self.start()
+        self.copied(self.topics[0], "a99")
+        return session
 
     def end(self, *sessions: Future[Result]) -> list[Result]:
         """End them by a change of relay.yaml: a lane without sessions has none that goes on."""
@@ -111,21 +118,20 @@ def sessions(
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
     with ThreadPoolExecutor(3) as threads:
         found = Sessions(environment, threads)
+        found.topics = topics
         found.write(topics)
         yield found
         found.end()
 
 
-def test_a_session_copies_window_after_window(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_session_copies_window_after_window(sessions: Sessions) -> None:
     """One run copies what comes, also a new topic, and reports every window while it runs."""
+    environment, topics = sessions.environment, sessions.topics
     prefix = topics[0].removesuffix(".a")
     sessions.write(pattern=re.escape(prefix) + "[.-].*")
     environment.tick()
     environment.location = environment.definitions
-    running = sessions.start()
-    sessions.copied(topics[0], "a99")
+    running = sessions.started()
     for number in range(3):
         environment.fill(topics[0], [f"later{number}"])
         sessions.copied(topics[0], f"later{number}")
@@ -148,14 +154,12 @@ def test_a_session_copies_window_after_window(
     assert ends in environment.log(run)
 
 
-def test_a_session_copies_more_often_than_it_reports(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_session_copies_more_often_than_it_reports(sessions: Sessions) -> None:
     """With few events to spend, a window has several rounds; it ends before a person's run."""
+    environment, topics = sessions.environment, sessions.topics
     text = environment.config.read_text()
     environment.replace_config(f"{text}dagster: {{events_per_minute: 1}}\n")
-    running = sessions.start()
-    sessions.copied(topics[0], "a99")
+    running = sessions.started()
     until(lambda: len(environment.windows()) == 1, "the first window")
     for number in range(2):
         environment.fill(topics[0], [f"later{number}"])
@@ -264,10 +268,9 @@ def test_a_lane_that_is_gone_leaves_its_window(
     assert not lanes_without_runs(environment.instance, lane, {naming.MAIN})
 
 
-def test_a_changed_configuration_is_used_from_the_next_window_on(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_changed_configuration_is_used_from_the_next_window_on(sessions: Sessions) -> None:
     """Log and tick say what changed: topics denied or held back, and groups that are followed."""
+    environment, topics = sessions.environment, sessions.topics
     running = sessions.start()
     sessions.copied(topics[1], "b49", partition=1)
 
@@ -309,12 +312,10 @@ def test_a_changed_configuration_is_used_from_the_next_window_on(
     sessions.end(running)
 
 
-def test_a_session_that_was_given_up_fails(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_session_that_was_given_up_fails(sessions: Sessions) -> None:
     """It was stopped for long, and another run goes on: when it wakes up, it does not succeed."""
-    running = sessions.start()
-    sessions.copied(topics[0], "a99")
+    environment = sessions.environment
+    running = sessions.started()
     (run,) = environment.instance.get_runs()
 
     environment.instance.report_run_failed(run)
@@ -326,17 +327,15 @@ def test_a_session_that_was_given_up_fails(
     assert record.dagster_run.status is DagsterRunStatus.FAILURE
 
 
-def test_a_filter_that_changes_does_so_between_two_windows(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_filter_that_changes_does_so_between_two_windows(sessions: Sessions) -> None:
     """The session goes on with the file as it is now, and its log has a line."""
+    environment, topics = sessions.environment, sessions.topics
     name = f"ends_{environment.name.replace('-', '_')}"
     module = environment.folder / f"{name}.py"
     text = "class Ends:\n    def keep(self, record):\n        return record.value.endswith(b'{}')\n"
     module.write_text(text.format("9"))
     sessions.write([topics[0]], filters=[{"class": f"{name}:Ends"}])
-    running = sessions.start()
-    sessions.copied(topics[0], "a99")
+    running = sessions.started()
 
     module.write_text(text.format("8"))
     environment.fill(topics[0], ["new9", "new8"])
@@ -396,8 +395,7 @@ def test_of_two_deployments_one_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The session of another Dagster waits, and says so; it takes over when the first has ended."""
-    first = sessions.start()
-    sessions.copied(topics[0], "a99")
+    first = sessions.started()
     with environment.other_deployment() as elsewhere, ThreadPoolExecutor(1) as threads:
         other = Sessions(elsewhere, threads)
         elsewhere.config.write_text(environment.config.read_text())
@@ -429,12 +427,10 @@ def test_of_two_deployments_one_copies(
         other.end(second)
 
 
-def test_a_session_pauses_for_a_person_and_hands_over_to_its_successor(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_session_pauses_for_a_person_and_hands_over_to_its_successor(sessions: Sessions) -> None:
     """A window is materialised beside it; it ends between two windows; records stay in order."""
-    first = sessions.start()
-    sessions.copied(topics[0], "a99")
+    environment, topics = sessions.environment, sessions.topics
+    first = sessions.started()
     until(lambda: sessions.turns() == [Turn.COPYING], "the session")
     window = until(environment.windows, "its window")[0]
     with ThreadPoolExecutor(1) as aside:
@@ -454,11 +450,10 @@ def test_a_session_pauses_for_a_person_and_hands_over_to_its_successor(
     assert len(environment.windows()) == 3
 
 
-def test_a_failed_window_does_not_end_a_session(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_failed_window_does_not_end_a_session(sessions: Sessions) -> None:
     """Other topics go on, the check says why, and a later window heals the topic."""
-    bad, good, _ = topics
+    environment = sessions.environment
+    bad, good, _ = sessions.topics
     environment.refuse_large(bad)
     environment.fill(bad, ["x" * 1000])
     running = sessions.start()
@@ -489,10 +484,9 @@ def test_a_failed_window_does_not_end_a_session(
     assert {window: found.passed for window, found in newest.items()} == dict.fromkeys(done, True)
 
 
-def test_a_topic_moves_to_its_lane_after_the_reload(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_topic_moves_to_its_lane_after_the_reload(sessions: Sessions) -> None:
     """A session that copies it for a lane that was not loaded leaves it to the run of that lane."""
+    environment, topics = sessions.environment, sessions.topics
     moving = topics[0]
     sessions.write(topics, lanes={"own": {"topics": [re.escape(moving)]}})
     # as the planner requests it before the reload
@@ -509,12 +503,10 @@ def test_a_topic_moves_to_its_lane_after_the_reload(
     assert environment.read(moving)[100:] == ["later0", "later1", "later2"]
 
 
-def test_a_lane_that_is_taken_out_ends_its_session(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_lane_that_is_taken_out_ends_its_session(sessions: Sessions) -> None:
     """It ends in one line; a relay.yaml that cannot be read, or is newer, is said and not used."""
-    running = sessions.start()
-    sessions.copied(topics[0], "a99")
+    environment, topics = sessions.environment, sessions.topics
+    running = sessions.started()
     good = environment.config.read_text()
 
     def kept() -> list[str]:
@@ -546,10 +538,9 @@ def test_a_lane_that_is_taken_out_ends_its_session(
     assert "this relay knows version 1; upgrade relay-pipelines" in kept()[1]
 
 
-def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(sessions: Sessions) -> None:
     """The neighbours go on, what was copied stays, and no check is red for what waits no more."""
+    environment, topics = sessions.environment, sessions.topics
     gone, other, _ = topics
     for number in range(60):
         environment.fill(gone, [f"{number}".ljust(10_000)])
@@ -588,11 +579,10 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(
     assert_equal(original[: len(copied)], copied)
 
 
-def test_a_backfill_and_the_session_use_a_changed_relay_yaml(
-    environment: InProcessEnvironment, topics: list[str], sessions: Sessions
-) -> None:
+def test_a_backfill_and_the_session_use_a_changed_relay_yaml(sessions: Sessions) -> None:
     """Each from its next window on; a topic that is added starts as relay.yaml says."""
-    first, added, _ = topics
+    environment = sessions.environment
+    first, added, _ = sessions.topics
     old = Record(None, b"old", timestamp=(CREATE_TIME, 1_600_000_000_000))
     write(environment.source.cluster(), TopicPartition(added, 0), [old])
     environment.fill(added, ["recent"])
