@@ -375,48 +375,36 @@ def test_a_topic_that_is_denied(environment: InProcessEnvironment, topics: list[
     assert not targets(last)
 
 
-def test_a_lane_that_is_taken_out(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """Its topics are copied by the lane that has them now, and the tick asks for the reload."""
-    environment.write(topics, lanes={"own": {"topics": [re.escape(topics[0])]}})
+def test_lanes_that_come_and_go(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """The main lane copies their topics until the reload, for which tick and check ask."""
+    main = f"mirror_{environment.name}"
+    lanes = {"own": {"topics": [re.escape(topics[0])]}}
+    environment.write(topics)
     environment.location = environment.definitions
-    jobs = [f"mirror_{environment.name}", f"mirror_{environment.name}__own"]
-    assert [request.job_name for request in environment.tick().run_requests or ()] == jobs
+    before = environment.tick()
+    environment.write(topics, lanes=lanes)
+
+    added = environment.tick(cursor=before.cursor)
+
+    (request,) = added.run_requests or ()
+    (found,) = evaluations(added, naming.SOURCE_TOPICS)
+    why = f"copied here, because their lane is not loaded: {topics[0]}; reload the code location"
+    assert (found.passed, found.description) == (False, why)
+    succeeded(environment.job(main, tags=request.tags))
+    assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
+    line = line_of(environment.tick(cursor=added.cursor))
+    assert "main copies what belongs to own: reload the code location" in line
+
+    environment.location = environment.definitions
+    environment.fill(topics[0], ["more"])
+    environment.fill(topics[1], ["more"], partition=1)
+    jobs = [request.job_name for request in environment.tick().run_requests or ()]
+    assert jobs == [main, f"{main}__own"]
     environment.write(topics)
 
     (request,) = environment.tick().run_requests or ()
 
-    succeeded(environment.job(jobs[0], tags=request.tags))
-    assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
+    succeeded(environment.job(main, tags=request.tags))
+    assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (101, 51)
     line = f"{environment.name}/own is no longer in relay.yaml; reload the code location | "
     assert line_of(environment.tick()).startswith(line)
-
-
-def test_a_lane_that_is_added(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """The main lane copies its topics until the reload: also if a session was told nothing."""
-    window = {"session": "15m"}
-    environment.write(topics, window=window)
-    environment.location = environment.definitions
-    lanes = {"own": {"topics": [re.escape(topics[0])]}}
-    first = environment.tick()
-    environment.write(topics, lanes=lanes, window=window)
-    job = environment.definitions.get_repository_def().get_job(f"mirror_{environment.name}")
-    told_nothing = environment.instance.create_run_for_job(
-        job, tags=(first.run_requests or ())[0].tags, status=dg.DagsterRunStatus.STARTED
-    )
-
-    after = environment.tick(cursor=first.cursor)
-
-    (request,) = after.run_requests or ()
-    assert request.job_name == f"mirror_{environment.name}"
-    environment.instance.create_run_for_job(job, tags=request.tags)
-    line = line_of(environment.tick())
-    assert "main copies what belongs to own: reload the code location" in line
-    (found,) = evaluations(after, naming.SOURCE_TOPICS)
-    assert (found.passed, found.description) == (
-        False,
-        f"copied here, because their lane is not loaded: {topics[0]}; reload the code location",
-    )
-    environment.instance.report_run_canceled(told_nothing)
-    environment.write(topics, lanes=lanes)
-    succeeded(environment.job(f"mirror_{environment.name}", tags=request.tags))
-    assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)

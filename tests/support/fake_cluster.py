@@ -253,14 +253,16 @@ class FakeCluster:
         if committed:
             self._time_out()
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        known = {"error_code": 0, "timestamp": -1, "leader_epoch": 0}
 
         def answer(name: str, wanted: Any) -> Any:
             log = self.logs[name]
-            end = log.stable_end if committed else log.end
-            offset = self.low_watermarks.get(name, 0) if wanted.timestamp == _EARLIEST else end
-            known = {"timestamp": -1, "offset": offset, "leader_epoch": 0}
-            known["partition_index"] = self.partition
-            return topic.ListOffsetsPartitionResponse(error_code=0, **known)
+            offset = log.stable_end if committed else log.end
+            if wanted.timestamp == _EARLIEST:
+                offset = self.low_watermarks.get(name, 0)
+            return topic.ListOffsetsPartitionResponse(
+                partition_index=self.partition, offset=offset, **known
+            )
 
         topics = [
             topic(name=one.name, partitions=[answer(one.name, each) for each in one.partitions])
@@ -270,14 +272,14 @@ class FakeCluster:
 
     def _epochs(self, asked: Any) -> Any:
         topic = EpochResponse.OffsetForLeaderTopicResult
-
-        def answer(name: str) -> Any:
-            known = {"leader_epoch": 0, "end_offset": self.logs[name].end}
-            return topic(
-                topic=name, partitions=[topic.EpochEndOffset(error_code=0, partition=0, **known)]
+        known = {"error_code": 0, "partition": 0, "leader_epoch": 0}
+        topics = [
+            topic(
+                topic=one.topic,
+                partitions=[topic.EpochEndOffset(end_offset=self.logs[one.topic].end, **known)],
             )
-
-        topics = [answer(one.topic) for one in asked.topics]
+            for one in asked.topics
+        ]
         return EpochResponse(throttle_time_ms=0, topics=topics)
 
     def _configs(self, asked: Any) -> Any:
@@ -418,17 +420,13 @@ class FakeCluster:
         header = BatchHeader._make(HEADER.unpack_from(data))
         known = self.ids[transactional_id]
         fenced = (known.producer_id, known.epoch) != (header.producer_id, header.producer_epoch)
-        error = (
-            _UNKNOWN_TOPIC
-            if name in self.deleted
-            else _INVALID_PRODUCER_EPOCH
-            if fenced
-            else _INVALID_RECORD
-            if name in self.refused
-            else 0
-            if name in known.topics
-            else _INVALID_TXN_STATE
-        )
+        errors = {
+            _UNKNOWN_TOPIC: name in self.deleted,
+            _INVALID_PRODUCER_EPOCH: fenced,
+            _INVALID_RECORD: name in self.refused,
+            _INVALID_TXN_STATE: name not in known.topics,
+        }
+        error = next((code for code, holds in errors.items() if holds), 0)
         return error, -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
 
 
