@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.kept_offsets import KeptOffsets
-from relay_pipelines.copy.row_batches import RowBatches
-from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
-from relay_pipelines.copy.row_stream import RowStream
-from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import CHAIN_START, CopyJob, CopyRange, Outcome, Skipped
-from relay_pipelines.protocol.records import decode
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.support import copies_in_memory
 from tests.support.copies_in_memory import (
@@ -44,68 +35,18 @@ KEPT = ((1, 5), (6, 10), (12, 14))
 
 
 class BatchSourceContract:
-    """Every way to copy a range: the source alone, and the copy that a task makes of it."""
+    """Every way to copy a range."""
 
     where = "true"
 
     def copy(self, job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
         raise NotImplementedError
 
-    def source(self, job: CopyJob, wanted: CopyRange, nodes: FailoverSource) -> BatchSource:
-        raise NotImplementedError
-
-    @contextmanager
-    def opened(self, cluster: FakeCluster, end: int) -> Iterator[BatchSource]:
-        """Return the source of all that a node has up to an offset."""
-        copying = job()
-        with served(source=cluster), FailoverSource(copying, Clock()) as nodes:
-            yield self.source(copying, self.whole(end), nodes)
-
     def whole(self, end: int) -> CopyRange:
         return whole("a", end, where=self.where)
 
     def copy_to(self, copies: FakeCluster, source: FakeCluster, end: int) -> None:
         copies_in_memory.copy(copies, source, end, self.copy)
-
-    def test_portions_account_for_every_offset(self) -> None:
-        """They bring the records in order, each once, and say how far they reach."""
-        cluster = filled((0, 5), (5, 10), (10, 15))
-        with self.opened(cluster, 15) as source:
-            position = source.open(None)
-            assert position == 0
-            values = []
-            for portion in source.portions(position):
-                values += values_of(portion)
-                assert portion.end == -1 or portion.end >= position
-                position = max(position, portion.end)
-            values += values_of(source.flush())
-        assert position == 15
-        assert values == [record.value for record in cluster.logs["a"].committed()]
-
-    def test_it_names_the_log_that_was_read(self) -> None:
-        """Without a failure, no node has diverged, and none is left for another one."""
-        with self.opened(filled((0, 5)), 5) as source:
-            for _ in source.portions(source.open(None)):
-                pass
-            assert (source.node, source.verify_same_log().node) == ("source", "source")
-            assert source.diverged == {}
-            assert (source.failed_for_range_only, source.changes_node) == (False, False)
-
-    def test_another_attempt_begins_at_the_checkpoint(self) -> None:
-        """If the source can be opened again; an error of the destination is none of its nodes."""
-        cluster = filled((0, 5), (5, 10))
-        failure = DestinationError("the connection was lost")
-        with self.opened(cluster, 10) as source:
-            portions = source.portions(source.open(None))
-            while next(portions).end <= 0:
-                pass
-            portions.close()
-            assert source.fail(failure) is failure
-            assert (source.node, source.diverged) == ("source", {})
-            if source.can_reopen:
-                again = source.portions(source.open(None))
-                values = [value for portion in again for value in values_of(portion)]
-                assert values == [record.value for record in cluster.logs["a"].committed()]
 
     def test_every_chunk_is_a_link(self) -> None:
         """In one run, and from run to run."""
@@ -188,10 +129,6 @@ class BatchSourceContract:
             assert (outcome.error, outcome.records) == ("", 5)
 
 
-def values_of(portion: Any) -> list[bytes]:
-    return [record.value for batch in portion.batches for record in decode(batch.data)]
-
-
 def marker_at(cluster: FakeCluster, offset: int) -> None:
     cluster.logs["a"].entries.append(Entry(CONTROL_BATCH._replace(base_offset=offset), b""))
 
@@ -202,26 +139,14 @@ class TestFetchedBatches(BatchSourceContract):
     where = ""
     copy = staticmethod(copy_as_it_is)
 
-    def source(self, job: CopyJob, wanted: CopyRange, nodes: FailoverSource) -> BatchSource:
-        return FetchedBatches(wanted, job.options, nodes, None)
-
 
 class TestKeptOffsets(BatchSourceContract):
     """Batches as a node holds them, of which a predicate keeps records."""
 
     copy = staticmethod(copy_as_kept)
 
-    def source(self, job: CopyJob, wanted: CopyRange, nodes: FailoverSource) -> BatchSource:
-        stream = RowStream(read_rows(job, [wanted], [0], ("offset",), Clock()))
-        kept = KeptOffsets(wanted.source.topic_partition, stream, 0)
-        return FetchedBatches(wanted, job.options, nodes, kept)
-
 
 class TestRowBatches(BatchSourceContract):
     """Batches made of rows."""
 
     copy = staticmethod(copy_as_rows)
-
-    def source(self, job: CopyJob, wanted: CopyRange, _nodes: FailoverSource) -> BatchSource:
-        stream = RowStream(read_rows(job, [wanted], [0], RECORD_COLUMNS, Clock()))
-        return RowBatches(wanted, job.options, stream, 0)
