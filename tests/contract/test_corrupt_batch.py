@@ -1,71 +1,57 @@
-"""A batch corrupted on the source's disk: it is named, and never reaches the destination."""
+"""A corrupt batch at the source: it is named, and never reaches the destination."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Status, TopicPartition
-from tests.copying import KEPT, Mirror, end_of, numbered
-from tests.support.independent import create, write
-from tests.support.segments import flip_bit
-
-# value sizes: small batches are decoded and merged, large ones go as they are
-SIZES = {"merged": 20, "verbatim": 2000}
-FIRST, COUNT = 10, 5
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker with two topics of three batches each; one bit of the second batch is flipped."""
-    folder = tmp_path_factory.mktemp("damaged")
-    with LocalCluster("damaged", folder=folder) as cluster:
-        for topic, size in SIZES.items():
-            create(cluster.cluster(), topic, 1, KEPT)
-            batches = [
-                numbered(COUNT if number == 1 else FIRST, size, first=number * FIRST)
-                for number in range(3)
-            ]
-            write(cluster.cluster(), TopicPartition(topic, 0), *batches)
-        (broker,) = cluster.brokers
-        broker.stop()
-        for topic in SIZES:
-            flip_bit(folder, TopicPartition(topic, 0), b"%08d" % (FIRST + COUNT - 1))
-        broker.start()
-        yield cluster
+from relay_pipelines.model import CopyRange, OffsetRange, Outcome, Status
+from tests.copying import copy_as_it_is
+from tests.support.copies_in_memory import (
+    AT,
+    Clock,
+    checkpoints_of,
+    corrupt,
+    destination,
+    filled,
+    job,
+    served,
+)
 
 
-@pytest.mark.parametrize("topic", SIZES)
-def test_a_corrupt_batch_stops_the_range(
-    damaged: LocalCluster, destination_cluster: LocalCluster, topic: str, topic_name: str
-) -> None:
+@pytest.mark.parametrize("coalesce_below", [0, 1 << 20], ids=["verbatim", "merged"])
+def test_a_corrupt_batch_stops_the_range(coalesce_below: int) -> None:
     """The outcome names the batch in one line; every run fails alike; earlier ones are copied."""
-    mirror = Mirror(
-        damaged.cluster(), destination_cluster.cluster(), topic, to=TopicPartition(topic_name, 0)
-    )
-    assert end_of(mirror.source, mirror.at) == 2 * FIRST + COUNT
+    source, copies = filled((0, 10), (10, 15), (15, 25)), destination("a")
+    corrupt(source, 1)
+
+    def copy(start: int, end: int, mirror: str = "m") -> Outcome:
+        copying = replace(job(coalesce_below_bytes=coalesce_below), mirror=mirror)
+        known = [None, *(each for each in checkpoints_of(copies) if each.mirror == mirror)][-1]
+        wanted = CopyRange(OffsetRange(AT, start, end), AT, checkpoint=known)
+        with served(source=source, destination=copies):
+            (outcome,) = copy_as_it_is(copying, [wanted], Clock())
+        return outcome
+
+    def copied() -> list[int]:
+        return [int(record.value[:4]) for record in copies.logs["a"].committed()]
+
     for _ in range(2):
-        outcome = mirror.try_copy()
+        outcome = copy(0, 25)
         found = (outcome.status, outcome.error_kind, outcome.exit_code)
         assert found == (Status.FAILED, "CorruptBatchError", 1)
-        assert outcome.error.startswith(
-            f"{topic}-0 at offset {FIRST}: the record batch does not match its CRC"
-        )
-        assert outcome.error.endswith(
-            "; read from another node or replica, or restore the source's log segment"
-        )
+        assert outcome.error.startswith("a-0 at offset 10: the record batch does not match its CRC")
+        remedy = "; read from another node or replica, or restore the source's log segment"
+        assert outcome.error.endswith(remedy)
         assert "\n" not in outcome.error
         assert (outcome.next_offset, outcome.records, outcome.chunks) == (0, 0, 0)
-        assert (mirror.copied(), mirror.entries()) == ([], [])
-    assert mirror.copy(0, FIRST).records == FIRST
-    before = mirror.checkpoint()
-    outcome = mirror.try_copy()
-    assert (outcome.error_kind, outcome.next_offset) == ("CorruptBatchError", FIRST)
-    assert (mirror.checkpoint(), len(mirror.copied())) == (before, FIRST)
+        assert (copied(), checkpoints_of(copies)) == ([], [])
+    assert copy(0, 10).records == 10
+    before = checkpoints_of(copies)
+    outcome = copy(0, 25)
+    assert (outcome.error_kind, outcome.next_offset) == ("CorruptBatchError", 10)
+    assert (checkpoints_of(copies), copied()) == (before, list(range(10)))
     # an operator may avoid it with another mirror that starts after the batch
-    beyond = Mirror(mirror.source, mirror.destination, topic, to=mirror.to)
-    assert beyond.copy(FIRST + COUNT).records == FIRST
-    size = SIZES[topic]
-    assert mirror.copied() == [*numbered(FIRST, size), *numbered(FIRST, size, first=2 * FIRST)]
+    assert copy(15, 25, "beyond").records == 10
+    assert copied() == [*range(10), *range(15, 25)]
