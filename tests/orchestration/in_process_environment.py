@@ -240,8 +240,10 @@ class InProcessEnvironment:
         """The same; it must succeed."""
         return succeeded(self.run(lane, tags))
 
-    def log(self, run: Result) -> list[str]:
-        return [entry.user_message for entry in self.instance.all_logs(run.run_id)]
+    def log(self, run_id: str) -> list[str]:
+        """What a run has logged, without Dagster's events."""
+        entries = self.instance.all_logs(run_id)
+        return [entry.user_message for entry in entries if entry.dagster_event is None]
 
     def tags(self, run: Result) -> Mapping[str, str]:
         found = self.instance.get_run_by_id(run.run_id)

@@ -93,34 +93,66 @@ def test_the_check_of_groups(environment: InProcessEnvironment, topics: list[str
     assert committed(environment.destination.cluster(), name, there) == moved_to
 
 
-def test_the_lag_check(
+def test_the_lag_checks(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails while old records wait, is said again when that changes, with the lane's page."""
-    (waits,) = evaluations(environment.tick(), naming.LAG)
+    """Of the lane, with its page, and of each topic: old records that wait fail it, and are said.
+
+    Each is said again when it has changed. Records that have just come have not waited.
+    """
+
+    def targets(tick: dg.SensorResult) -> dict[str, bool]:
+        found = by_topic(tick, naming.LAG_TARGET)
+        return {topic: each.passed for topic, each in found.items()}
+
+    waiting = environment.tick()
+    (waits,) = evaluations(waiting, naming.LAG)
     assert not waits.passed
     assert str(waits.description).startswith("150 records waiting")
     page = str(waits.metadata["status"].value)
     assert page.startswith(f"**{environment.name}: not copying**\n")
-    assert "\n- **waiting** 150 records, the oldest" in page
-    assert f"\n- **next** `relay run --mirror {environment.name}`\n" in page
+    next_step = f"- **next** `relay run --mirror {environment.name}`"
+    for line in ("- **waiting** 150 records, the oldest", next_step):
+        assert f"\n{line}" in page
+    (request,) = waiting.run_requests or []
+    assert request.tags[naming.TAG_WAITING].startswith("150 records waiting, the oldest for ")
+    assert targets(waiting) == {topics[0]: False, topics[1]: False, topics[2]: True}
+    said = f"{topics[0]}-0: 100 records waiting, the oldest for more than 10 min 0 s"
+    assert by_topic(waiting, naming.LAG_TARGET)[topics[0]].description == said
+    asset = environment.asset(topics[0])
+    assert environment.check(asset, naming.LAG_TARGET).description == said
+    again = environment.tick(cursor=waiting.cursor)
+    assert targets(again) == {}, "the planner reports changes only"
 
-    environment.write(topics, window={"lag_target": "2h"})
     environment.copy()
-    first = environment.tick()
-    (found,) = evaluations(first, naming.LAG)
-    assert (found.passed, found.description) == NOTHING
-    an_hour_ago = (CREATE_TIME, SystemClock().now_ms() - 3_600_000)
-    later = Record(None, b"later", timestamp=an_hour_ago)
-    write(environment.source.cluster(), TopicPartition(topics[0], 0), [later])
+    copied = environment.tick(cursor=again.cursor)
+    assert targets(copied) == {topics[0]: True, topics[1]: True}
+    source, now_ms = environment.source.cluster(), SystemClock().now_ms()
+    new = [Record(None, b"new", timestamp=(CREATE_TIME, now_ms))]
+    write(source, TopicPartition(topics[0], 0), new)
+    assert targets(environment.tick(cursor=copied.cursor)) == {}, "a record may wait for a while"
+    assert environment.check(asset, naming.LAG_TARGET).passed
+    environment.fill(topics[1], ["of a backfill"], partition=1)
+    filled = environment.tick(cursor=copied.cursor)
+    assert targets(filled) == {}
+    assert environment.last_check(naming.LAG).passed
+    (request,) = filled.run_requests or []
+    waited = r"2 records waiting, the oldest for [1-5]?\d(\.\d)? s"
+    assert re.fullmatch(waited, request.tags[naming.TAG_WAITING]), request.tags[naming.TAG_WAITING]
+
+    environment.copy()
+    environment.write(topics, window={"lag_target": "2h"})
+    before = environment.tick(cursor=copied.cursor)
+    an_hour_ago = [Record(None, b"later", timestamp=(CREATE_TIME, now_ms - 3_600_000))]
+    write(source, TopicPartition(topics[0], 0), an_hour_ago)
     monkeypatch.setattr(lag, "_looks", {})  # another process, which has timestamps alone
-    second = environment.tick(cursor=first.cursor)
+    second = environment.tick(cursor=before.cursor)
     environment.copy()
     third = environment.tick(cursor=second.cursor)
     fourth = environment.tick(cursor=third.cursor)
     (behind,), (caught_up,) = evaluations(second, naming.LAG), evaluations(third, naming.LAG)
-    assert behind.passed
-    assert str(behind.description).startswith("1 record waiting, the oldest for 1 h")
+    said = "1 record waiting, the oldest for 1 h"
+    assert (behind.passed, str(behind.description)[: len(said)]) == (True, said)
     assert (caught_up.passed, caught_up.description) == NOTHING
     assert not evaluations(fourth, naming.LAG)
 

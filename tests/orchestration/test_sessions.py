@@ -77,8 +77,7 @@ class Sessions:
 
     def log(self) -> list[str]:
         """What people read in the log of the newest run."""
-        run_id = self.environment.instance.get_runs()[0].run_id
-        return [entry.user_message for entry in self.environment.instance.all_logs(run_id)]
+        return self.environment.log(self.environment.instance.get_runs()[0].run_id)
 
     def passes(self, topic: str, check: str = naming.MESSAGE_COUNTS) -> bool:
         """Whether a check of a topic passed when it was evaluated last."""
@@ -151,7 +150,7 @@ def test_a_session_copies_window_after_window(sessions: Sessions) -> None:
 
     assert passed(run) == dict.fromkeys([*topics[:2], new], True)
     ends = "relay.yaml has changed (window.session): this session ends"
-    assert ends in environment.log(run)
+    assert ends in environment.log(run.run_id)
 
 
 def test_a_session_copies_more_often_than_it_reports(sessions: Sessions) -> None:
@@ -177,7 +176,49 @@ def test_a_session_copies_more_often_than_it_reports(sessions: Sessions) -> None
     assert all(check.passed for check in checks(run).values())
     second = run.get_asset_materialization_events()[-3].materialization
     assert metadata(second)["records"] == metadata(second)["copied by this run (records)"] == 2
-    assert [line for line in environment.log(run) if " of 1 topic in 2 rounds; " in line]
+    assert [line for line in environment.log(run.run_id) if " of 1 topic in 2 rounds; " in line]
+
+
+def test_the_windows_of_a_session(sessions: Sessions) -> None:
+    """The log has why it runs, Spark's start, and a line per window; a backlog is as old as it."""
+    environment, topic = sessions.environment, sessions.topics[0]
+    sessions.write([topic], window={"max_records": 60})
+    oldest_ms, now_ms = Record(None, None).timestamp[1], time.time_ns() // 1_000_000
+    new = Record(None, b"new", timestamp=(CREATE_TIME, now_ms))
+    write(environment.source.cluster(), TopicPartition(topic, 0), [new])
+    running = sessions.start(tags={naming.TAG_WAITING: "101 records waiting"})
+    until(lambda: len(environment.windows()) == 2, "both windows", pause_seconds=0.2)
+
+    (session,) = sessions.end(running)
+
+    lines = environment.log(session.run_id)
+    assert lines[0] == "the planner requested this run: 101 records waiting"
+    assert sum(line.startswith("Spark's start: ") for line in lines) == 1
+    told = [line for line in lines if line.startswith("window ")]
+    for line, key, records in zip(told, environment.windows(), (60, 41), strict=True):
+        phases = r"survey \S+ s, preparation \S+ s, copy \S+ s, recount \S+ s"
+        assert re.fullmatch(rf"window {key}: {records} records, .* of 1 topic; {phases}", line)
+    assert not any(line.startswith("copying ") for line in lines)
+    first, last = (
+        metadata(event.materialization)
+        for event in session.get_asset_materialization_events()
+        if event.materialization.asset_key == environment.asset(topic)
+    )
+    age = time.time() - oldest_ms / 1000
+    for name in ("lag after (seconds)", "latency (seconds)"):
+        assert age - 600 < first[name] <= age
+    assert (first["lag after (records)"], first["source end (offsets)"]) == (41, 101)
+    assert first["copying (seconds)"] > 0
+    assert (last["lag after (records)"], last["lag after (seconds)"]) == (0, 0)
+    assert (last["first record"], last["last record"]) == (oldest_ms / 1000, now_ms / 1000)
+    rates = [each.get("source rate (records per second)") for each in (first, last)]
+    assert rates == [None, 0.0], "known from the second look on"
+
+    by_hand = environment.materialize(topic, environment.windows()[0])
+
+    begins = ("survey of both clusters: ", "nothing left to copy", "copied 0 records", "recount: ")
+    lines = environment.log(by_hand.run_id)
+    assert [line for line in lines if line.startswith(begins)] == lines
 
 
 DEATHS = [
@@ -343,7 +384,7 @@ def test_a_filter_that_changes_does_so_between_two_windows(sessions: Sessions) -
     sessions.copied(topics[0], "a99", "new8")
     assert not running.done()
     (run,) = sessions.end(running)
-    log = environment.log(run)
+    log = environment.log(run.run_id)
     assert log.count(f"{module.name} has changed: the windows from this one on use it") == 1
 
 
@@ -370,7 +411,7 @@ def test_an_interrupted_session_is_not_a_failure(
     interrupted.result()
 
     assert environment.read(topic)[-1] == "a99", "it does not wait for the next window"
-    assert "interrupted: this session ends" in environment.log(run)
+    assert "interrupted: this session ends" in environment.log(run.run_id)
     assert checks(run)[topic].passed
 
     environment.instance.delete_run(run.run_id)
@@ -499,7 +540,7 @@ def test_a_topic_moves_to_its_lane_after_the_reload(sessions: Sessions) -> None:
         environment.fill(moving, [f"later{number}"])
         sessions.copied(moving, f"later{number}")
     run, _ = sessions.end(running, of_lane)
-    assert f"copied by a run of another lane from now on: {moving}" in environment.log(run)
+    assert f"copied by a run of another lane from now on: {moving}" in environment.log(run.run_id)
     assert environment.read(moving)[100:] == ["later0", "later1", "later2"]
 
 
@@ -534,7 +575,7 @@ def test_a_lane_that_is_taken_out_ends_its_session(sessions: Sessions) -> None:
 
     run = succeeded(running.result(300))
     ends = f"{environment.name}/main is no longer in relay.yaml: this session ends"
-    assert ends in environment.log(run)
+    assert ends in environment.log(run.run_id)
     assert "this relay knows version 1; upgrade relay-pipelines" in kept()[1]
 
 
@@ -603,7 +644,7 @@ def test_a_backfill_and_the_session_use_a_changed_relay_yaml(sessions: Sessions)
     sessions.copied(added, "old", "recent")
     sessions.end(running)
     changed = "relay.yaml has changed ("
-    (line,) = [line for line in environment.log(run) if line.startswith(changed)]
+    (line,) = [line for line in environment.log(run.run_id) if line.startswith(changed)]
     assert line.endswith(f"where: None -> {where}): the windows from this one on use it")
     values = [f"a{number}" for number in range(160)]
     copied = environment.read(first)

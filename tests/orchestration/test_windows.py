@@ -206,7 +206,7 @@ def test_a_window_cut_before_a_loss_is_superseded(
     assert "was deleted and created again" in str(found.description)
     assert "superseded: 10 source offsets" in str(found.description)
     assert not void.get_asset_materialization_events(), "its offsets are not copied"
-    lines = "\n".join(environment.log(void))
+    lines = "\n".join(environment.log(void.run_id))
     assert f"{topic}-1[50, 60) is superseded" in lines
     assert "nothing left to copy" not in lines
     environment.copy()
