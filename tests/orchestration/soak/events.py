@@ -12,11 +12,12 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple, Self
 
-from relay_pipelines.local_kafka import Broker, LocalCluster
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.orchestration import naming
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment
@@ -169,7 +170,7 @@ def _recreated(mirror: Mirror) -> Seen:
 
 def _second_waits(mirror: Mirror) -> Seen:
     with _Second(mirror) as second:
-        waits = second.waits()
+        waits = _waits(mirror.second)
         went_on = mirror.copied()
         time.sleep(_BESIDE_SECONDS)
         mirror.copied()
@@ -183,7 +184,7 @@ def _second_waits(mirror: Mirror) -> Seen:
 
 def _second_takes_over(mirror: Mirror) -> Seen:
     with _Second(mirror) as second:
-        waits, killed = second.waits(), time.monotonic()
+        waits, killed = _waits(mirror.second), time.monotonic()
         mirror.operator.deployment.kill()
         mirror.operator.stop()  # `dagster dev` may not be seen to have ended yet
         mirror.operator.keep_running()  # for 90 s, it does not know that its session is dead
@@ -221,10 +222,6 @@ class _Second:
         finally:
             self._operator.stop()
             self._operator.deployment.kill()
-
-    def waits(self) -> float:
-        """Wait until it says that it waits; return the seconds."""
-        return _waits(self._operator)
 
     def look(self) -> None:
         """Remember its runs."""
@@ -271,11 +268,8 @@ def _added(mirror: Mirror) -> Seen:
     mirror.configure()
     mirror.session_says("the windows from this one on use it", now)
     seconds_until_copied(topic, LIMIT_SECONDS, from_now=False)
-    copied = time.monotonic() - began
-    what = (
-        f"the session said that it uses it, and all of {topic.name} was copied {copied:.0f} s after"
-    )
-    return Seen(mirror.copied(), what)
+    what = f"all of {topic.name} was copied {time.monotonic() - began:.0f} s after"
+    return Seen(mirror.copied(), f"the session said that it uses it, and {what}")
 
 
 def _denied(mirror: Mirror) -> Seen:
@@ -319,18 +313,11 @@ def _gap(mirror: Mirror, *, is_slow: bool) -> float:
     return float(_wait(gaps, f"windows that {'are' if is_slow else 'are not'} 20 s apart")[0])
 
 
-def _source_away(mirror: Mirror) -> Seen:
-    return _away(mirror, mirror.source, "source")
-
-
-def _destination_away(mirror: Mirror) -> Seen:
-    return _away(mirror, mirror.destination, "destination")
-
-
-def _away(mirror: Mirror, cluster: LocalCluster, name: str) -> Seen:
-    began = time.monotonic()
+def _away(name: str, mirror: Mirror) -> Seen:
+    began, cluster = time.monotonic(), getattr(mirror, name)
     (address,) = cluster.bootstrap_servers
-    _all(cluster, Broker.kill)
+    for broker in cluster.brokers:
+        broker.kill()
     try:
         page = mirror.page_with(lambda page: page["state"] == "unknown", f"the {name} is away")
         named = time.monotonic() - began
@@ -338,7 +325,8 @@ def _away(mirror: Mirror, cluster: LocalCluster, name: str) -> Seen:
         assert page["exit_code"] == 1
         time.sleep(max(0.0, began + _AWAY_SECONDS - time.monotonic()))
     finally:
-        _all(cluster, Broker.start)
+        for broker in cluster.brokers:
+            broker.start()
     away, back = time.monotonic() - began, time.monotonic()
     went_on = mirror.copied()
     mirror.page_with(lambda page: page["state"] in {"copying", "up to date"}, f"{name} is back")
@@ -349,11 +337,6 @@ def _away(mirror: Mirror, cluster: LocalCluster, name: str) -> Seen:
         f"away for {away:.0f} s; `relay status` said after {named:.0f} s: `{said}`, and"
         f" {healed:.0f} s after the end that it is copied",
     )
-
-
-def _all(cluster: LocalCluster, act: Callable[[Broker], object]) -> None:
-    for broker in cluster.brokers:
-        act(broker)
 
 
 def _wait(condition: Callable[[], Any], what: str) -> Any:
@@ -368,6 +351,6 @@ _EVENTS: dict[Event, Callable[[Mirror], Seen]] = {
     Event.ADDED: _added,
     Event.DENIED: _denied,
     Event.EVERY: _every,
-    Event.SOURCE_AWAY: _source_away,
-    Event.DESTINATION_AWAY: _destination_away,
+    Event.SOURCE_AWAY: partial(_away, "source"),
+    Event.DESTINATION_AWAY: partial(_away, "destination"),
 }

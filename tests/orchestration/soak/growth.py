@@ -32,12 +32,8 @@ class Per(StrEnum):
     @property
     def factor(self) -> float:
         """How many steps of x it has."""
-        return {
-            Per.DAY: _DAY_SECONDS,
-            Per.SESSION: _SESSION_SECONDS,
-            Per.MINUTE: 60.0,
-            Per.WINDOW: 1.0,
-        }[self]
+        steps = {Per.DAY: _DAY_SECONDS, Per.SESSION: _SESSION_SECONDS, Per.MINUTE: 60.0}
+        return steps.get(self, 1.0)
 
     @property
     def least(self) -> float:

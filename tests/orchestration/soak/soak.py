@@ -46,12 +46,8 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
             for name in ("source", "destination")
         )
         dev = DevEnvironment(folder, source, destination, STEADY)
-        create(
-            destination.cluster(),
-            checkpoint.TOPIC,
-            checkpoint.PARTITIONS,
-            checkpoint.CONFIGS | _ROLLED,
-        )
+        rolled = checkpoint.CONFIGS | _ROLLED
+        create(destination.cluster(), checkpoint.TOPIC, checkpoint.PARTITIONS, rolled)
         (folder / "second").mkdir()
         operators = Operator(folder), Operator(folder / "second")
         for operator in operators:
@@ -73,6 +69,7 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
         missing = _wait_for_all(mirror)
         sampling.stop()
         tell("comparing")
+        copies = [at for topic in topics for at in topic.copies]
         for operator in operators:
             operator.stop()
         deployments = [operator.deployment for operator in operators]
@@ -82,9 +79,7 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
             samples=sampler.samples,
             strikes=storm.strikes,
             starts=mirror.operator.starts,
-            records=sum(
-                len(records_of(dev.destination, at)) for topic in topics for at in topic.copies
-            ),
+            records=sum(len(records_of(dev.destination, at)) for at in copies),
             stall=longest_stall(sampler.samples),
             complaints=[
                 *storm.complaints,
@@ -154,9 +149,8 @@ class _Storm:
 
     def _went_on(self) -> float:
         """Wait until what is written from now on is copied; return the seconds."""
-        return seconds_until_copied(
-            self._mirror.steady, LIMIT_SECONDS, meanwhile=self._keep_running
-        )
+        steady = self._mirror.steady
+        return seconds_until_copied(steady, LIMIT_SECONDS, meanwhile=self._keep_running)
 
     def _settle(self, what: str, check: Callable[[], None]) -> None:
         """Wait until Dagster serves and copies, also if it has just been started again."""
@@ -184,12 +178,10 @@ class _Storm:
 
 def _wait_for_all(mirror: Mirror) -> list[str]:
     """Wait until everything has arrived; return what has not."""
-    found = []
+    found, keep_running = [], mirror.operator.keep_running
     for topic in mirror.topics.values():
         try:
-            seconds_until_copied(
-                topic, LIMIT_SECONDS, from_now=False, meanwhile=mirror.operator.keep_running
-            )
+            seconds_until_copied(topic, LIMIT_SECONDS, from_now=False, meanwhile=keep_running)
         except AssertionError as error:
             found.append(str(error))
     return found

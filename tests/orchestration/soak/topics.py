@@ -71,10 +71,6 @@ class SoakTopic:
                 write(self.source, at, batch)
             self.number += records
 
-    def next_number(self) -> int:
-        """A number that only a record has that is written from now on."""
-        return self.number + self.rate
-
     def last_copied(self) -> int:
         """The number up to which all topic-partitions are copied; -1 if that cannot be seen."""
         try:
@@ -159,7 +155,8 @@ def seconds_until_copied(
         AssertionError: it does not arrive in time.
     """
     began = time.monotonic()
-    number = topic.next_number() if from_now else topic.number - 1
+    # a number that only a record has that is written from now on, or the last one by now
+    number = topic.number + (topic.rate if from_now else -1)
 
     def arrived() -> bool:
         meanwhile()
