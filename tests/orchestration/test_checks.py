@@ -161,7 +161,7 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """After the target, `lag` and `lag_target` are red, once; they are reported anew afterwards."""
-    nowhere = environment.nodes(a="127.0.0.1:1")
+    away: dict[str, Any] = {"source": environment.nodes(a="127.0.0.1:1"), "give_up_after": "100ms"}
     environment.copy()
     known = environment.tick()
     assert all(each.passed for each in evaluations(known, naming.LAG))
@@ -171,7 +171,7 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
         return [each for each in found if not each.passed]
 
     for target, reported in (("1h", False), ("1ms", True)):
-        environment.write(topics, window={"lag_target": target}, source=nowhere)
+        environment.write(topics, window={"lag_target": target}, **away)
         for _ in range(2):
             with pytest.raises(dg.Failure, match=AWAY):
                 environment.tick(cursor=known.cursor)
@@ -182,7 +182,7 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     page = str(last.metadata["status"].value)
     assert page.startswith(f"**{environment.name}: unknown since 20")
     assert f"`relay check --mirror {environment.name}`" in page
-    environment.write(topics, source=nowhere, give_up_after="1s")
+    environment.write(topics, **away)
     with pytest.raises(dg.Failure, match=AWAY) as on_demand:
         environment.check(environment.plan, naming.LAG)
     page = "**read** the page 'RelayClusterAway' of the documentation"
@@ -207,7 +207,8 @@ def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     delete(environment.source.cluster(), deleted)
     environment.write([deleted, moved], window=window)
     cursor = environment.tick(cursor=cursor).cursor
-    environment.write([deleted, moved], window=window, source=environment.nodes(a="127.0.0.1:1"))
+    away = environment.nodes(a="127.0.0.1:1")
+    environment.write([deleted, moved], window=window, source=away, give_up_after="100ms")
     with pytest.raises(dg.Failure, match=AWAY):
         environment.tick(cursor=cursor)
 
