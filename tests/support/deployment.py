@@ -184,16 +184,17 @@ class Compose:
     @contextmanager
     def up(self) -> Iterator[None]:
         """Run all containers, each when those that it depends on are healthy."""
-        supervisors = []
+        supervisors, awaited = [], set(self.services)  # a check takes seconds of the processor
         try:
             for name, service in self.services.items():
-                for other in service.get("depends_on", {}).keys() & self.services:
+                for other in service.get("depends_on", {}).keys() & awaited:
                     self.wait_until_healthy(other)
+                    awaited.remove(other)
                 self._mount(service)
                 self._start(name)
                 supervisors.append(threading.Thread(target=self._supervise, args=(name,)))
                 supervisors[-1].start()
-            for name in self.services:
+            for name in awaited:
                 self.wait_until_healthy(name)
             yield
         finally:
@@ -209,16 +210,13 @@ class Compose:
         assert kind == "CMD"
 
         def healthy() -> bool:
+            words, own = self._translated(command), self._environment(name)
             done = subprocess.run(
-                self._translated(command),
-                env=self._environment(name),
-                cwd=self._image.root,
-                capture_output=True,
-                check=False,
+                words, env=own, cwd=self._image.root, capture_output=True, check=False
             )
             return done.returncode == 0
 
-        until(healthy, f"the health of {name}, see {self.log(name)}", _START_SECONDS, 1.0)
+        until(healthy, f"the health of {name}, see {self.log(name)}", _START_SECONDS, 3.0)
 
     def kill(self, name: str) -> None:
         process = self.processes[name]
